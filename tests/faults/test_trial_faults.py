@@ -191,7 +191,7 @@ FAULTS: dict[str, tuple[Callable[[], Fault], str]] = {
     ),
     "diverges in a block": (lambda: in_a_block(lambda losses: losses * math.nan), "diverged"),
     "fails in a block": (lambda: in_a_block(raise_(KeyError("late"))), "raised KeyError: 'late'"),
-    "other results": (lambda: lambda losses: losses * 1.5, "other results: "),
+    "other results": (lambda: lambda losses: losses * 1.5, "different results: "),
 }
 
 
@@ -232,7 +232,7 @@ def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyP
     result = attempt(in_a_block(hang))
     assert said == ["begun"], result.trial.verdict.reason
     assert result.trial.verdict.decision is Decision.DROPPED
-    assert result.trial.verdict.reason.startswith("hung: not done after")
+    assert result.trial.verdict.reason.startswith("hung: not finished after")
 
 
 def test_a_rung_that_outlasts_the_budget_may_be_decided_with_a_larger_one(
@@ -246,7 +246,7 @@ def test_a_rung_that_outlasts_the_budget_may_be_decided_with_a_larger_one(
 
     verdict = attempt(in_a_block(hang)).trial.verdict
     assert verdict.decision is Decision.UNDECIDED
-    assert verdict.reason.startswith("the budget ended: not done after")
+    assert verdict.reason.startswith("the budget ran out: not finished after")
 
 
 @pytest.mark.parametrize(

@@ -144,5 +144,5 @@ def test_another_learning_rate_would_be_found(
     _, recipe = jobs(tmp_path / "store", profile)["head"]
     other = replace(recipe, batch=replace(recipe.batch, lr=0.02))
     before, after = run(recipe, tmp_path / "before"), run(other, tmp_path / "after")
-    with pytest.raises(Exception, match="other results"):
+    with pytest.raises(Exception, match="different results"):
         describe_difference(before, after, Exactness.ROUNDING)

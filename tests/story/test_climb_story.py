@@ -81,7 +81,7 @@ def interrupted(stepladder: Command) -> list[dict[str, Any]]:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, err
-    assert "goes on from there" in err
+    assert "resumes from there" in err
     return [line for line in lines_of(run, "trial") if line["trial"]["before"]]
 
 
@@ -99,7 +99,7 @@ def run(stepladder: Command, table: str) -> Path:
 def test_the_table_has_every_rung_and_both_ends(table: str) -> None:
     from stepladder.rungs import RUNGS
 
-    assert " 0 as written" in table
+    assert " 0 original" in table
     for rung in RUNGS:
         assert f" {rung.level} {rung.name}" in table
     assert "end to end" in table
@@ -163,7 +163,7 @@ def test_nothing_of_the_trials_is_left(run: Path) -> None:
 def test_the_same_command_again_has_nothing_to_do(stepladder: Command, run: Path) -> None:
     before = (run / "trials.jsonl").read_bytes()
     words = stepladder(*CLIMB)
-    assert "already climbed" in words
+    assert "already holds a finished climb" in words
     assert (run / "trials.jsonl").read_bytes() == before
 
 

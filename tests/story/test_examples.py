@@ -173,7 +173,7 @@ def check_climb_of_all_weights(run: Path, table: str) -> None:
     page = (run / "report.html").read_text()
     for name in ("cached_features", "folded_trunk"):
         assert verdicts[name]["decision"] == "not_here"
-        assert verdicts[name]["reason"].startswith("the trunk learns")
+        assert verdicts[name]["reason"].startswith("the trunk is trained")
         assert name in table
         assert verdicts[name]["reason"] in page
     assert {"kept", "dropped", "undecided", "skipped"} & {v["decision"] for v in verdicts.values()}

@@ -1,1 +1,1 @@
-"""Trial, verdict, climb: a rung is kept only if it paid."""
+"""Climbs: predict and try rungs, and keep those that pay off."""

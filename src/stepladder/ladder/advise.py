@@ -1,4 +1,4 @@
-"""Advice for one step: the next thing to do, its predicted gain, and why not the others."""
+"""Advice: the next rung to try, its predicted gain, and why not the others."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from stepladder.rungs.contract import Rung
 from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
 
 _CLEAR_GAIN: Final = 1.1
-"""Predicted, from which on a step that costs no accuracy is advised before any that may."""
+"""Predicted gain from which a rung that costs no accuracy is advised before any that may."""
 _CHANCE: Final = 0.5
-"""Taken for a step that held-out examples judge: about half of them are kept."""
+"""Weight of a rung that is judged on held-out examples: about half of these are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Considered:
-    """A rung that was thought about.
+    """A rung that was considered.
 
     Attributes:
-        prediction: None where the rung refuses.
-        reason: why it is not the next thing to do; empty for the one that is.
-        may_cost: whether it may change what is learnt, so that held-out examples judge it.
-        flags: what takes the step by hand, as on a command line; empty where nothing does.
+        prediction: None if the rung cannot be tried.
+        reason: why it is not the next rung to try; empty for the one that is.
+        may_cost: whether it may change what is learnt, so that it is judged on held-out examples.
+        flags: command-line options that apply it by hand; empty if no option does.
     """
 
     rung: str
@@ -51,13 +51,13 @@ class Advice:
     """What to do next.
 
     Attributes:
-        next: what to do; None: nothing is predicted to pay. The rung with the largest predicted
-            gain that leaves what is learnt as it is, where that is 1.1 or more; else the one with
-            the largest ln(gain), which counts half where held-out examples have to judge.
-        largest: the rung with the largest predicted gain, where it is another; held-out examples
-            have to judge it.
+        next: the rung to try; None: none is predicted to pay off. Of the rungs that do not change
+            what is learnt the one with the largest predicted gain, if that is 1.1 or more; else the
+            one with the largest ln(gain), which counts half for rungs judged on held-out examples.
+        largest: the rung with the largest predicted gain, if it is not `next`; it is judged on
+            held-out examples.
         others: every other rung, in climbing order, each with the reason.
-        besides: rungs for accuracy or memory, which are tried for that and not for time.
+        besides: rungs for accuracy or memory, which are not tried for speed.
         beyond: rungs that can be predicted but not tried here, such as other hardware.
     """
 
@@ -71,7 +71,7 @@ class Advice:
 def advise_on(
     profile: Profile, recipe: Recipe, options: LadderConfig, *, rungs: tuple[Rung, ...]
 ) -> Advice:
-    """Choose the next rung by the profile alone; nothing is tried."""
+    """Choose the next rung from the profile alone, without trying any."""
     candidates: list[Considered] = []
     others: list[Considered] = []
     besides: list[Considered] = []
@@ -107,10 +107,10 @@ def _predicted(
 ) -> tuple[Rung, Prediction | None, str]:
     """Return a rung as it would be tried, and its prediction or why it cannot be tried.
 
-    Its own code may be wrong.
+    An error in its code counts as a reason.
     """
     try:
-        with faults_told("a fault of the rung:"):
+        with faults_told("error in the rung:"):
             refusal = why_not_here(rung, profile, recipe, options)
             if refusal is None:
                 judged = with_enabled(rung, profile, recipe) if rung.is_enabler else rung
@@ -121,13 +121,13 @@ def _predicted(
 
 
 def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Prediction) -> Considered:
-    """Return a rung that is predicted to pay, and what takes it by hand.
+    """Return a rung that is predicted to pay off, with the options that apply it by hand.
 
-    Where its own code is wrong nothing does, and it may cost what it likes.
+    If its code raises, there are no options, and it counts as one that may cost accuracy.
     """
     change: Change = {}
     may_cost = True
-    with suppress(TrialFailed), faults_told("a fault of the rung:"):
+    with suppress(TrialFailed), faults_told("error in the rung:"):
         after = rung.apply(profile, recipe)
         may_cost = rung.exactness_of(after) is Exactness.STATISTICAL
         change = change_between(recipe, after)
@@ -136,7 +136,7 @@ def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Predict
 
 
 def _most_promising(candidates: Sequence[Considered]) -> Considered | None:
-    """Choose the next thing to do, of equal ones the first in climbing order."""
+    """Choose the next rung; of equal ones, the first in climbing order."""
     free = [one for one in candidates if not one.may_cost and gain_of(one) >= _CLEAR_GAIN]
     return max(free or candidates, key=_worth, default=None)
 
@@ -147,7 +147,7 @@ def _worth(one: Considered) -> float:
 
 def _later(one: Considered) -> str:
     because = ", as it may cost accuracy" if one.may_cost else ""
-    return f"predicted {gain(gain_of(one))}: comes after{because}"
+    return f"predicted {gain(gain_of(one))}: try later{because}"
 
 
 def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Considered:
@@ -155,7 +155,7 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
 
 
 def flags_of(change: Change) -> tuple[str, ...]:
-    """Return what takes a change by hand, one an option."""
+    """Return the command-line options that apply a change, one per changed value."""
     return tuple(_flag(key, value) for key, (_, value) in change.items())
 
 
@@ -173,45 +173,45 @@ def gain_of(considered: Considered) -> float:
 
 
 def advice_text(advice: Advice, profile: Profile) -> str:
-    """Say the advice: the next thing first, then the largest, then why not the others."""
+    """Return the advice as text: the next rung, the largest gain, then why not the others."""
     now = f"now: {duration(profile.time.total_s)} to a trained model"
     lines = [now, *_of_reading(profile), ""]
     if advice.next is None:
-        lines.append("next: nothing that can be tried here is predicted to pay.")
+        lines.append("next: none of the rungs that can be tried here is predicted to pay off.")
     else:
         lines.append(f"next: {_said(advice.next)}")
-        by_hand = "; by hand:" if advice.next.flags else "."
-        lines.append(f"  `stepladder climb` tries it, and keeps it if it pays{by_hand}")
+        by_hand = " To apply it by hand, add:" if advice.next.flags else ""
+        lines.append(f"  `stepladder climb` tries it and keeps it if it pays off.{by_hand}")
         lines += [f"    {flag}" for flag in advice.next.flags]
     if advice.largest is not None:
-        lines.append(f"larger, but it may cost accuracy: {_said(advice.largest)}")
+        lines.append(f"larger gain, but it may cost accuracy: {_said(advice.largest)}")
     for title, group in (
         ("why not the others:", advice.others),
-        ("for accuracy or memory, and not for time:", advice.besides),
+        ("for accuracy or memory, not for speed:", advice.besides),
     ):
         width = max((len(c.rung) for c in group), default=0)
         lines += ["", title] if group else []
         lines += [f"  {c.level:>2} {c.rung:<{width}}  {c.reason}" for c in group]
     if advice.beyond:
-        lines += ["", "beyond this machine:"]
+        lines += ["", "not on this machine:"]
         lines += [f"  {c.level:>2} {_said(c)}" for c in advice.beyond]
     return "\n".join(lines)
 
 
 def _of_reading(profile: Profile) -> list[str]:
-    """Say what reading takes, as far as it was measured."""
+    """Return a line on the time of reading, as far as it was measured."""
     fetch_s, decode_s = profile.loader_fetch_s, profile.loader_decode_s
     if fetch_s is None:
         return []
-    said = f"reading: a thread fetches an example in {rough_time(fetch_s)}"
+    said = f"reading: one thread fetches an example in {rough_time(fetch_s)}"
     if profile.fetch_bytes_per_s:
         said += f" ({byte_rate(profile.fetch_bytes_per_s)})"
     if decode_s:
-        said += f", and decodes it in {rough_time(decode_s)}"
+        said += f" and decodes it in {rough_time(decode_s)}"
     if profile.link_bytes_per_s:
-        said += f"; files come at {byte_rate(profile.link_bytes_per_s)}"
+        said += f"; files are downloaded at {byte_rate(profile.link_bytes_per_s)}"
     if profile.cache_hit_frac is not None:
-        said += f"; the cache had {percent(profile.cache_hit_frac, 0)} of them"
+        said += f"; cache hit rate {percent(profile.cache_hit_frac, 0)}"
     return [said]
 
 

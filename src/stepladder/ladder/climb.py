@@ -1,4 +1,4 @@
-"""The climb: rung after rung, each predicted, tried, and kept only if it paid."""
+"""The climb: predict and try one rung after another, and keep each only if it pays off."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from stepladder.rungs.contract import Rung
 from stepladder.training.output.display import Display
 
 _LATER: Final = 0.5
-"""Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
+"""Time of a later profile over that of the first: parts of earlier profiles are reused."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
 
 
 class Joint(NamedTuple):
-    """What was found of all kept rungs together.
+    """Result of testing all kept rungs together.
 
     Attributes:
-        loses: what is lost, in words, where it is more than may be; None: it holds.
+        loses: what is lost, as text, if it is more than allowed; None: nothing is.
     """
 
     change: JointChange
@@ -57,12 +57,13 @@ class Joint(NamedTuple):
 
 
 def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
-    """Compare the recipe with everything that was kept with the job as written.
+    """Compare the recipe with all kept rungs with the original recipe.
 
-    Trainings that are known are not repeated. What cannot be compared holds, and says why.
+    Known trainings are not repeated. If they cannot be compared, the rungs are kept, with the
+    reason in the result.
     """
     watchdog, options = Watchdog(time_left=lab.time_left), lab.job.ladder
-    if options.aim is not ClimbAim.TIME:  # more accuracy is what it is for: none may be lost
+    if options.aim is not ClimbAim.TIME:  # the aim is accuracy: none may be lost
         options = replace(options, max_accuracy_loss=0.0)
     diverges: str | None = None
     comparison = Comparison()
@@ -71,7 +72,7 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
             watchdog.expect(2 * (lab.forecast_s(before) + lab.forecast_s(after)))
             try:
                 comparison = compare(lab, before, after)
-            except TrialFailed as failure:  # where the job as written does not
+            except TrialFailed as failure:  # and the original job does not fail
                 diverges = failure.what
     except TrialFailed as failure:
         return Joint(JointChange(why_not=failure.what))
@@ -89,9 +90,9 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
 
 
 def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:
-    """Say that the bound does not exclude more than may be lost; None: it does.
+    """Return a remark if the bound does not exclude a loss above the allowed one; None: it does.
 
-    Each rung's own bound does, or it would not have been kept; those of several do not add up.
+    The bound of each single rung does, or it would not have been kept; bounds do not add up.
     """
     if comparison.accuracy is None and comparison.loss is None:
         return None
@@ -108,7 +109,7 @@ def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:
 
 
 def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:
-    """Say what is lost, by the estimates, where it is more than max_accuracy_loss."""
+    """Return what is lost according to the estimates, if it is more than max_accuracy_loss."""
     accuracy, loss, allowed = comparison.accuracy, comparison.loss, options.max_accuracy_loss
     if accuracy is not None:
         if accuracy.estimate >= -allowed:
@@ -121,7 +122,7 @@ def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:
 
 
 def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
-    """Change a recipe as each of the trials did, in order.
+    """Apply the changes of trials to a recipe, in order.
 
     Raises:
         UsageError: if the changes do not fit together.
@@ -132,13 +133,13 @@ def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
 
 
 def undone_trial(trial: Trial, reason: str) -> Trial:
-    """Return a kept trial as one that was dropped in the end."""
+    """Return a kept trial as one that was dropped later."""
     verdict = replace(trial.verdict, decision=Decision.DROPPED, reason=reason)
     return replace(trial, verdict=verdict, is_undone=True)
 
 
 class NoAdvice(StepladderError):  # noqa: N818  (a finding)
-    """A job's times do not add up: nothing can be predicted from them."""
+    """The measured times of a job do not add up, so nothing can be predicted from them."""
 
 
 @dataclass(kw_only=True)
@@ -146,19 +147,19 @@ class Climb:
     """A climb in progress.
 
     Attributes:
-        lab: what its trials share.
-        ledger: where everything is written down.
-        show: called with each trial, and each rung that gets none, once it is decided.
-        job, machine: keys that a verdict holds for.
-        recipe: what is kept so far.
+        lab: shared by its trials.
+        ledger: where everything is recorded.
+        show: called with each trial, and with each rung that is not tried, once it is decided.
+        job, machine: keys for which a verdict is valid.
+        recipe: the recipe with all rungs kept so far.
         profile: of that recipe.
-        trials: the last word on each rung, in the order in which they were decided.
-        reads_ledger: take verdicts of earlier climbs on the same job and machine.
-        why_no_advice: why the climb went no further than the last kept rung; None: it went on.
-        disk: a folder on the disk where artefacts would lie; None: where the lab keeps them.
-        aim: what it is for.
-        least_together: rungs that are tested together with the job as written, at least.
-        left: rungs that would have been looked at once more, had there been time.
+        trials: the latest verdict on each rung, in the order of the decisions.
+        reads_ledger: reuse verdicts of earlier climbs on the same job and machine.
+        why_no_advice: why the climb stopped after the last kept rung; None: it did not.
+        disk: a folder on the disk that would hold the artefacts; None: the cache of the lab.
+        aim: of the climb.
+        least_together: minimum number of rungs to test together against the original job.
+        left: rungs that were due for a second trial, but there was no time.
         together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
 
@@ -195,20 +196,20 @@ class Climb:
 
     @property
     def options(self) -> LadderConfig:
-        """How the user wants it."""
+        """The user's options."""
         return self.lab.job.ladder
 
     def measure(self) -> Profile:
-        """Take the profile of the recipe so far, and write it down; one in the ledger holds.
+        """Profile the current recipe and record it; a profile in the ledger is reused.
 
         Raises:
             NoAdvice: if the timelines do not close.
-            StepladderError: if the job as written cannot be measured.
+            StepladderError: if the original job cannot be measured.
         """
         key = recipe_key(self.recipe)
         earlier = self.ledger.find_profile(key) if self.reads_ledger else None
         if earlier is not None and earlier.no_advice_because is None:
-            profile = earlier  # written down once more: the ledger's last is that of the result
+            profile = earlier  # recorded again: the last profile of a ledger is of the result
         else:
             self.display.message("measuring the job …")
             with nullcontext() if self.profiles else job_faults_told(self.lab.task):
@@ -219,9 +220,9 @@ class Climb:
         self.ledger.profile(profile, recipe=key, at_s=at_s)
         if profile.no_advice_because is not None:
             raise NoAdvice(
-                f"no advice can be given on this job: {profile.no_advice_because}",
-                why="A gain that is predicted from times that do not add up would be a guess.",
-                fix="Look for work between the named phases: hooks, threads, or other processes.",
+                f"cannot predict gains for this job: {profile.no_advice_because}",
+                why="Predictions from times that do not add up would be guesses.",
+                fix="Look for work outside the named phases: hooks, threads, or other processes.",
             )
         return profile
 
@@ -244,18 +245,18 @@ class Climb:
         )
 
     def profile_s(self) -> float:
-        """Return the seconds that the next profile may take: the first one a tenth of the budget."""
+        """Return the seconds for the next profile: at most a tenth of the budget for the first."""
         limit_s = self.options.budget_s
         first_s = PROFILE_S if limit_s is None else min(PROFILE_S, _PROFILE_FRAC * limit_s)
         return _LATER * first_s if self.profiles else first_s
 
     def run(self) -> Recipe:
-        """Go up all rungs, look once more at those whose ground has changed, then test the whole.
+        """Try all rungs, retry those decided on an earlier recipe, then test the kept ones.
 
-        A second look comes before a rung that would stand in its way.
+        A rung is retried before another one that would prevent it (`Rung.looks_first`).
 
         Returns:
-            The recipe with everything that paid.
+            The recipe with all kept rungs.
         """
         if not self.profiles:
             self.measure()
@@ -267,15 +268,15 @@ class Climb:
         return self.recipe
 
     def in_order(self) -> Iterator[Rung]:
-        """Yield each rung when its turn comes."""
+        """Yield the rungs in the order in which they are tried."""
         yield from self.rungs
 
     def _look_again(self, names: Sequence[str]) -> None:
-        """Take those of these rungs once more whose ground has changed and that may pay now."""
+        """Retry those of these rungs that were decided on an earlier recipe and may pay off now."""
         due = [rung for rung in self.worth_another_look() if rung.name in names] if names else []
         for rung in due:
             if self.why_no_advice is not None:
-                break  # without sound times, what was found at first is the last word
+                break  # without sound times, the first verdicts are final
             if why_no_time(self.lab.time_left(), self.options) is None:
                 self._take(rung)
             elif rung.name not in self.left:
@@ -286,7 +287,7 @@ class Climb:
             self._decided(self._untried(rung, Decision.UNTRIED, self.why_no_advice, None))
             return
         try:
-            with faults_told("a fault of the rung:"):
+            with faults_told("error in the rung:"):
                 trial, after = self.consider(rung)
         except TrialFailed as failure:
             trial = self._untried(rung, Decision.DROPPED, failure.what, None)
@@ -299,13 +300,13 @@ class Climb:
         self.show(trial)
 
     def _go_on_from(self, after: Recipe, trial: Trial) -> None:
-        """Measure a kept rung's recipe; one that cannot be measured is rolled back.
+        """Profile the recipe after a kept rung; roll it back if it cannot be measured.
 
-        Where its times do not add up, the climb goes no further: what was proven stays.
+        If its times do not add up, the climb stops: the rung stays kept.
         """
         before, self.recipe = self.recipe, after
         try:
-            with faults_told("once it was kept, its profile:"):
+            with faults_told("rolled back, as its profile failed:"):
                 self._measure_or_stop()
         except TrialFailed as failure:
             self.recipe = before
@@ -323,7 +324,7 @@ class Climb:
         prediction = rung.predict(self.profile, self.recipe)
         self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         if rung.is_prediction_only:
-            reason = f"a prediction only: {prediction.note}"
+            reason = f"predicted only: {prediction.note}"
             return self._untried(rung, Decision.NOT_HERE, reason, prediction), self.recipe
         known = self._from_ledger(rung)
         if known is not None:
@@ -356,33 +357,33 @@ class Climb:
         return trial, result.recipe
 
     def reconsidered(self, rung: Rung, found: TrialResult) -> TrialResult:  # noqa: ARG002
-        """Return a trial as this climb takes it; by default as its verdict says."""
+        """Return the result of a trial as this climb uses it; by default unchanged."""
         return found
 
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
-        """Tell the prediction of the variant that a probe chose, before it is measured."""
+        """Record and show the prediction of the variant that a probe chose."""
         self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         said = f"predicted {gain(prediction.gain)}"
         said += f" ({prediction.note})" if prediction.note else ""
-        self.display.message(f"another {rung.name}: {said}")
+        self.display.message(f"{rung.name}: a probe chose another variant, {said}")
 
     def _warn_of_others(self, cores_missing: float) -> None:
-        """Say once that times cannot be trusted."""
+        """Warn once that times cannot be trusted."""
         if cores_missing <= MAX_CORES_MISSING or self._is_warned:
             return
         self._is_warned = True
         self.display.message(others_words(cores_missing))
 
     def why_not(self, rung: Rung) -> str | None:
-        """Say in words why a rung cannot be tried now, or None."""
+        """Return why a rung cannot be tried now, or None."""
         return why_not_here(rung, self.profile, self.recipe, self.options)
 
     def fit_of(self, recipe: Recipe) -> FitErrors | None:  # noqa: ARG002
-        """Return what a recipe gets wrong; None where that is not asked."""
+        """Return the errors of a recipe; None where this climb does not measure them."""
         return None
 
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
-        """Say why a rung is not worth a trial, or None."""
+        """Return why a rung is not worth a trial, or None."""
         least = 1 + self.options.min_gain
         if rung.aim is Aim.TIME and prediction.gain < least:
             because = f": {prediction.note}" if prediction.note else ""
@@ -402,7 +403,7 @@ class Climb:
             except (StepladderError, TypeError, ValueError):
                 return None  # a line of another version, or changed by hand
         self.num_from_ledger += 1
-        self.ledger.trial(found)  # once more, so that this ledger tells the whole climb
+        self.ledger.trial(found)  # recorded again, so that this ledger holds the whole climb
         return found, after
 
     def _untried(
@@ -432,13 +433,13 @@ class Climb:
         }
 
     def worth_another_look(self) -> list[Rung]:
-        """List the rungs whose ground has changed and that may pay now."""
+        """List the rungs that were decided on an earlier recipe and may pay off now."""
         changed = on_other_ground(self.rungs, self.trials, recipe=recipe_key(self.recipe))
         return [rung for rung in changed if self._may_pay(rung)]
 
     def _may_pay(self, rung: Rung) -> bool:
         try:
-            with faults_told("a fault of the rung:"):
+            with faults_told("error in the rung:"):
                 if self.why_not(rung) is not None:
                     return False
                 prediction = rung.predict(self.profile, self.recipe)
@@ -447,9 +448,9 @@ class Climb:
             return False
 
     def _test_together(self) -> None:
-        """Compare with the job as written, and undo the last rung that may lose while too much is.
+        """Compare with the original job, and undo rungs from the last one while too much is lost.
 
-        Exact rungs stay, and so do rungs for accuracy.
+        Exact rungs and rungs for accuracy stay.
         """
         losing = [trial for trial in self._kept() if self.may_lose(trial)]
         if len(losing) < self.least_together:
@@ -459,15 +460,15 @@ class Climb:
         while found.loses is not None and losing:
             last = losing.pop()
             others = ", ".join(trial.rung for trial in losing)
-            reason = f"{found.loses} against the job as written"
-            self._undo(last, f"together with {others} {reason}" if others else reason)
+            along = f"together with {others} " if others else ""
+            self._undo(last, f"tested {along}against the original job: {found.loses}")
             undone.append(last.rung)
             found = self._compare_together()
         if undone:
             try:
-                with faults_told("what is left could not be measured: it"):
+                with faults_told("the remaining recipe could not be measured: it"):
                     self._measure_or_stop()
-            except TrialFailed as failure:  # it was proven: it is trained all the same
+            except TrialFailed as failure:  # it was tested, so it is trained nevertheless
                 self.display.message(f"{failure.what}.")
         self.together = replace(found.change, undone=tuple(undone))
         values = {"event": "together", **to_json(self.together)}
@@ -480,20 +481,20 @@ class Climb:
             self.why_no_advice = finding.what
 
     def _compare_together(self) -> Joint:
-        self.display.message("testing what was kept against the job as written …")
+        self.display.message("testing all kept rungs against the original job …")
         return compare_together(self.lab, self._as_written, self.recipe)
 
     def _kept(self) -> tuple[Trial, ...]:
         return tuple(t for t in self.trials if t.verdict.decision is Decision.KEPT)
 
     def may_lose(self, trial: Trial) -> bool:
-        """Return True if what a kept rung changes was judged on held-out examples."""
+        """Return True if a kept rung was judged on held-out examples."""
         is_statistical = trial.verdict.accuracy is not None or trial.verdict.loss is not None
         aims = {rung.name: rung.aim for rung in self.rungs}
         return is_statistical and aims[trial.rung] is not Aim.ACCURACY
 
     def _undo(self, trial: Trial, reason: str) -> None:
-        """Drop a kept trial; the changes of the others are made anew, in order."""
+        """Drop a kept trial; the changes of the others are applied again, in order."""
         dropped = undone_trial(trial, reason)
         self.ledger.trial(dropped)
         self._decided(dropped)

@@ -1,4 +1,4 @@
-"""The commands `climb` and `advise` from a job to its result."""
+"""Run the commands `climb` and `advise` on a job."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ _CLIMBS: Final = {
     ClimbAim.FIT: FitRecipe,
 }
 _OTHER_GROUND: Final = (
-    "the ladder's options, the code or the machine are not those of the climb before: "
-    "its verdicts are found anew"
+    "the ladder's options, the code or the machine have changed since the last climb, so its "
+    "verdicts are not reused"
 )
 
 
@@ -77,18 +77,18 @@ def climb(
     may_overwrite: bool = False,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Climb from a job as written to a trained model, and write the proof down.
+    """Try the rungs on a job, train with those that are kept, and write climb.json.
 
     Args:
-        check: looks whether the job is sound, once the folder is ours; may raise.
+        check: called once the folder is locked, to check the job; may raise.
 
     Returns:
-        What climb.json says.
+        The content of climb.json.
 
     Raises:
         UsageError: if the job or the folder cannot be climbed.
-        StepladderError: if the timelines do not close, or as training says.
-        InterruptedRun: after a signal; what was proven is kept, and the same command goes on.
+        StepladderError: if the measured times do not add up, or as `train` raises.
+        InterruptedRun: after a signal; verdicts are saved, and the same command resumes.
     """
     ledger = Ledger(job.run.dir)
     device, sources, job, key = _open(
@@ -112,17 +112,18 @@ def climb(
                 table_version=job.recipe.data.table_version,
             )
             done = _finished(folder.path) if goes_on else None
-            if not goes_on:  # what it says is of the climb before
+            if not goes_on:  # it belongs to the previous climb
                 (folder.path / CLIMB_FILE).unlink(missing_ok=True)
             if is_again and not goes_on:
                 display.message(_OTHER_GROUND)
             if done is not None:
                 left = more_to_try(done, list(trials_of(ledger.path)), job.ladder)
                 if left is None:
-                    display.message(f"{folder.path} is already climbed; {anew_words(done)}.")
+                    what = f"{folder.path} already holds a finished climb of this job"
+                    display.message(f"{what}; {anew_words(done)}.")
                     display.table(end_line(done), {"event": "end", **done})
                     return done
-                display.message(f"going on with {left}")
+                display.message(f"resuming with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
                 if check is not None:
@@ -134,7 +135,7 @@ def climb(
                     recipe = climbing.run()
                 finally:
                     ledger.spent(time.monotonic() - started)
-        display.message(f"training with what was kept{_beyond_budget(climbing)} …")
+        display.message(f"training with the kept rungs{_beyond_budget(climbing)} …")
         again = _same_command(is_fresh=is_fresh, may_overwrite=may_overwrite)
         found_s = train_kept(
             replace(job, recipe=recipe),
@@ -161,10 +162,10 @@ def climb(
 
 
 def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> tuple[Advice, str]:
-    """Measure a job and choose the next rung; nothing is tried, and no run is written.
+    """Measure a job and choose the next rung, without trying it or writing a run.
 
     Returns:
-        The advice, and the same as text.
+        The advice, and its text.
     """
     device, sources, job = _prepare(job, task)
     with (
@@ -183,7 +184,7 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
 def _open(
     job: JobConfig, task: Task, task_name: str, ledger: Ledger, *, goes_on: bool
 ) -> tuple[torch.device, Sources, JobConfig, str]:
-    """Prepare a job, and give its key; one that was climbed reads its table as it was then."""
+    """Prepare a job and return its key; a job that resumes reads the same version of its table."""
     data = job.recipe.data
     version = ledger.table_version() if goes_on and data.table_version is None else None
     if version is not None:
@@ -208,20 +209,20 @@ def _keyed(
 def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConfig]:
     if job.recipe.train is TrainMode.HEAD_THEN_ALL:
         raise UsageError(
-            "head_then_all is two trainings, and a climb proves one",
+            "head_then_all consists of two trainings, and a climb supports only one",
             where="train",
-            fix="Climb with --train head, then with --train all.",
+            fix="Run the climb with --train head, then with --train all.",
         )
-    _rungs(job)  # so that a list of prices that cannot be read is told of before anything is done
+    _rungs(job)  # raises now if the list of prices cannot be read
     device = open_device(job.recipe.device.kind)
     use_threads(job.recipe)
     sources = open_at_version(task, job.recipe.data.table_version)
     for source in vars(sources).values():
         if isinstance(source, ArrivalSource):
             raise UsageError(
-                "an IterableDataset cannot be climbed: trials read rows by their number",
+                "an IterableDataset is not supported here: trials read rows by index",
                 where=type(task).__name__,
-                fix="Give a map-style Dataset, or train without a climb.",
+                fix="Use a map-style Dataset, or `stepladder train`.",
             )
     return device, sources, name_table_version(resolve_auto(job, sources), sources)
 
@@ -229,7 +230,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
 def _as_before(
     job: JobConfig, sources: Sources, ledger: Ledger, task_name: str, facts: Mapping[str, Json]
 ) -> JobConfig:
-    """Hold pictures where the climb of this job did whose ledger lies in the folder."""
+    """Hold pictures where the earlier climb of this job in the same folder did."""
     where = ledger.where()
     if where is None:
         return job
@@ -242,11 +243,11 @@ def _as_before(
 def _lab(
     job: JobConfig, task: Task, sources: Sources, device: torch.device, folder: Path
 ) -> Iterator[Lab]:
-    """Open a lab whose artefacts lie in a folder, and are gone when it closes."""
+    """Open a lab with its artefacts in a folder; they are removed when it closes."""
     with (
         tempfile.TemporaryDirectory(
             prefix=_CACHE,
-            suffix=f".{os.getpid()}.tmp",  # as of a save, so that `clean` knows whose it is
+            suffix=f".{os.getpid()}.tmp",  # as for a save, so that `clean` knows the process
             dir=folder,
         ) as cache,
         Lab(
@@ -262,15 +263,15 @@ def _lab(
 
 
 def _least_room(*folders: Path) -> Path:
-    """Return the folder whose disk has the least room, or what is there of the way to it."""
+    """Return the folder whose disk has the least free space, or its closest existing parent."""
     there = [next(p for p in (f.absolute(), *f.absolute().parents) if p.is_dir()) for f in folders]
     return min(there, key=disk_free_bytes)
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove what climbs kept here that were killed; call it with the lock held.
+    """Remove cache folders of killed climbs; requires the lock.
 
-    The last word of a name but one is the process. One of our own number was of another before us.
+    The last but one part of a name is the process id. Our own id belonged to an earlier process.
     """
     for path in folder.glob(f"{_CACHE}*"):
         pid = path.name.split(".")[-2]
@@ -296,7 +297,7 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
 
 
 def _rungs(job: JobConfig) -> tuple[Rung, ...]:
-    """Return the rungs for the job's aim, with the user's own list of GPUs if there is one."""
+    """Return the rungs for the job's aim, with the user's list of GPUs if there is one."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices = job.ladder.prices
@@ -321,27 +322,27 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
 
 
 def _beyond_budget(climbing: Climb) -> str:
-    """Say how long the training at the end takes, where the budget held less for it."""
+    """Return a remark on the time of the final training if the budget reserves less for it."""
     lab, total_s = climbing.lab, climbing.profile.time.total_s
     if climbing.options.budget_s is None or total_s <= lab.reserve_s:
         return ""
-    return f", about {rough_time(total_s)}: more than a fifth of the budget, and on top of it"
+    return f" (about {rough_time(total_s)}: more than the fifth of the budget reserved for it)"
 
 
 def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
     if not folder.holds_run or ledger.job() == job:
         return
     raise UsageError(
-        "the folder holds a run that is no climb of this job, and this one would replace it",
+        "the folder holds another run, which this climb would replace",
         where=str(folder.path),
-        why="The recipe as written, or the task's code, arguments, model or examples, are not as "
-        "they were; a split that is drawn at random needs a seed.",
+        why="It is not a climb, or the recipe, or the task's code, arguments, model or examples, "
+        "have changed since. (A random split needs a fixed seed.)",
         fix="Choose another --run.dir, or add --overwrite.",
     )
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    """Return what the climb before said, if its training is done; None where that cannot be read."""
+    """Return the content of climb.json if its training is finished; None if it cannot be read."""
     try:
         done: dict[str, Any] = read_json(folder / CLIMB_FILE)
         from_json(ClimbSummary, done)
@@ -352,18 +353,18 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _same_command(*, is_fresh: bool, may_overwrite: bool = False) -> str:
-    """Say which command goes on after a signal: a flag that begins anew would do so again."""
+    """Return which command resumes after a signal: without flags that start from scratch."""
     flags = [name for name, has in (("fresh", is_fresh), ("overwrite", may_overwrite)) if has]
     without = " without " + " and ".join(f"--{name}" for name in flags) if flags else ""
-    return f"The same command{without} goes on from there."
+    return f"The same command{without} resumes from there."
 
 
 @contextmanager
 def _ending_signals(folder: Path, *, again: str) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into an orderly end: the ledger holds every verdict already.
+    """Turn Ctrl-C and SIGTERM into InterruptedRun: the ledger already holds every verdict.
 
     Args:
-        again: what to type then.
+        again: what to type to resume.
     """
     number = signal.SIGINT
 
@@ -378,7 +379,7 @@ def _ending_signals(folder: Path, *, again: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise InterruptedRun(
-            f"{number.name} ended the climb; every verdict so far is in {folder / LEDGER_FILE}",
+            f"{number.name} stopped the climb; all verdicts so far are in {folder / LEDGER_FILE}",
             signal_number=int(number),
             fix=again,
         ) from None

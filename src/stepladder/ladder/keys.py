@@ -1,4 +1,4 @@
-"""Identities: of a recipe, of a job, of a machine. Equal keys mean that a verdict still holds."""
+"""Keys of a recipe, a job and a machine: if they are equal, a verdict is still valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _DECIDING = (
     "num_seeds",
     "block_s",
 )
-"""Options of the ladder that decide a verdict; the others say what is tried at all."""
+"""Options of the ladder that decide a verdict; the others decide what is tried at all."""
 _CHECKED = (
     "ladder.max_accuracy_loss",
     "run.keep_last",
@@ -66,7 +66,7 @@ _CHECKED = (
     "run.baseline_at",
     "run.baseline_patience",
 )
-"""Options outside the recipe that checks go by; the folder of the run counts as well."""
+"""Options outside the recipe that checks depend on; so does the folder of the run."""
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Json]:
@@ -76,7 +76,7 @@ def recipe_values(recipe: Recipe) -> dict[str, Json]:
 
 
 def recipe_key(recipe: Recipe) -> str:
-    """Identify a recipe; where its store lies does not count, what it holds is in the job's key."""
+    """Return the key of a recipe, without the store's path: the job's key covers its content."""
     values = recipe_values(recipe)
     for key in ("data.store", "data.cache_dir", "data.max_cache_bytes"):
         del values[key]
@@ -91,15 +91,15 @@ def job_key(
     fingerprints: Mapping[str, str | None],
     facts: Mapping[str, Json] | None = None,
 ) -> str:
-    """Identify a job: its task, its data, and its recipe as written.
+    """Return the key of a job: its task, its data, and its original recipe.
 
-    A file of a task counts by its content, with the modules beside it that it imports; a file of
-    weights too.
+    The file of a task is identified by its content and the modules in its folder that it imports;
+    a file of weights by its content.
 
     Args:
         task_name: "image_classification", or "FILE.py:NAME".
         fingerprints: of the data, by split.
-        facts: what tells one Task of a class from another (see `task_facts`).
+        facts: what distinguishes Tasks of the same class (see `task_facts`).
     """
     file = Path(task_name.rpartition(":")[0])
     code: list[Json] = [*sorted(map(sha256_of, _with_imports(file)))] if file.is_file() else []
@@ -117,10 +117,10 @@ def job_key(
 
 
 def sources_key(task_name: str, recipe: Recipe, sources: Sources, facts: Mapping[str, Json]) -> str:
-    """Identify a job by the splits that it has opened.
+    """Return the key of a job from its opened splits.
 
     Args:
-        facts: what tells one Task of a class from another (see `task_facts`).
+        facts: what distinguishes Tasks of the same class (see `task_facts`).
     """
     fingerprints = {
         split: _fingerprint(source) if source is not None else None
@@ -131,7 +131,7 @@ def sources_key(task_name: str, recipe: Recipe, sources: Sources, facts: Mapping
 
 
 def _fingerprint(source: Source) -> str:
-    """Identify data, a user's own Dataset by a few of its examples as well."""
+    """Return the fingerprint of data; for a user's Dataset, it includes a few examples."""
     some = source.some_examples if isinstance(source, DatasetSource) else None
     return f"{source.fingerprint} {some}" if some else source.fingerprint
 
@@ -139,7 +139,7 @@ def _fingerprint(source: Source) -> str:
 def findings_key(
     task_name: str, job: JobConfig, sources: Sources, facts: Mapping[str, Json]
 ) -> str:
-    """Identify what checks look at: a job, where and how it is kept, this code, and the machine."""
+    """Return the key of what checks depend on: job, run options, this code, and the machine."""
     values = values_of(job)
     parts: dict[str, Json] = {
         "job": sources_key(task_name, job.recipe, sources, facts),
@@ -152,7 +152,7 @@ def findings_key(
 
 
 def options_key(options: LadderConfig) -> str:
-    """Identify the options of the ladder that decide a verdict."""
+    """Return the key of the ladder's options that decide a verdict."""
     parts: dict[str, Json] = {name: getattr(options, name) for name in _DECIDING}
     if options.aim is not ClimbAim.TIME:  # other rungs, and other rules for the same ones
         parts |= {"aim": options.aim, "target_error": options.target_error}
@@ -160,12 +160,12 @@ def options_key(options: LadderConfig) -> str:
 
 
 def prices_key(options: LadderConfig) -> str | None:
-    """Identify the user's own list of GPUs; None: there is none."""
+    """Return the key of the user's list of GPUs; None without one."""
     return sha256_of(options.prices) if options.prices is not None else None
 
 
 def machine_key() -> str:
-    """Identify what speed depends on: processor, cores, GPUs, torch and its threads."""
+    """Return the key of what speed depends on: processor, cores, GPUs and torch."""
     facts = environment()
     parts: dict[str, Json] = {
         "cpu": str(facts["cpu"]),
@@ -177,12 +177,12 @@ def machine_key() -> str:
 
 
 def code_key(package: Path) -> str:
-    """Identify code: by its commit, or where it is installed by its version.
+    """Return the key of code: its commit, or the version if it is installed.
 
-    Where files differ from the commit, or git does not say, their content counts as well.
+    If files differ from the commit, or git fails, the key includes a hash of their content.
 
     Args:
-        package: the folder of modules, at src/NAME of a repository or anywhere else.
+        package: the folder of modules, at src/NAME in a repository or elsewhere.
     """
     if not (package.parents[1] / ".git").exists():
         return str(stepladder.__version__)
@@ -207,7 +207,7 @@ def _with_imports(file: Path) -> set[Path]:
 
 
 def _imports(path: Path, root: Path) -> Iterator[Path]:
-    """Yield the files under a folder that a file imports anywhere, packages on the way too."""
+    """Yield the files under a folder that a file imports, including parent packages."""
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):
@@ -234,11 +234,11 @@ def _digest(value: Mapping[str, Json]) -> str:
 
 
 def learning_key(recipe: Recipe) -> Recipe:
-    """Return the recipe with everything at its default that does not influence what is learnt.
+    """Return the recipe with all options reset that do not influence what is learnt.
 
-    Equal keys learn the same, to rounding: how data is read, where it lies, layout, compiling,
-    threads, folding and fused kernels do not count, nor does keeping features without random
-    views. The number format does, and so does decoding at a part of the size: other pixels.
+    Recipes with equal keys learn the same up to rounding: ignored are how and from where data is
+    read, layout, compiling, threads, folding, fused kernels, and caching features without random
+    views. The number format is kept, and so is scaled decoding, which changes pixels.
     """
     data, defaults = recipe.data, Recipe()
     features = recipe.features
@@ -265,10 +265,10 @@ def learning_key(recipe: Recipe) -> Recipe:
 
 
 def execution_key(recipe: Recipe) -> Recipe:
-    """Return the recipe with everything at its default that does not influence a step's speed.
+    """Return the recipe with all options reset that do not influence the speed of a step.
 
-    Equal keys take the same time for a step and a validation: they may differ in how long training
-    goes on and in numbers that steps are taken with, such as the learning rate.
+    Recipes with equal keys take the same time for a step and a validation: they may differ in the
+    length of training and in values such as the learning rate.
     """
     rates = BatchConfig()
     return replace(
@@ -284,7 +284,7 @@ def execution_key(recipe: Recipe) -> Recipe:
 
 
 def model_key(recipe: Recipe) -> Recipe:
-    """Return the recipe with everything at its default that comes after the model is built."""
+    """Return the recipe with all options reset that do not influence how the model is built."""
     return replace(
         learning_key(recipe),
         batch=BatchConfig(),
@@ -295,7 +295,7 @@ def model_key(recipe: Recipe) -> Recipe:
 
 
 def instrument_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe under which features are computed for replay: the same, in a fast layout."""
+    """Return the recipe to compute features for replay with: the same, in a fast layout."""
     is_cached = recipe.features.cached
     device = replace(
         DeviceConfig(precision=recipe.device.precision, kind=recipe.device.kind),
@@ -313,9 +313,9 @@ def instrument_recipe(recipe: Recipe) -> Recipe:
 
 
 def replay_recipe(recipe: Recipe, device: torch.device) -> Recipe:
-    """Return the recipe by which a head learns from features: nothing of the trunk is left in it.
+    """Return the recipe to train a head on features with, without options of the trunk.
 
-    Updates are fused where they can be: what is learnt is the same to rounding.
+    Updates are fused if possible: the result is the same up to rounding.
     """
     fused = spec_of(recipe.optimizer.name).can_fuse(device.type)
     return replace(
@@ -333,16 +333,16 @@ _SCALARS: Final = (bool, int, float, str, bytes, type(None))
 
 
 def task_facts(task: Task, recipe: Recipe) -> dict[str, Json]:
-    """Return what tells one Task of a class from another; nothing of the built-in one.
+    """Return what distinguishes Tasks of the same class; nothing for the built-in one.
 
-    - `arguments`: of its constructor, as far as the Task keeps them under their own names and they
-      are plain values, tensors or arrays; where a file lies does not count.
-    - `model`: the layers that it builds, their options and shapes; None: it cannot be built, and
-      whoever trains it next says why.
-    - `loose_code`: what its class and all that it calls compile to, as far as a notebook or a
-      prompt defined it. Code in files is counted with them.
+    - `arguments`: of its constructor, if the Task stores them under their own names and they are
+      plain values, tensors or arrays; paths are ignored.
+    - `model`: the layers that it builds, their options and shapes; None: it cannot be built, which
+      the next training reports.
+    - `loose_code`: the compiled code of its class and of all that it calls, if it was defined in a
+      notebook or a prompt. (Code in files is part of the job's key.)
 
-    The Task and all random states stay as they were.
+    The Task and all random states are not changed.
     """
     if type(task) is ImageClassification:
         return {}
@@ -354,12 +354,12 @@ def task_facts(task: Task, recipe: Recipe) -> dict[str, Json]:
 
 
 def loose_code(start: type) -> list[str]:
-    """Return in words what a class compiles to where it lies in no file, and what it calls there.
+    """Return the compiled code of a class that is not defined in a file, and of what it calls.
 
-    Methods by their instructions, constants and defaults; plain values by what they are; what a
-    decorator wraps as well. Sorted, and the same in each process.
+    Methods by their instructions, constants and defaults; plain values; functions that a decorator
+    wraps. As sorted strings that are the same in each process.
     """
-    seen: dict[int, object] = {}  # keeps what is seen, so that no other takes its number
+    seen: dict[int, object] = {}  # holds the objects, so that their ids are not reused
     words: list[str] = []
     left: list[object] = [start]
     while left:
@@ -385,7 +385,7 @@ def loose_code(start: type) -> list[str]:
 
 
 def _is_loose(module_name: object) -> bool:
-    """Return True if a module is no file: that of a notebook, or of a prompt."""
+    """Return True if a module has no file, such as that of a notebook or a prompt."""
     if module_name in sys.builtin_module_names:
         return False
     return getattr(sys.modules.get(str(module_name)), "__file__", None) is None
@@ -398,7 +398,7 @@ def _callables_in(item: object) -> tuple[object, ...]:
 
 
 def _named_by(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield what a function names in its module."""
+    """Yield the globals that a function uses."""
     for code in _codes(function.__code__):
         for step in dis.get_instructions(code):
             if step.opname in _OF_THE_MODULE and step.argval in function.__globals__:
@@ -406,7 +406,7 @@ def _named_by(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def _closed_over(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield what a function was made around."""
+    """Yield the variables in a function's closure."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
@@ -422,7 +422,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code_words(function: FunctionType) -> str:
-    """Return a function's instructions, constants and defaults in words, the same in each process."""
+    """Return a function's instructions, constants and defaults as text, equal in each process."""
     parts = []
     for code in _codes(function.__code__):
         consts = [_words(const) for const in code.co_consts if not isinstance(const, CodeType)]
@@ -443,14 +443,14 @@ def _arguments(task: Task) -> dict[str, Json]:
     kept: Mapping[str, object] = getattr(task, "__dict__", {})
     try:
         names = tuple(inspect.signature(type(task)).parameters)
-    except (TypeError, ValueError):  # it is made in a way that cannot be read
+    except (TypeError, ValueError):  # its constructor has no readable signature
         return {}
     found = {name: _plain(kept[name]) for name in names if name in kept}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _plain(value: object) -> str | None:
-    """Return a value in words that are the same for equal values; None: it has no such words."""
+    """Return a value as text that is the same for equal values; None if it is not supported."""
     if isinstance(value, Path):
         return None
     if isinstance(value, _SCALARS):
@@ -471,7 +471,7 @@ def _tensor_words(value: torch.Tensor) -> str | None:
     try:
         dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
         numbers = dense.view(torch.uint8).numpy().tobytes()
-    except (RuntimeError, TypeError, NotImplementedError):  # one without numbers, on meta
+    except (RuntimeError, TypeError, NotImplementedError):  # without values, on the meta device
         numbers = b""
     return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(numbers).hexdigest()}"
 
@@ -482,7 +482,7 @@ def _model(task: Task, recipe: Recipe) -> str | None:
             torch.manual_seed(recipe.seed)
             model = copy.copy(task).build_model(recipe)
         return _hash_text(_layers(model))
-    except Exception:  # whoever builds it next says what is wrong
+    except Exception:  # the next one to build it reports the error
         return None
 
 

@@ -1,4 +1,4 @@
-"""What the trials of a climb share: data, budget, and trainings to their ends."""
+"""What the trials of a climb share: data, budget, and full trainings."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from stepladder.training.setup.build import Sources, open_sources
 from stepladder.training.stopping import EarlyStopping, Weights
 
 BUDGET_S: Final = 600.0
-"""Budget that shares are taken of where the user sets no limit."""
+"""Budget that shares refer to if the user sets no limit."""
 _CURVE_FRAC: Final = 0.1
-_SHOW_FRAC: Final = 0.03  # for a training that only shows what the job as written gets right
-_DISAGREEMENT: Final = 0.05  # share of examples that two trainings are taken to judge otherwise
+_SHOW_FRAC: Final = 0.03  # for a training that only shows the accuracy of the original job
+_DISAGREEMENT: Final = 0.05  # assumed share of examples that two trainings classify differently
 _TRIAL_SEED: Final = 1000
 _PROBE_SEED: Final = 2000
 _MIN_SEEDS: Final = 2
 
 
 OUTCOMES_FRAC: Final = 0.2
-"""Of the budget, for the trainings of one recipe, and as much for the features of one trunk."""
-_ROOM: Final = 1.5  # in a budget that is recommended: part of it is spent by then
+"""Of the budget, for the trainings of one recipe, and the same for the features of one trunk."""
+_ROOM: Final = 1.5  # margin of a recommended budget: part of it will be spent by then
 _LEAST_S: Final = 0.1
 _IN_SECONDS_S: Final = 60
 _IN_HOURS_S: Final = 5400
@@ -55,23 +55,23 @@ _IN_HOURS_MIN: Final = 120
 def too_long(
     num: int, each_s: float, *, features_s: float | None = None, spent_s: float = 0.0
 ) -> str:
-    """Say what is not affordable, and the budget whose share it is.
+    """Return a message on trainings that the budget does not allow, and a budget that would.
 
     Args:
         num: trainings, of `each_s` seconds each.
-        features_s: seconds of features from which heads would learn instead; None: there are none.
-        spent_s: of the budget, where the share is one of what is left.
+        features_s: seconds to compute features to train heads on instead; None: not possible.
+        spent_s: of the budget, if the share is taken of what is left.
     """
     each = _time(each_s)
     trainings = f"{num} trainings of {each} each" if num > 1 else f"a training of {each}"
     needed_s = num * each_s
     if features_s is None or features_s >= needed_s:
         return (
-            f"not compared: it would take {trainings}; {_budget(needed_s, spent_s)} allows for it"
+            f"not compared: it would take {trainings}; {_budget(needed_s, spent_s)} would allow it"
         )
     return (
-        f"not compared: it would take {trainings}, or {_time(features_s)} of features, from which "
-        f"heads learn in little time; {_budget(features_s, spent_s)} allows for these"
+        f"not compared: it would take {trainings}, or {_time(features_s)} to compute features "
+        f"for fast trainings of the head; {_budget(features_s, spent_s)} would allow these"
     )
 
 
@@ -88,11 +88,11 @@ def _budget(needed_s: float, spent_s: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """Trainings of a recipe to their ends.
+    """Full trainings of a recipe.
 
     Attributes:
-        found: by seed; empty where they were not affordable.
-        why_not: what they would take, in words; None: they were affordable.
+        found: by seed; empty if the budget did not allow them.
+        why_not: how long they would take, as text; None: the budget allowed them.
     """
 
     found: tuple[Outcome, ...] = ()
@@ -104,7 +104,7 @@ class _Own:
     """A training with the recipe's own seed, on the job's own splits.
 
     Attributes:
-        weights: that it ended with; None where it diverged.
+        weights: its final weights; None if it diverged.
     """
 
     outcome: Outcome
@@ -117,9 +117,9 @@ class Lab:
 
     Attributes:
         cache: private folder for features, decoded copies and compiled code.
-        seed: all seeds of trials follow from it.
-        store_s: seconds that decoded copies took to make, by the form that is read.
-        reserve_s: of the budget, for the training at the end.
+        seed: all seeds of trials are derived from it.
+        store_s: seconds to make decoded copies, by the form that is read.
+        reserve_s: of the budget, for the final training.
     """
 
     job: JobConfig
@@ -148,29 +148,29 @@ class Lab:
 
     @property
     def budget_s(self) -> float:
-        """The user's budget, or ten minutes, of which shares are taken."""
+        """The budget that shares refer to: the user's, or ten minutes."""
         return self.job.ladder.budget_s or BUDGET_S
 
     def time_left(self) -> float:
-        """Return the seconds that are left of the budget; infinite where there is none."""
+        """Return the seconds left of the budget; infinite without a budget."""
         limit_s = self.job.ladder.budget_s
         if limit_s is None:
             return float("inf")
         return limit_s - self.reserve_s - (time.monotonic() - self._started)
 
     def allowed_s(self, share: float) -> float:
-        """Return a share of what is left of the budget."""
+        """Return a share of the time left in the budget."""
         return max(0.0, share * min(self.time_left(), self.budget_s))
 
     @cached_property
     def commit(self) -> str:
-        """The code's commit, with a digest where files differ from it; or the version of it."""
+        """The commit of the code, with a digest if files differ from it; or its version."""
         return code_key(Path(stepladder.__file__).parent)
 
     # -- data -------------------------------------------------------------------------------
 
     def material(self, recipe: Recipe) -> Material:
-        """Return task and sources as a recipe reads them; a decoded copy is made in the cache."""
+        """Return task and sources for a recipe; a decoded copy is made in the cache."""
         form = _form(recipe)
         if form == _form(self.job.recipe) or not isinstance(self.task, ImageClassification):
             return Material(task=self.task, sources=self.sources)
@@ -183,12 +183,12 @@ class Lab:
         return self._materials[form]
 
     def one_time_s(self, recipe: Recipe) -> dict[str, float]:
-        """Return the seconds of one-time work that the lab itself did for a recipe, by name."""
+        """Return the seconds of one-time work that the lab did for a recipe, by name."""
         seconds = self.store_s.get(_form(recipe))
         return {} if seconds is None else {"store": seconds}
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Return the features that a recipe's head learns from; None where replay is not valid."""
+        """Return the features that a recipe's head trains on; None if replay is not valid."""
         return self._trainings.instrument.features(recipe)
 
     @cached_property
@@ -205,34 +205,35 @@ class Lab:
     # -- trainings to the end ---------------------------------------------------------------
 
     def outcomes(self, recipe: Recipe, *, also: Sequence[Recipe] = ()) -> Outcomes:
-        """Train a recipe to its end over the trials' seeds, judged on held-out examples.
+        """Train a recipe in full with each trial seed, and evaluate on held-out examples.
 
-        By folds over train and validation together where the validation split is too small to
-        resolve max_accuracy_loss, else on that split. What was learnt once is not learnt again.
+        Uses cross-validation folds over train and validation together if the validation split is
+        too small to resolve max_accuracy_loss, else that split. Known trainings are not repeated.
 
         Args:
-            also: may be asked for next; what one training tells of all is learnt once.
+            also: recipes that may be asked for next; those that differ only in how they stop are
+                covered by the same trainings.
         """
         return self._over_seeds(recipe, self._parts(recipe), also=also)
 
     def plain(self, recipe: Recipe) -> Outcomes:
-        """Train a recipe to its end over the trials' seeds, on the job's own splits."""
+        """Train a recipe in full with each trial seed, on the job's own splits."""
         return self._over_seeds(recipe, self._same_for_all(recipe))
 
     def num_trainings(self, recipe: Recipe) -> int:
-        """Return how many trainings judge a recipe; more where many cost little more than one."""
+        """Return how many trainings judge a recipe; more if many cost little more than one."""
         return len(self._parts(recipe))
 
     def probe(
         self, recipe: Recipe, *, also: Sequence[Recipe] = (), is_thorough: bool = False
     ) -> tuple[Outcome, ...]:
-        """Train with seeds that no trial uses; once, or for each seed where that costs little more.
+        """Train with seeds that no trial uses: once, or with each seed if that costs little more.
 
-        Empty where it would take too long.
+        Returns nothing if it would take too long.
 
         Args:
-            also: what one training tells of these is learnt on the way.
-            is_thorough: for each seed as far as the same share of the budget allows.
+            also: recipes that differ only in how they stop, covered by the same trainings.
+            is_thorough: train with each seed, as far as the same share of the budget allows.
         """
         trainings, num = self._trainings, self.job.ladder.num_seeds
         is_stacked = trainings.is_stacked(recipe)
@@ -245,22 +246,22 @@ class Lab:
         return trainings.train_all(recipe, pairs, also=also)
 
     def probe_ends(self, recipe: Recipe, others: Sequence[Recipe]) -> list[tuple[Outcome, ...]]:
-        """Train as `probe` does, and tell on the way what recipes learn that only stop otherwise.
+        """Probe a recipe and others that differ only in how they stop, by the same trainings.
 
         Returns:
-            What the recipe gives, then each of the others; empty where that takes a training of
-            each, or too long.
+            The outcomes of the recipe, then of each of the others; empty if each would need a
+            training of its own, or if it would take too long.
         """
         if not self._trainings.is_stacked(recipe):
             return []
         found = self.probe(recipe, also=others)
-        # a loss that turned out to be one that cannot be stacked has told of the recipe alone
+        # if the loss turned out not to support stacking, only the recipe itself was trained
         if not found or not self._trainings.is_stacked(recipe):
             return []
         return [found, *(self.probe(other) for other in others)]
 
     def can_show(self, recipe: Recipe) -> bool:
-        """Return True if one training costs so little that it is done only to show what it gives."""
+        """Return True if a training is cheap enough to run it only to show its accuracy."""
         return self._trainings.forecast_s(recipe) <= self.allowed_s(_SHOW_FRAC)
 
     def forecast_s(self, recipe: Recipe) -> float:
@@ -268,7 +269,7 @@ class Lab:
         return self._trainings.forecast_all_s(recipe, self.num_trainings(recipe))
 
     def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
-        """Return epochs and validations until training ends, and where that is known from."""
+        """Return epochs and validations until training ends, and how that is known."""
         steps = self.steps_per_epoch(recipe)
         epochs = float(recipe.schedule.max_epochs)
         if recipe.schedule.max_steps is not None:
@@ -288,17 +289,17 @@ class Lab:
         return max(1, round(len(self.sources.train) * recipe.data.fraction))
 
     def steps_per_epoch(self, recipe: Recipe) -> int:
-        """Return the optimiser steps of an epoch, the short last one among them."""
+        """Return the optimiser steps per epoch, including a short last one."""
         return -(-self.num_train(recipe) // recipe.batch.global_batch_size)
 
     def groups(self) -> NDArray[np.int64]:
-        """Return the group of each example of train and validation together: near ones share one."""
+        """Return the group of each example of train and validation; near duplicates share one."""
         return self._trainings.groups(self.job.recipe)
 
     def curve(self, recipe: Recipe) -> Curve | None:
-        """Train a recipe once with its own seed, to where early stopping would have ended it.
+        """Train a recipe once with its own seed, up to where early stopping would end it.
 
-        None without a validation split, or where it would take over a tenth of the budget.
+        None without a validation split, or if it would take over a tenth of the budget.
         """
         key = learning_key(recipe)
         if key not in self._curves:
@@ -306,9 +307,9 @@ class Lab:
         return self._curves[key]
 
     def judge(self, recipe: Recipe, split: Split) -> Outcome | None:
-        """Train as the job does, with the recipe's own seed, and judge on a split.
+        """Train once on the job's splits with the recipe's own seed, and evaluate on a split.
 
-        None without that split, or where it would take too long.
+        None without that split, or if it would take too long.
         """
         key = learning_key(recipe), split
         if key not in self._judged:
@@ -321,7 +322,7 @@ class Lab:
         return (self._trainings.plain(recipe),) * self.job.ladder.num_seeds
 
     def _parts(self, recipe: Recipe) -> tuple[Parts, ...]:
-        """Return each seed a fold, or the job's own splits where these resolve enough."""
+        """Return a fold for each seed, or the job's own splits if these resolve enough."""
         num_val = 0 if self.sources.val is None else len(self.sources.val)
         margin = resolvable_margin(num_val, disagreement=_DISAGREEMENT)
         is_sample = self.job.recipe.data.fraction < 1
@@ -337,7 +338,7 @@ class Lab:
         pairs = list(zip(parts, seeds, strict=True))
         num_known = sum(trainings.is_known(recipe, part, seed) for part, seed in pairs)
         if num_known == len(pairs):
-            also = ()  # what is asked for next has a time of its own to keep to
+            also = ()  # they are limited by their own share of the budget
         else:
             num_new = len(pairs) - num_known
             each_s = trainings.forecast_all_s(recipe, num_new) / num_new
@@ -368,7 +369,7 @@ class Lab:
         losses: list[float] = []
         stops: list[float] = []
         is_job = learning_key(recipe) == learning_key(self.job.recipe)
-        goes_on = is_job and self.can_show(recipe)  # it will be asked what it gets right
+        goes_on = is_job and self.can_show(recipe)  # its accuracy will be shown
 
         def look(epochs: float, result: Evaluation) -> bool:
             if stops:
@@ -409,7 +410,7 @@ class Lab:
         return trainings.judge(recipe, parts, own.weights, own.outcome)
 
     def why_not_judged(self) -> str | None:
-        """Say why `judge` trains the job as written no more, and what would allow it."""
+        """Return why `judge` does not train the original job any more, and what would allow it."""
         recipe = self.job.recipe
         if not self._is_too_long(recipe):
             return None
@@ -420,7 +421,7 @@ class Lab:
         return too_long(num, each_s, features_s=features_s, spent_s=spent_s)
 
     def _is_too_long(self, recipe: Recipe) -> bool:
-        # a share of the whole budget, not of what is left: the last word comes after it
+        # a share of the whole budget, not of what is left: this comes after the final training
         over_s = max(0.0, -self.reserve_s - self.time_left())
         return self._trainings.forecast_s(recipe) > OUTCOMES_FRAC * self.budget_s - over_s
 
@@ -436,5 +437,5 @@ class Lab:
 
 
 def _form(recipe: Recipe) -> tuple[bool, bool]:
-    """Return what decides in which form pictures are read."""
+    """Return the options that decide in which form pictures are read."""
     return recipe.data.decode_once, recipe.loader.scaled_decode

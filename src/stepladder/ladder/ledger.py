@@ -1,4 +1,4 @@
-"""trials.jsonl: every prediction, trial and verdict of a climb, a line each, never rewritten."""
+"""trials.jsonl: every prediction, trial and verdict of a climb, one per line, append-only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TRIED: Final = (Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED)
 
 @dataclass(frozen=True, kw_only=True)
 class KeptTraining:
-    """What the training at the end began with; one that is interrupted begins only once.
+    """State at the start of the final training; recorded once, also if it is interrupted.
 
     Attributes:
-        ready: keys of the features that lay ready.
-        since: when it began, in seconds of the epoch.
-        found_s: seconds that those features took which it used; None: it has not ended.
+        ready: keys of the features that were cached already.
+        since: when it started, in seconds since the Unix epoch.
+        found_s: seconds that computing the cached features took that it used; None: not finished.
     """
 
     ready: tuple[str, ...]
@@ -42,9 +42,9 @@ class KeptTraining:
 
 
 class Ledger:
-    """Appends lines to a run's ledger, each on disk before the climb goes on.
+    """Appends lines to a run's ledger, each flushed to disk before the climb continues.
 
-    Each climb opens it anew, also one that goes on: the first profile of each is marked.
+    Each climb, also a resumed one, opens a new Ledger: the first profile of each is marked.
 
     Args:
         folder: the run folder.
@@ -65,19 +65,19 @@ class Ledger:
         where: Where | None = None,
         table_version: int | None = None,
     ) -> bool:
-        """Go on with the ledger whose verdicts hold, or begin one; nothing is lost.
+        """Resume the ledger if its verdicts are still valid, or start a new one; nothing is lost.
 
-        An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl. Where
-        only the options are others, its profiles and its baseline are written down once more. What
-        it says of trainings holds as long as the job is the same.
+        An earlier ledger that is not resumed is appended to trials.earlier.jsonl. If only the
+        options differ, its profiles and its baseline are copied to the new one; its trainings are
+        copied as long as the job is the same.
 
         Args:
-            job, machine, options, commit: keys that a verdict holds for.
-            where: where the job holds its pictures, for a climb that goes on.
-            table_version: of a Delta table that it reads, likewise.
+            job, machine, options, commit: keys for which a verdict is valid.
+            where: where the job holds its pictures, for a climb that is resumed.
+            table_version: of the Delta table that it reads, for the same reason.
 
         Returns:
-            Whether an earlier climb is gone on with.
+            True if an earlier climb is resumed.
         """
         keys = {"job": job, "machine": machine, "options": options, "commit": commit}
         header = self._header()
@@ -95,16 +95,16 @@ class Ledger:
         return False
 
     def job(self) -> str | None:
-        """Return the key of the job that was climbed; None where there is no ledger."""
+        """Return the key of the recorded job; None if there is no ledger."""
         return self._header().get("job")
 
     def where(self) -> Where | None:
-        """Return where the job that was climbed holds its pictures; None where it is not known."""
+        """Return where the recorded job holds its pictures; None if that is not known."""
         found = self._header().get("where")
         return next((where for where in Where if where.value == found), None)
 
     def table_version(self) -> int | None:
-        """Return the version of the Delta table that was climbed on; None where it is not known."""
+        """Return the version of the Delta table that the recorded job reads; None: not known."""
         found = self._header().get("table_version")
         return found if isinstance(found, int) else None
 
@@ -114,44 +114,44 @@ class Ledger:
         return next(iter(read_jsonl(self.path)), {})
 
     def profile(self, profile: Profile, *, recipe: str, at_s: float) -> None:
-        """Write down a profile; the first one marks where a climb sets out from the job as written.
+        """Record a profile; the first one marks where a climb starts from the original job.
 
-        Verdicts of earlier climbs that hold follow it once more, so that the lines from there on
-        tell the whole way.
+        Reused verdicts of earlier climbs are recorded again after it, so that the lines from there
+        on hold the whole climb.
         """
         is_first, self._has_profile = not self._has_profile, True
         self._write("profile", recipe=recipe, profile=profile, at_s=at_s, is_first=is_first)
 
     def prediction(self, prediction: Prediction, *, recipe: str | None = None) -> None:
-        """Write down a prediction, before its rung is tried.
+        """Record a prediction, before its rung is tried.
 
         Args:
-            recipe: key of the recipe that the rung would change, as a trial has it.
+            recipe: key of the recipe that the rung would change, as in a trial.
         """
         self._write("prediction", rung=prediction.rung, recipe=recipe, prediction=prediction)
 
     def trial(self, trial: Trial) -> None:
-        """Write down a trial, or why there was none."""
+        """Record a trial, or why there was none."""
         self._write("trial", trial=trial)
 
     def baseline(self, baseline: Baseline) -> None:
-        """Write down what the job takes as written."""
+        """Record the time of the original job."""
         self._write("baseline", baseline=baseline)
 
     def training(self, training: KeptTraining, *, recipe: str) -> None:
-        """Write down what the training at the end began with, and again once it has ended."""
+        """Record the state at the start of the final training, and again once it has finished."""
         self._write("training", recipe=recipe, training=training)
 
     def find_training(self, recipe: str) -> KeptTraining | None:
-        """Return what this ledger last said of the training by a recipe."""
+        """Return the last record of the final training with a recipe."""
         return self._last(KeptTraining, "training", recipe=recipe)
 
     def spent(self, seconds: float) -> None:
-        """Write down what a climb took until it ended, or was stopped."""
+        """Record how long a climb took until it finished or was stopped."""
         self._write("spent", seconds=seconds)
 
     def spent_s(self) -> float:
-        """Return what all climbs of this ledger took; one that was killed has written nothing."""
+        """Return the time of all climbs in this ledger; a killed climb has recorded none."""
         lines = (record for record in read_jsonl(self.path) if record.get("kind") == "spent")
         return sum(float(line["seconds"]) for line in lines)
 
@@ -160,7 +160,7 @@ class Ledger:
         return self._last(Profile, "profile", recipe=recipe)
 
     def find_baseline(self) -> Baseline | None:
-        """Return what this ledger says of the job as written."""
+        """Return the recorded baseline: the time of the original job."""
         return self._last(Baseline, "baseline")
 
     def _last(self, kind: type[T], name: str, **fields: str) -> T | None:
@@ -176,11 +176,11 @@ class Ledger:
     def find(
         self, *, job: str, machine: str, options: str, commit: str, recipe: str, rung: str
     ) -> Trial | None:
-        """Return the last trial of a rung whose verdict holds for all of these keys.
+        """Return the last trial of a rung whose verdict is valid for all of these keys.
 
-        Looks in this ledger, then in those of the runs beside it. What came of a failure is no
-        verdict: it is tried again. What was undone was kept at first: the climb that reads it goes
-        the same way, and undoes it at its end.
+        Searches this ledger, then those of other runs in the same parent folder. A rung that failed
+        is tried again. A rung that was undone counts as kept: the climb that reads it undoes it
+        again at its end.
         """
         keys = (job, machine, options, commit, recipe, rung)
         for trial in self._last_trials(keys):
@@ -189,7 +189,7 @@ class Ledger:
         return None
 
     def _last_trials(self, keys: tuple[str, ...]) -> Iterator[Trial]:
-        """Yield the last trial with these keys of each ledger, this one first."""
+        """Yield the last trial with these keys in each ledger, this one first."""
         beside = sorted(self.path.parent.parent.glob(f"*/{LEDGER_FILE}"))
         for path in (self.path, *(p for p in beside if p != self.path)):
             found = None
@@ -207,7 +207,7 @@ class Ledger:
     def _write(self, kind: str, **fields: object) -> None:
         line = json.dumps({"kind": kind} | to_json(fields), allow_nan=False) + "\n"
         with (
-            saving("the ledger was not written", where=self.path),
+            saving("the ledger could not be written", where=self.path),
             self.path.open("ab") as file,
         ):
             if _ends_torn(self.path):
@@ -218,7 +218,7 @@ class Ledger:
 
 
 def trials_of(path: Path) -> Iterator[Trial]:
-    """Yield the trials of a ledger; lines that are damaged or of another version are passed over.
+    """Yield the trials of a ledger; lines that are damaged or of another version are skipped.
 
     Raises:
         ResourceError: if the file cannot be read.
@@ -235,12 +235,12 @@ def trials_of(path: Path) -> Iterator[Trial]:
         raise ResourceError(
             f"the ledger cannot be read ({error.strerror})",
             where=str(path),
-            fix="Let yourself read it (chmod u+r), or move it away: what it says is found anew.",
+            fix="Make it readable (chmod u+r), or move it away and measure everything again.",
         ) from error
 
 
 def came_of_failure(trial: Trial) -> bool:
-    """Return True if a rung was dropped because something went wrong, with nothing measured."""
+    """Return True if a rung was dropped because of an error, with nothing measured."""
     verdict = trial.verdict
     is_measured = verdict.speed or verdict.accuracy or verdict.loss or verdict.exactness
     return verdict.decision is Decision.DROPPED and not is_measured
@@ -251,7 +251,7 @@ def _keys_of(trial: Trial) -> tuple[str, ...]:
 
 
 def _ends_torn(path: Path) -> bool:
-    """Return True if a kill left half a line at the end."""
+    """Return True if the last line is incomplete, as a killed process leaves it."""
     size = path.stat().st_size
     if size == 0:
         return False

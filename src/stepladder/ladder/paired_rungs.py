@@ -1,4 +1,4 @@
-"""A rung that gives room, and the rung that it makes possible, tried as one."""
+"""A rung that frees memory and the rung that it makes possible, tried together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stepladder.rungs import RUNGS, Rung
 
 
 class Together(Rung):
-    """An enabling rung and another after it: kept together where both pay, or not at all.
+    """An enabling rung followed by another rung: kept together, or not at all.
 
-    Trades: what both trade.
+    Trades: the sum of both.
     """
 
     aim: ClassVar[Aim] = Aim.TIME
@@ -27,12 +27,12 @@ class Together(Rung):
         self.level = enabler.level  # type: ignore[misc]
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where either does."""
+        """Refuse if either rung does."""
         refusal = self._enabler.why_not(profile, recipe)
         return refusal or self._enabled.why_not(*self._with_room(profile, recipe))
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Predict the second from what the first is predicted to leave."""
+        """Predict the second rung from the profile that the first is predicted to leave."""
         prediction = self._enabled.predict(*self._with_room(profile, recipe))
         return self._told(profile, recipe, prediction)
 
@@ -41,16 +41,16 @@ class Together(Rung):
         return self._enabled.apply(*self._with_room(profile, recipe))
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Return the variants of the second upon the first."""
+        """Return the variants of the second rung, applied after the first."""
         return self._enabled.variants(*self._with_room(profile, recipe))
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
-        """Predict a variant of the second from what the first is predicted to leave."""
+        """Predict a variant of the second rung after the first."""
         room = self._with_room(profile, recipe)
         return self._told(profile, recipe, self._enabled.predict_variant(*room, variant))
 
     def _told(self, profile: Profile, recipe: Recipe, prediction: Prediction) -> Prediction:
-        """Return the prediction of the second, which is against the first, as that of both."""
+        """Turn the prediction of the second rung, relative to the first, into that of both."""
         now_s = profile.time.total_s
         room_s = self._with_room(profile, recipe)[0].time.total_s
         return replace(
@@ -67,7 +67,7 @@ class Together(Rung):
 
 
 def with_room(profile: Profile, prediction: Prediction) -> Profile:
-    """Return the profile that an enabling rung is predicted to leave."""
+    """Return the predicted profile after an enabling rung."""
     share = 1.0 if prediction.memory_frac is None else prediction.memory_frac
     memory = {batch: int(peak * share) for batch, peak in profile.memory_by_batch.items()}
     return replace(profile, memory_by_batch=memory, time=prediction.time or profile.time)
@@ -76,7 +76,7 @@ def with_room(profile: Profile, prediction: Prediction) -> Profile:
 def with_enabled(
     enabler: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
 ) -> Rung:
-    """Return an enabling rung as it is judged: with the first rung that gains by its room."""
+    """Return an enabling rung together with the first rung that needs the memory it frees."""
     other = _first_enabled(enabler, profile, recipe, rungs)
     return enabler if other is None else Together(enabler, other)
 
@@ -84,22 +84,22 @@ def with_enabled(
 def why_nothing_enabled(
     enabler: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
 ) -> str | None:
-    """Say why an enabling rung is not tried: it costs time, and no other would gain by its room.
+    """Return why an enabling rung is not tried: it costs time, and no other rung needs its memory.
 
-    Asked where the rung itself does not refuse. None: one would.
+    Call it only if the rung itself does not refuse. None: another rung does.
     """
     if _first_enabled(enabler, profile, recipe, rungs) is not None:
         return None
     is_known = enabler.predict(profile, recipe).memory_frac is not None
-    return "gives room that nothing here needs" if is_known else "what room it gives is not known"
+    return "no other rung needs the freed memory" if is_known else "the freed memory is not known"
 
 
 def _first_enabled(
     enabler: Rung, profile: Profile, recipe: Recipe, rungs: tuple[Rung, ...]
 ) -> Rung | None:
-    """Return the first rung that is possible only with the room, or changes something else by it."""
+    """Return the first rung that needs the freed memory, or changes something else with it."""
     room = with_room(profile, enabler.predict(profile, recipe))
-    tight = replace(room, memory_by_batch=profile.memory_by_batch)  # as slow, without the room
+    tight = replace(room, memory_by_batch=profile.memory_by_batch)  # as slow, but no memory freed
     after = enabler.apply(profile, recipe)
     for other in rungs:
         is_candidate = other.aim is Aim.TIME and not other.is_prediction_only

@@ -1,4 +1,4 @@
-"""One trial: a rung's change is proven or forgotten."""
+"""One trial: a rung's change is measured, then kept or dropped."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from stepladder.rungs.contract import Rung
 
 _DROPPED: Final = Decision.DROPPED
 _FEATURES_TIMES: Final = 5.0
-"""Times as long as by the profile that new features may take, until they are taken to hang."""
+"""Times the duration that the profile predicts before new features count as hung."""
 _FIRST_VARIANT: Final = 0.95
-_SECOND_VARIANT: Final = 0.975  # at what it loses: both together are right in 92.5 % at least
+_SECOND_VARIANT: Final = 0.975  # of the accuracy bound: both together hold in at least 92.5 %
 _UNKNOWN_TO_LEARNING: Final = (
-    "a fault of the rung: its options may change what is learnt, and ladder/keys.py leaves "
-    "them out of what it compares"
+    "error in the rung: it may change what is learnt, but learning_key in ladder/keys.py ignores "
+    "the options that it changes"
 )
 _NOTHING: Final = Verdict(decision=Decision.DROPPED, reason="there is nothing to try")
 Change = Mapping[str, tuple[Json, Json]]
@@ -57,7 +57,7 @@ Change = Mapping[str, tuple[Json, Json]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """A trial, and the recipe that goes on from it: the changed one if it was kept."""
+    """A trial and the recipe after it: the changed one if the rung was kept."""
 
     trial: Trial
     recipe: Recipe
@@ -77,9 +77,9 @@ class _Trying:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What is known of a change so far.
+    """What is known about a change so far.
 
-    An attempt yields one after another, each with more in it: whatever ends it, the last one stays.
+    An attempt yields several of these, each with more results; if it fails, the last one is used.
     """
 
     after: Recipe
@@ -104,15 +104,15 @@ def run_trial(
     *,
     on_prediction: OnPrediction | None = None,
 ) -> TrialResult:
-    """Try a rung on the current recipe, and decide.
+    """Try a rung on the current recipe, and return the verdict.
 
-    Whatever goes wrong drops the rung with its reason; what the trial made is removed. Where the
-    variant that a probe chose is faster and may lose too much, a safer one is tried as well.
+    Any error drops the rung with its reason; files of the trial are removed. If the variant that a
+    probe chose is faster but may lose too much accuracy, a safer one is tried as well.
 
     Args:
-        prediction: by which the rung is tried; where a probe chooses another variant than the
-            likeliest, the trial holds the prediction of that one.
-        on_prediction: given that one, before it is measured.
+        prediction: the prediction that the rung is tried for. If a probe chooses another variant
+            than the default one, the trial holds the prediction of that variant.
+        on_prediction: called with that prediction before the variant is measured.
     """
     trying = _Trying(
         lab=lab,
@@ -134,7 +134,7 @@ def run_trial(
 
 
 def _run(trying: _Trying, found: _Found, attempt: _Attempt) -> _Found:
-    """Go through an attempt, and return the last that it found; what goes wrong is its verdict."""
+    """Run an attempt and return its last result; an error becomes the verdict."""
     try:
         with guarded(trying.watchdog):
             for found in attempt:  # noqa: B007, PLR1704  (the last one counts)
@@ -163,7 +163,7 @@ def _second_attempt(
     choose: Callable[[], Recipe | None],
     on_prediction: OnPrediction | None,
 ) -> _Attempt:
-    """Judge a safer variant after one that may lose too much, if there is one."""
+    """Judge a safer variant after one that may lose too much accuracy, if there is one."""
     after = choose()
     if after is not None:
         found = replace(found, after=after)
@@ -186,9 +186,9 @@ def _judge(
 
 
 def _costs_too_much(trying: _Trying, found: _Found) -> bool:
-    """Return True if all that stands against a change is what it may lose."""
+    """Return True if the possible loss of accuracy is the only reason not to keep a change."""
     decision = found.verdict.decision
-    is_known = found.comparison.num_seeds > 0 or decision is _DROPPED  # it may have diverged
+    is_known = found.comparison.num_seeds > 0 or decision is _DROPPED  # such as diverged
     if decision is Decision.KEPT or not is_known:
         return False
     speed = found.speed.interval if found.speed is not None else None
@@ -196,25 +196,25 @@ def _costs_too_much(trying: _Trying, found: _Found) -> bool:
 
 
 def _better(before: Recipe, first: _Found, second: _Found) -> _Found:
-    """Return the one of two attempts that the trial tells, with a word on the other."""
+    """Return the attempt that the trial records, with a remark on the other one."""
     if second.after == before:
         return first
     is_kept = second.verdict.decision is Decision.KEPT
     told, other = (second, first) if is_kept else (first, second)
-    words = changed_words(change_between(before, other.after)) or "the other way"
+    words = changed_words(change_between(before, other.after)) or "the other variant"
     said = f"{words} was {other.verdict.decision}" + ("" if is_kept else " as well")
     reason = "; ".join(part for part in (told.verdict.reason, said) if part)
     return replace(told, verdict=replace(told.verdict, reason=reason))
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
-    """List the options that differ, by dotted name, as [before, after]."""
+    """Return the options that differ, by dotted name, as (before, after)."""
     old, new = recipe_values(before), recipe_values(after)
     return {key: (old[key], new[key]) for key in old if old[key] != new[key]}
 
 
 def apply_change(recipe: Recipe, change: Change) -> Recipe:
-    """Set the options of a change to what they were after it.
+    """Apply a change: set its options to their values after it.
 
     Raises:
         UsageError: if an option is not known, or a value does not fit.
@@ -226,13 +226,13 @@ def apply_change(recipe: Recipe, change: Change) -> Recipe:
 def _gather(
     trying: _Trying, found: _Found, confidence: float
 ) -> Generator[_Found, None, tuple[_Found, Evidence]]:
-    """Find out what the change gives, and whether it is sound; the cheaper question first."""
+    """Measure what a change gains and whether it is sound, the cheaper question first."""
     lab, rung, before, after = trying.lab, trying.rung, trying.before, found.after
     exactness = rung.exactness_of(after)
     is_statistical = exactness is Exactness.STATISTICAL
     if is_statistical and learning_key(before) == learning_key(after):
         raise TrialFailed(_UNKNOWN_TO_LEARNING)
-    if after.device.compile:  # once the trial has compiled something it cannot be seen any more
+    if after.device.compile:  # has to be timed before the trial compiles anything
         trying.watchdog.expect(few_steps_s(trying.profile, before, after))
         compiler_start_s(lab.device)
     words = "" if is_statistical else _check_exact(trying, found, exactness)
@@ -261,7 +261,7 @@ def _gather(
 
 
 def _pays(trying: _Trying, found: _Found) -> bool:
-    """Return True if the speed of a change makes what it learns worth knowing."""
+    """Return True if a change is fast enough that its accuracy is worth measuring."""
     speed = found.speed
     if speed is None or speed.is_too_little:
         return False
@@ -273,7 +273,7 @@ def _pays(trying: _Trying, found: _Found) -> bool:
 def _measure(
     trying: _Trying, found: _Found, *, is_statistical: bool
 ) -> Generator[_Found, None, tuple[_Found, str | None]]:
-    """Measure how much faster it is, or say why that cannot be known."""
+    """Measure the speed-up, or return why it cannot be measured."""
     lab, before, after, profile = trying.lab, trying.before, found.after, trying.profile
     few_s = few_steps_s(profile, before, after)
     trying.watchdog.grant(_FEATURES_TIMES * _features_s(profile) + few_s)  # for forecasts
@@ -301,12 +301,12 @@ def _measure(
 
 
 def _features_s(profile: Profile) -> float:
-    """Return what the features of all examples take in the trunk as it is."""
+    """Return the seconds that the current trunk needs for the features of all examples."""
     return (profile.trunk_s or 0.0) * (profile.num_train + profile.num_val)
 
 
 def _compare(trying: _Trying, found: _Found, confidence: float) -> Comparison:
-    """Compare what both learn."""
+    """Compare what both recipes learn."""
     lab, before, after = trying.lab, trying.before, found.after
     trying.watchdog.expect(2 * (lab.forecast_s(before) + lab.forecast_s(after)))
     along = found.choice.along if found.choice is not None else ()
@@ -314,7 +314,7 @@ def _compare(trying: _Trying, found: _Found, confidence: float) -> Comparison:
 
 
 def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
-    """Return what is known of a change before its speed is."""
+    """Return what is known about a change before its speed is measured."""
     return Evidence(
         aim=aim,
         exactness=exactness,

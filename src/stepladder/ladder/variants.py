@@ -1,4 +1,4 @@
-"""Which of a rung's variants to try: its gain, weighed by the chance that the verdict keeps it."""
+"""Choose which variant of a rung to try: by gain times the chance that it is kept."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from stepladder.rungs.contract import Against, Rung
 
 _LEAST_LOG_GAIN: Final = 1e-3
 _DEVIATIONS: Final = NormalDist().inv_cdf(0.95) / math.sqrt(2)
-"""From the estimate to a one-sided 95 % bound, where both a probe and a trial spread."""
+"""Distance from the estimate to a one-sided 95 % bound, if both a probe and a trial are noisy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which variant to try, and which after it where that one costs too much accuracy.
+    """Which variant to try, and which one after it if the first costs too much accuracy.
 
     Attributes:
-        second: finds that one, or None where no safer one would pay; None: there is none.
-        along: what a training before the change tells of beside the first.
+        second: finds the second variant, or returns None if no safer one would pay off; None: there
+            is no second one.
+        along: further variants that the trainings before the change cover.
     """
 
     first: Recipe
@@ -45,13 +46,13 @@ class Choice:
 def choose_variant(
     lab: Lab, rung: Rung, profile: Profile, before: Recipe, *, watchdog: Watchdog
 ) -> Choice:
-    """Choose among a rung's variants by training them, with seeds that no trial uses.
+    """Choose a variant of a rung by training the variants, with seeds that no trial uses.
 
-    First comes the one with the largest ln(gain) times the chance that a verdict keeps it; second
-    the same among those with a better chance or less gain. Variants are tried group by group: those
-    that take the same time for a step are one group, and the rung gives the fastest group first. It
-    ends where the next group could not be worth more if it were kept for certain. The first variant
-    where a probe takes too long, or where all fail. For accuracy, what gets most right is chosen.
+    The first choice has the largest ln(gain) times the chance of being kept; the second choice is
+    the best by the same rule among those with a better chance or less gain. Variants are tried in
+    groups with the same time per step, the fastest group first. The search ends when the next group
+    could not be better even if it were certain to be kept. If a probe takes too long or all fail,
+    the rung's first variant is chosen. For accuracy, the most accurate variant is chosen.
     """
     variants = rung.variants(profile, before)
     if rung.aim is Aim.ACCURACY or len(variants) == 1:
@@ -85,10 +86,10 @@ def choose_variant(
 def _choose_best(
     lab: Lab, rung: Rung, before: Recipe, variants: Sequence[Recipe], *, watchdog: Watchdog
 ) -> Choice:
-    """Choose what gets most right of held-out examples; the first where a probe takes too long.
+    """Choose the most accurate variant on held-out examples; the first if a probe takes too long.
 
-    Against a high training error it is what has the lowest loss on them: that tells far smaller
-    steps apart, and nothing is over-confident yet.
+    For rungs against a high training error, the held-out loss decides: it distinguishes far smaller
+    steps, and such a model is not over-confident yet.
     """
     if len(variants) == 1:
         return Choice(first=variants[0])
@@ -117,7 +118,7 @@ def _ends_otherwise(before: Recipe, variant: Recipe) -> bool:
 def _choose_end(
     lab: Lab, profile: Profile, before: Recipe, variants: Sequence[Recipe], *, watchdog: Watchdog
 ) -> Choice:
-    """Choose among ways to end the same training; the first one where one does not tell of all."""
+    """Choose among ways to stop the same training; the first if one training cannot cover all."""
     watchdog.expect(2 * lab.forecast_s(before))
     found = lab.probe_ends(before, variants)
     if not found:
@@ -127,7 +128,7 @@ def _choose_end(
     for variant, outcomes in zip(variants, found[1:], strict=True):
         with suppress(TrialFailed):
             judged.append(probe.judge(variant, outcomes))
-    # what saves nothing would be told in place of what costs too much
+    # a variant that saves nothing would hide the reason that others cost too much
     judged = [one for one in judged if _pays(one, lab)]
     if not judged:
         return Choice(first=variants[0])
@@ -140,10 +141,10 @@ def _choose_end(
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """What a probe says of a variant.
+    """Result of a probe of a variant.
 
     Attributes:
-        chance: that a verdict keeps it.
+        chance: probability that it is kept.
     """
 
     variant: Recipe
@@ -164,9 +165,10 @@ def _pays(one: _Judged, lab: Lab) -> bool:
 
 
 def _safer(judged: Sequence[_Judged], best: _Judged, lab: Lab) -> Recipe | None:
-    """Return what is worth most among those with a better chance, or that change less; or None.
+    """Return the best variant among those with a better chance or a smaller gain; or None.
 
-    Less gain is less changed: a smaller batch, more patience. A probe may be wrong about chances.
+    A smaller gain means a smaller change, such as a smaller batch, and the estimated chances may be
+    wrong.
     """
     safer = [
         one
@@ -177,7 +179,7 @@ def _safer(judged: Sequence[_Judged], best: _Judged, lab: Lab) -> Recipe | None:
 
 
 def _judge(probe: _Probe, variants: Sequence[Recipe], watchdog: Watchdog) -> list[_Judged] | None:
-    """Probe variants; None where one would take too long."""
+    """Probe variants; None if one would take too long."""
     judged = []
     for variant in variants:
         watchdog.expect(probe.lab.forecast_s(variant))
@@ -206,7 +208,7 @@ class _Probe:
         """Compare a variant's trainings with as many before.
 
         Raises:
-            TrialFailed: if trainings fail, or nothing is judged.
+            TrialFailed: if trainings fail, or nothing is evaluated.
         """
         comparison = compare_outcomes(self.lab, self.now[: len(outcomes)], outcomes)
         max_loss = self.lab.job.ladder.max_accuracy_loss
@@ -217,9 +219,9 @@ class _Probe:
         )
 
     def log_gain(self, variant: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Return the log of how many times faster a model is trained, by its steps and validations.
+        """Return the log of the speed-up, from the time of steps and validations.
 
-        A little more than 0 where it is no faster: then the chance alone decides.
+        If it is not faster, a small positive value, so that the chance alone decides.
         """
         now_s = self._train_s(self.before, self.now)
         rest_s = max(0.0, self.profile.time.total_s - now_s)
@@ -227,7 +229,7 @@ class _Probe:
         return max(_LEAST_LOG_GAIN, math.log((rest_s + now_s) / after_s))
 
     def _train_s(self, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Return the time of steps, by t(b) = a + c b, and validations that trainings took."""
+        """Return the mean time of trainings: steps, by t(b) = a + c b, and validations."""
         batch = recipe.batch.global_batch_size
         fixed_s, per_example_s = self.profile.step_fixed_s, self.profile.step_per_example_s
         step_s = self.profile.time.step_s
@@ -240,10 +242,10 @@ class _Probe:
 
 
 def quality_of(comparison: Comparison) -> Interval:
-    """Return the change of the accuracy; without classes the fall of the loss, as a share of it.
+    """Return the change of the accuracy; without classes, the relative fall of the loss.
 
     Raises:
-        TrialFailed: if nothing is judged.
+        TrialFailed: if nothing was evaluated.
     """
     if comparison.accuracy is not None:
         return comparison.accuracy
@@ -253,14 +255,13 @@ def quality_of(comparison: Comparison) -> Interval:
         return Interval(
             estimate=-change.estimate / size, low=-change.high / size, high=-change.low / size
         )
-    raise TrialFailed(comparison.why_not or "nothing was judged")
+    raise TrialFailed(comparison.why_not or "nothing was evaluated")
 
 
 def chance_to_be_kept(quality: Interval, max_loss: float) -> float:
-    """Guess how likely a trial's lower bound is to stay above what may be lost.
+    """Estimate the probability that a trial's lower bound stays within the allowed loss.
 
-    The trial's estimate is taken to spread around the probe's as that does around the truth, and
-    its interval to be as wide.
+    Assumes that the trial has the same noise as the probe, and an interval of the same width.
     """
     half = (quality.high - quality.low) / 2
     room = quality.estimate - half + max_loss

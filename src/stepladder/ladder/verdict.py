@@ -1,4 +1,4 @@
-"""From what a trial measured to its verdict: a pure function of numbers."""
+"""The verdict on a trial, as a pure function of what it measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdic
 _DROPPED: Final = Decision.DROPPED
 _UNDECIDED: Final = Decision.UNDECIDED
 _MIN_MEMORY_SAVED: Final = 0.1
-_LEAST_SHARE: Final = 0.005  # of the memory before, that is told as a number
+_LEAST_SHARE: Final = 0.005  # of the memory before, that is shown as a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,15 @@ class Evidence:
     Attributes:
         aim: what the rung is for.
         exactness: how far it may change what is learnt.
-        found: how far it did, in words; empty for a statistical rung.
+        found: how far it did, as text; empty for a statistical rung.
         speed: time before over time after; None: not measured.
-        cut_short: why its measurement ended early, in words; None: it did not.
-        is_too_little: whether it ended before a verdict could rest on it.
+        cut_short: why its measurement ended early, as text; None: it did not.
+        is_too_little: whether too little was measured for a verdict.
         accuracy: change of the held-out accuracy; None without classes, or without outcomes.
         loss: change of the mean held-out loss; None without outcomes.
         loss_before: the mean held-out loss before.
         num_held_out: examples behind accuracy and loss.
-        why_no_outcomes: why nothing was trained to its end; None: it was, or need not be.
+        why_no_outcomes: why nothing was trained to its end; None: it was, or it need not be.
         memory_frac: peak memory after over that before; None: not measured.
         num_epochs: epochs after, mean over seeds.
         is_replayed: whether outcomes come from replay on features.
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 
 def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
-    """Decide: keep what pays beyond doubt and is no worse, drop what does not, else say so."""
+    """Return the verdict: kept if it clearly pays off and is no worse, dropped, or undecided."""
     quality = judge_quality(evidence, options)
     decision, reason = _decide(evidence, options, quality)
     return Verdict(
@@ -88,12 +88,12 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
     if quality.decision is _DROPPED:
         return quality
     if evidence.is_too_little:
-        reason = f"{evidence.cut_short}, and a verdict takes {options.num_blocks}"
+        reason = f"{evidence.cut_short}; a verdict needs {options.num_blocks}"
         return Finding(_UNDECIDED, reason)
     match evidence.aim:
         case Aim.TIME:
             if evidence.speed is None and quality.decision is _UNDECIDED:
-                return quality  # says why neither is known
+                return quality  # its reason covers both
             benefit = judge_speed(evidence.speed, options)
             if benefit.decision is _UNDECIDED and evidence.cut_short is not None:
                 benefit = Finding(_UNDECIDED, f"{benefit.reason}; {evidence.cut_short}")
@@ -105,31 +105,30 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
 
 
 def _holds(quality: Finding) -> bool:
-    """Return True if a change is no worse, and nothing has to be said of it."""
+    """Return True if a change is no worse, without a remark."""
     return quality.decision is Decision.KEPT and not quality.reason
 
 
 def judge_speed(speed: Interval | None, options: LadderConfig) -> Finding:
-    """Judge a gain of time: kept where it is above 1 beyond doubt, and enough."""
+    """Judge a speed-up: keep it if its lower bound is above 1 and the estimate is large enough."""
     least = 1 + options.min_gain
     if speed is None:
-        return Finding(_UNDECIDED, "its speed was not measured")
+        return Finding(_UNDECIDED, "the speed was not measured")
     if speed.low > 1 and speed.estimate >= least:
         return Finding(Decision.KEPT, "")
     if speed.high < 1:
         return Finding(_DROPPED, "slower")
     if speed.high < least:
-        return Finding(_DROPPED, f"no faster than {gain(speed.high, 2)}")
+        return Finding(_DROPPED, f"speed-up is at most {gain(speed.high, 2)}")
     if speed.low > 1:
-        return Finding(_UNDECIDED, f"faster, perhaps by less than {gain(least, 2)}")
+        return Finding(_UNDECIDED, f"faster, but possibly by less than {gain(least, 2)}")
     return Finding(_UNDECIDED, "the noise is larger than the effect")
 
 
 def judge_quality(evidence: Evidence, options: LadderConfig) -> Finding:
-    """Judge whether it is no worse: by its exactness, else by held-out examples.
+    """Judge whether a change is no worse: by its exactness, else on held-out examples.
 
-    Accuracy may fall by max_accuracy_loss; where there are no classes, the loss may rise by that
-    share of itself.
+    Accuracy may fall by max_accuracy_loss; without classes, the loss may rise by that fraction.
     """
     if evidence.exactness is not Exactness.STATISTICAL:
         return Finding(Decision.KEPT, "")
@@ -148,21 +147,22 @@ def _no_worse(change: Interval, margin: float, num_held_out: int) -> Finding:
     half = 100 * (change.high - change.low) / 2
     return Finding(
         _UNDECIDED,
-        f"perhaps worse by more than {_points(100 * margin)}: {_told_apart(num_held_out, half)}",
+        f"may be worse by more than {_points(100 * margin)}: {_told_apart(num_held_out, half)}",
     )
 
 
 def _no_higher(evidence: Evidence, max_share: float) -> Finding:
     change = evidence.loss
     if change is None or evidence.loss_before is None:
-        return Finding(_UNDECIDED, "there are no held-out examples to judge by")
+        return Finding(_UNDECIDED, "there are no held-out examples")
     margin = max_share * abs(evidence.loss_before)
     if change.high <= margin:
         return Finding(Decision.KEPT, "")
     if change.low > margin:
         return Finding(_DROPPED, f"worse: the loss rises by {change.estimate:.2g}")
     half = (change.high - change.low) / 2
-    return Finding(_UNDECIDED, f"{evidence.num_held_out:,} examples tell losses ± {half:.2g} apart")
+    num = evidence.num_held_out
+    return Finding(_UNDECIDED, f"{num:,} held-out examples resolve the loss only to ± {half:.2g}")
 
 
 def _points(number: float) -> str:
@@ -170,21 +170,21 @@ def _points(number: float) -> str:
 
 
 def _told_apart(num_held_out: int, half: float) -> str:
-    return f"{num_held_out:,} examples tell ± {half:.2g} points apart"
+    return f"{num_held_out:,} held-out examples resolve only ± {half:.2g} points"
 
 
 def _judge_memory(evidence: Evidence) -> Finding:
     share = evidence.memory_frac
     if share is None:
-        return Finding(_UNDECIDED, "its memory was not measured")
-    words = f"takes {100 * share:.0f} % of the memory"
+        return Finding(_UNDECIDED, "memory use was not measured")
+    words = f"peak memory is {100 * share:.0f} % of what it was"
     if share > 1 - _MIN_MEMORY_SAVED:
         return Finding(_DROPPED, words)
-    return Finding(Decision.KEPT, words if share >= _LEAST_SHARE else "takes next to no memory")
+    return Finding(Decision.KEPT, words if share >= _LEAST_SHARE else "uses almost no memory")
 
 
 def _fall_of_loss(evidence: Evidence) -> Interval | None:
-    """Return the fall of the held-out loss as a share of it: a hundredth then counts as a point."""
+    """Return the fall of the held-out loss as a fraction: 1 % of it counts as one point."""
     change, before = evidence.loss, evidence.loss_before
     if change is None or not before:
         return None
@@ -195,16 +195,16 @@ def _fall_of_loss(evidence: Evidence) -> Interval | None:
 
 
 def _wanted(evidence: Evidence, change: Interval) -> str:
-    """Say how many examples would show the change that was found, as bounds shrink with sqrt(n)."""
+    """Return how many examples would show the estimated change, as bounds shrink with sqrt(n)."""
     if change.estimate <= 0:
         return ""
     num = evidence.num_held_out * ((change.estimate - change.low) / change.estimate) ** 2
     rounded = float(f"{num:.1e}")
-    return f"; about {rounded:,.0f} would show {points(change.estimate)}"
+    return f"; about {rounded:,.0f} would be needed to show {points(change.estimate)}"
 
 
 def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
-    """Judge more accuracy for more time, at the user's own rate."""
+    """Judge a gain of accuracy that costs time, at the user's rate (`time_per_point`)."""
     change, speed = evidence.accuracy, evidence.speed
     is_the_aim = options.aim is not ClimbAim.TIME
     if is_the_aim and change is None:
@@ -213,10 +213,10 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
         return Finding(_UNDECIDED, evidence.why_no_outcomes)
     if change is None or speed is None:
         has_losses = change is None and evidence.loss is not None
-        no_rate = "it has no accuracy, and nothing says what a lower loss is worth in time"
+        no_rate = "the task has no accuracy, and what a lower loss is worth in time is not defined"
         return Finding(_UNDECIDED, no_rate if has_losses else "accuracy or time was not measured")
     if change.high <= 0:
-        return Finding(_DROPPED, "no more accurate")
+        return Finding(_DROPPED, "not more accurate")
     if change.low <= 0:
         half = 100 * (change.high - change.low) / 2
         told = _told_apart(evidence.num_held_out, half)
@@ -225,5 +225,5 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
     cost, allowed = 1 / speed.estimate, options.time_per_point ** (100 * change.estimate)
     if cost > allowed:
         words = f"{gain(cost, 2)} the time for {points(change.estimate)} points"
-        return Finding(_DROPPED, f"{words}, {gain(allowed, 2)} is allowed")
+        return Finding(_DROPPED, f"{words}; at most {gain(allowed, 2)} is allowed")
     return Finding(Decision.KEPT, "")

@@ -1,4 +1,4 @@
-"""One speed-up a file, told as a change of the recipe; RUNGS and REMEDIES list them in order."""
+"""Rungs, one per file, each a change of the recipe; RUNGS and REMEDIES list them in order."""
 
 from stepladder.rungs.contract import Against, Rung
 from stepladder.rungs.devices.gpus import GPUS, Gpu, read_gpus

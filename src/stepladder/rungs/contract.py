@@ -1,4 +1,4 @@
-"""What a rung is: one speed-up, told as a change of the recipe."""
+"""The interface of a rung: one change of the recipe."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stepladder.records.profile import Profile
 
 
 class Against(StrEnum):
-    """Which part of the held-out error a rung for accuracy works on.
+    """Which part of the held-out error a rung for accuracy reduces.
 
-    TRAINING: what a model gets wrong of the examples that it learnt from.
-    GAP: what comes on top of that for examples that it did not.
+    TRAINING: the training error.
+    GAP: the generalisation gap, by which the held-out error is larger.
     """
 
     TRAINING = "training"
@@ -23,23 +23,23 @@ class Against(StrEnum):
 
 
 class Rung(ABC):
-    """One step of the ladder. Data in, data out: it never touches a model, a file or a clock.
+    """One step of the ladder: pure functions of data that use no model, file or clock.
 
-    Subclasses are named as the user types them; their docstring says what they do, what they trade
-    and the source.
+    Subclasses are named like the rung; their docstring has what they change, what they trade and
+    the source.
 
     Attributes:
-        name: as in the table, the ledger and the file's name.
-        level: its step in the order of the ladder, 1 to 12 (docs/design.md).
-        aim: TIME is kept when it is faster beyond doubt and not worse; MEMORY is tried only when a
-            limit blocks a run or a later rung; ACCURACY when the lower bound of the paired gain is
-            above 0 within the stated extra time.
+        name: used in the table, the ledger and the file name.
+        level: its position in the order of the ladder, 1 to 12 (docs/design.md).
+        aim: TIME is kept if it is clearly faster and no worse; MEMORY is tried only if a limit
+            blocks a run or a later rung; ACCURACY is kept if the lower bound of the paired gain is
+            above 0 within the allowed extra time.
         exactness: how far it may change what is learnt.
         is_prediction_only: it can be predicted but not tried here, such as other hardware.
         is_enabler: a MEMORY rung, judged together with the rung that it makes possible.
-        looks_first: names of rungs whose second look, where one is due, comes before this one: what
-            it changes would stand in their way.
-        against: the part of the error that an ACCURACY rung works on; None: both.
+        looks_first: names of rungs that are retried before this one, if they are due, because its
+            change would prevent them.
+        against: the part of the error that an ACCURACY rung reduces; None: both.
     """
 
     name: ClassVar[str]
@@ -53,20 +53,20 @@ class Rung(ABC):
 
     @abstractmethod
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Say in words why it cannot apply here, "already on" included; None: it can."""
+        """Return why the rung cannot be applied here, such as "already on"; None: it can."""
 
     @abstractmethod
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Predict time to a trained model from the current profile; called if why_not is None."""
+        """Predict the time to a trained model from the profile; called if why_not is None."""
 
     @abstractmethod
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Return the changed recipe; the one given stays as it is."""
+        """Return the changed recipe, without modifying the given one."""
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Return the recipes that a trial chooses among by a probe, the likeliest first.
+        """Return the recipes among which a trial chooses by a probe, the most promising first.
 
-        By default there is one.
+        By default only one.
         """
         return (self.apply(profile, recipe),)
 
@@ -76,13 +76,13 @@ class Rung(ABC):
         recipe: Recipe,
         variant: Recipe,  # noqa: ARG002
     ) -> Prediction:
-        """Predict the time of one of the variants; by default what `predict` gives."""
+        """Predict the time of one of the variants; by default that of `predict`."""
         return self.predict(profile, recipe)
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
-        """Return the bytes on disk that its recipe takes before it trains; by default none."""
+        """Return the bytes on disk that the changed recipe needs before training; by default 0."""
         return 0
 
     def exactness_of(self, recipe: Recipe) -> Exactness:  # noqa: ARG002
-        """Return how far this rung may change what is learnt from the changed recipe."""
+        """Return how far the changed recipe may differ in what is learnt."""
         return self.exactness

@@ -1,4 +1,4 @@
-"""From a profile to predicted time: the formulas that several rungs share."""
+"""Formulas that several rungs share to predict times from a profile."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stepladder.records.profile import Profile, Provenance, TrainingTime
 
 MODEL_PHASES = ("forward", "backward")
 KNEE_FRAC = 0.9
-"""Share of the largest throughput that counts as all of it."""
+"""Share of the largest throughput from which a batch size counts as the knee."""
 _MEMORY_FRAC = 0.8
-"""Share of the free memory that a step may take: the rest is for what fragments and varies."""
+"""Share of the free memory that a step may use: the rest is for fragmentation and variation."""
 _SMALL_WAIT_FRAC = 0.05
-"""Share of a step that a wait for data may take and not matter."""
+"""Share of a step below which a wait for data is negligible."""
 _WAITS_APART_FRAC = 0.2
-"""Share of itself by which a second estimate of the wait may differ."""
+"""Relative difference that two estimates of the wait may have."""
 MIN_STEPS_PER_EPOCH = 8
-"""Fewer steps than this in an epoch leave early stopping nothing to judge between."""
+"""With fewer steps per epoch, early stopping has too few points to choose from."""
 
 
 def predict_time(
@@ -35,9 +35,9 @@ def predict_time(
     accuracy_gain: float | None = None,
     memory_frac: float | None = None,
 ) -> Prediction:
-    """Set the time that is predicted against the time now, each of the whole training.
+    """Return a prediction from the predicted time and the current time of the whole training.
 
-    The checkpoints of what is predicted are counted here, see `checkpoints_s`.
+    The predicted time of checkpoints is set here, see `checkpoints_s`.
     """
     saves_s = checkpoints_s(profile.time, loop_s=after.loop_s, save_s=profile.save_s)
     after = replace(after, checkpoint_s=saves_s)
@@ -55,13 +55,13 @@ def predict_time(
 
 
 def checkpoints_s(now: TrainingTime, *, loop_s: float, save_s: float | None) -> float:
-    """Return the seconds of all checkpoints of a training whose steps and validations take so long.
+    """Return the seconds of all checkpoints, if steps and validations take `loop_s`.
 
-    One is written at the end, whatever happens; the others by the clock.
+    One is always written at the end; the others at fixed time intervals.
 
     Args:
-        now: the training as it was measured, with its checkpoints.
-        save_s: the one at the end; None: not known, and all go by the clock.
+        now: the measured training, with its checkpoints.
+        save_s: the one at the end; None: not known, and all are counted as periodic.
     """
     at_end_s = min(save_s or 0.0, now.checkpoint_s)
     share = loop_s / now.loop_s if now.loop_s > 0 else 1.0
@@ -69,13 +69,13 @@ def checkpoints_s(now: TrainingTime, *, loop_s: float, save_s: float | None) -> 
 
 
 def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: str) -> Prediction:
-    """Scale the model's share of the time by its operations, replayed one by one in a variant.
+    """Scale the model's share of the time by the replayed operations of a variant.
 
-    A variant that was not replayed gives a gain of 1.
+    A variant that was not replayed has a gain of 1.
     """
     ratio = profile.op_replays.get(variant)
     if ratio is None:
-        note = f"not measured: the operations were not replayed as {variant}"
+        note = f"not measured: operations were not replayed with {variant}"
         return predict_time(name, profile, profile.time, note=note)
     return predict_time(
         name,
@@ -87,14 +87,14 @@ def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: st
 
 
 def model_s(profile: Profile) -> float:
-    """Return the seconds of a step that forward and backward pass take."""
+    """Return the seconds of the forward and backward pass of a step."""
     return sum(profile.phases_s.get(phase, 0.0) for phase in MODEL_PHASES)
 
 
 def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
-    """Scale what the model computes, and leave everything else as it is.
+    """Scale the time of the model, and leave everything else unchanged.
 
-        step' = max(step - model (1 - ratio), what the loader needs for a batch)
+        step' = max(step - model (1 - ratio), time of the loader for a batch)
 
     With cached features the model is the trunk, and its time is one-time work.
 
@@ -118,7 +118,7 @@ def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
 
 
 def schedule_epochs(now: TrainingTime, recipe: Recipe) -> float:
-    """Return the epochs after which the schedule ends training, by max_epochs or by max_steps."""
+    """Return the epochs after which the schedule ends training, by max_epochs or max_steps."""
     max_epochs, max_steps = float(recipe.schedule.max_epochs), recipe.schedule.max_steps
     if max_steps is None:
         return max_epochs
@@ -126,36 +126,36 @@ def schedule_epochs(now: TrainingTime, recipe: Recipe) -> float:
 
 
 def within_schedule(epochs: float, now: TrainingTime, recipe: Recipe) -> float:
-    """Bound a number of epochs by where the schedule ends, or by the epochs now if those are more.
+    """Limit a number of epochs to the schedule's end, or to the current epochs if those are more.
 
-    Early stopping may want more epochs than the schedule has.
+    Early stopping might need more epochs than the schedule has.
     """
     return min(epochs, max(now.epochs, schedule_epochs(now, recipe)))
 
 
 def with_one_time(time: TrainingTime, **seconds: float) -> TrainingTime:
-    """Set some of the one-time work, by name; work that takes nothing is left out."""
+    """Set the seconds of some one-time work, by name; zero seconds remove it."""
     parts = {**time.one_time_s, **seconds}
     return replace(time, one_time_s={name: value for name, value in parts.items() if value > 0})
 
 
 def loader_floor_s(profile: Profile, recipe: Recipe) -> float:
-    """Return the seconds that the loader needs for a batch when nobody else works; 0: unknown."""
+    """Return the seconds that the loader alone needs for a batch; 0: unknown."""
     return recipe.batch.global_batch_size / profile.loader_per_s if profile.loader_per_s else 0.0
 
 
 def num_views(profile: Profile, features: FeaturesConfig) -> int:
-    """Count what goes through the trunk of a training example when features are cached."""
+    """Return the passes through the trunk per training example when features are cached."""
     return max(1, features.cached_views) if profile.is_random_before_head else 1
 
 
 def num_through_trunk(profile: Profile, features: FeaturesConfig) -> int:
-    """Count the examples that go through the trunk once when features are cached, each view one."""
+    """Return the number of passes through the trunk when features are cached, one per view."""
     return profile.num_train * num_views(profile, features) + profile.num_val
 
 
 def num_kept(profile: Profile, features: FeaturesConfig) -> int:
-    """Count the rows of cached features on the disk: those of test come after training."""
+    """Return the number of rows of cached features on disk, including those of test."""
     return num_through_trunk(profile, features) + profile.num_test
 
 
@@ -166,12 +166,12 @@ def through_trunk_s(
 
         training example = read + views (augment + trunk),    held-out example = read + trunk
 
-    on a CPU; beside a GPU the slower of reading and computing sets the pace. An example is read
-    once, whatever the number of its views.
+    on a CPU; with a GPU, the slower of reading and computing counts. An example is read once,
+    regardless of the number of its views.
 
     Args:
-        batch_size: of a step, by which making random views was timed.
-        read_s: reading and decoding one example.
+        batch_size: of a step, for which making random views was timed.
+        read_s: seconds to read and decode one example.
     """
     trunk_s = view_s = profile.trunk_s or 0.0
     if profile.is_random_before_head:
@@ -184,29 +184,29 @@ def through_trunk_s(
 
 
 def trunk_share_s(profile: Profile, features: FeaturesConfig, features_s: float) -> float:
-    """Return the trunk's share of the time that features took; the rest is reading and writing."""
+    """Return the trunk's share of the time of computing features; the rest is input and output."""
     if profile.trunk_s is None:
         return features_s
     return min(features_s, profile.trunk_s * num_through_trunk(profile, features))
 
 
 def is_held_in_memory(profile: Profile, recipe: Recipe) -> bool:
-    """Return True if decoded examples are kept in memory, by choice or by what was measured."""
+    """Return True if decoded examples are held in memory, by choice or as measured."""
     return recipe.data.where is Where.MEMORY or "load" in profile.time.one_time_s
 
 
 def all_data_bytes(profile: Profile, recipe: Recipe) -> float:
-    """Return the memory of all decoded examples, those that a sample leaves out included."""
+    """Return the memory of all decoded examples, including those outside of a sample."""
     return profile.example_bytes * (profile.num_train / recipe.data.fraction + profile.num_val)
 
 
 def host_bytes(profile: Profile) -> int:
-    """Return the free memory of the host; an earlier ledger knows that of the device alone."""
+    """Return the free memory of the host; older ledgers have only that of the device."""
     return profile.free_memory_bytes if profile.free_host_bytes is None else profile.free_host_bytes
 
 
 def loader_threads(profile: Profile, loader: LoaderConfig) -> int:
-    """Return the number of reading threads; the main thread is one."""
+    """Return the number of reading threads; 1 if the main thread reads."""
     if profile.default_threads == 0:
         return 1
     return loader.threads or profile.default_threads or max(1, profile.num_cores)
@@ -221,9 +221,9 @@ def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) 
 
 
 def source_reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:
-    """Return the seconds of reading one example from where it is stored, on all reading threads.
+    """Return the seconds of reading one example from storage, on all reading threads.
 
-    Where memory holds the pictures that is what loading each of them took: their loader only
+    If pictures are held in memory, that is the time of loading each of them, as their loader only
     copies. 0: unknown.
     """
     num_loaded = profile.num_train + profile.num_val
@@ -234,15 +234,15 @@ def source_reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesC
 def scale_loading(
     profile: Profile, recipe: Recipe, *, threads: int, cpu_s: float, cpu_s_after: float
 ) -> TrainingTime:
-    """Change the threads that read, or the CPU seconds that one example takes them.
+    """Predict the time with another number of reading threads, or other CPU seconds per example.
 
         R_prep(w) = min(w, cores) / cpu_s
         step = max(batch / R_prep, compute + batch cpu_s / cores)
 
-    The second term holds on a CPU, where reading and computing share the cores; compute is a step
-    on batches that lie ready. The measured step is scaled by the ratio of two such steps, and is
-    never predicted below one on batches that lie ready: T_real / T_replay bounds the gain. Where
-    features are cached or the data held in memory, reading is one-time work.
+    The second term applies on a CPU, where reading and computing share the cores; compute is a step
+    on batches already in memory. The measured step is scaled by the ratio of two such steps, and
+    is never predicted below a step on batches in memory: T_real / T_replay bounds the gain. If
+    features are cached or the data is held in memory, reading is one-time work.
 
     Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
     arXiv:2007.06775.
@@ -276,13 +276,13 @@ def scale_loading(
 
 
 def why_no_data_advice(profile: Profile, recipe: Recipe) -> str | None:
-    """Say why what was measured carries no prediction of reading faster; None: it does.
+    """Return why the gain of faster reading cannot be predicted; None: it can.
 
-    The wait for data is known twice: by the phase, and by ablation, as what a step gains where its
-    batches lie ready. On a device with a timeline of its own the two have to agree within 20 %,
-    unless both are below 5 % of the step. On a CPU the reading threads also take cores from the
-    step, so that the ablation may well find more than the wait; it cannot find much less. Where
-    reading is one-time work, nothing rests on either.
+    The wait for data is measured twice: as a phase, and by ablation, as the time that a step saves
+    with batches already in memory. On a GPU the two have to agree within 20 %, unless both are
+    below 5 % of the step. On a CPU the reading threads also take cores from the step, so that the
+    ablation may find more than the wait, but not much less. If reading is one-time work, neither
+    matters.
     """
     step_s, replay_host_s = profile.time.step_s, profile.replay_host_s
     is_read_once = recipe.features.cached or is_held_in_memory(profile, recipe)
@@ -297,13 +297,13 @@ def why_no_data_advice(profile: Profile, recipe: Recipe) -> str | None:
     if agree:
         return None
     return (
-        f"two estimates of the wait for data disagree: {1e3 * waited_s:.3g} ms a step waited, "
-        f"{1e3 * gained_s:.3g} ms gained where batches lie ready"
+        f"two estimates of the wait for data disagree: {1e3 * waited_s:.3g} ms of waiting per "
+        f"step, {1e3 * gained_s:.3g} ms saved with batches already in memory"
     )
 
 
 def epochs_ratio(batch: int, larger: int, noise_scale: float | None) -> float:
-    """Return epochs to the same loss with a larger batch over those with this one.
+    """Return the ratio of epochs to the same loss with a larger batch and with this one.
 
         E' / E = (1 + B' / Bn) / (1 + B / Bn), and 1 where the noise scale Bn is unknown.
 
@@ -316,13 +316,13 @@ def epochs_ratio(batch: int, larger: int, noise_scale: float | None) -> float:
 
 
 def knee_batch(fixed_s: float, per_example_s: float, loader_per_s: float | None) -> float:
-    """Return the smallest batch whose throughput, from end to end, is within 10 % of the largest.
+    """Return the smallest batch size whose end-to-end throughput is within 10 % of the largest.
 
     A step takes t(b) = fixed + per_example b, so that the throughput b / t(b) rises towards
-    1 / per_example, and never above what the loader gives. Infinite where nothing bounds it.
+    1 / per_example, limited by the loader's rate. Infinite if nothing limits it.
 
-    Source: Shallue et al. 2019, "Measuring the Effects of Data Parallelism", arXiv:1811.03600; the
-    rule not to grow a batch that gives no throughput: Google, "Deep Learning Tuning Playbook".
+    Source: Shallue et al. 2019, "Measuring the Effects of Data Parallelism", arXiv:1811.03600; not
+    to grow a batch that does not increase throughput: Google, "Deep Learning Tuning Playbook".
     """
     ceilings = [1 / per_example_s] if per_example_s > 0 else []
     ceilings += [loader_per_s] if loader_per_s else []
@@ -333,9 +333,9 @@ def knee_batch(fixed_s: float, per_example_s: float, loader_per_s: float | None)
 
 
 def memory_batch(profile: Profile) -> float:
-    """Return the largest batch whose step fits into the free memory; infinite where unknown.
+    """Return the largest batch size whose step fits into the free memory; infinite if unknown.
 
-    Peak memory is a straight line in the batch size, through the smallest and largest measured.
+    Peak memory is taken as linear in the batch size, through the smallest and largest measured.
     """
     sizes = sorted(profile.memory_by_batch)
     if len(sizes) < 2:
@@ -348,10 +348,10 @@ def memory_batch(profile: Profile) -> float:
 
 
 def batch_doublings(profile: Profile, recipe: Recipe, *, limit: float) -> tuple[int, ...]:
-    """List the doublings of the batch size, up to the first at or above the knee.
+    """Return the doublings of the batch size, up to the first at or above the knee.
 
-    None is above the limit, leaves an epoch fewer than 8 steps, or ends an epoch with a batch of a
-    single example, which BatchNorm cannot learn from.
+    Without those above the limit, with fewer than 8 steps per epoch, or with a single example in
+    the last batch of an epoch, which BatchNorm cannot train on.
     """
     if profile.step_fixed_s is None or profile.step_per_example_s is None:
         return ()

@@ -1,4 +1,4 @@
-"""RUNGS and REMEDIES: every rung, in climbing order. These lists are the product."""
+"""RUNGS and REMEDIES: all rungs, in the order in which a climb tries them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RUNGS: tuple[Rung, ...] = (
     _ALL_DATA,
     LargerGpu(),
 )
-"""What makes a training faster, and what spare time buys."""
+"""Rungs that make training faster, and rungs that use spare time for accuracy."""
 
 REMEDIES: tuple[Rung, ...] = (
     _PRETRAINED,
@@ -80,10 +80,9 @@ REMEDIES: tuple[Rung, ...] = (
     LabelSmoothing(),
     EarlierStop(),
 )
-"""What makes a model better: first against a high training error, then against a high held-out one.
-"""
+"""Rungs that improve accuracy: first against training error, then against generalisation gap."""
 
 
 def rungs_with(gpus: tuple[Gpu, ...]) -> tuple[Rung, ...]:
-    """Return RUNGS with larger_gpu choosing among the user's own list."""
+    """Return RUNGS with the user's list of GPUs for larger_gpu."""
     return tuple(LargerGpu(gpus) if isinstance(rung, LargerGpu) else rung for rung in RUNGS)

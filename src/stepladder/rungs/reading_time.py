@@ -1,4 +1,4 @@
-"""What reading adds where memory does not keep the pictures: disk, link, and streaming."""
+"""Time of reading pictures that are not held in memory: disk, network link, and streaming."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stepladder.training.output.wording import byte_rate
 
 
 def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) -> float:
-    """Return the disk's seconds for an example, of which memory keeps as many as fit.
+    """Return the disk's seconds per example, if memory caches as many examples as fit.
 
         seconds = (1 - free memory / all bytes) bytes / rate
 
-    0 where all fit, or the disk's rate is unknown.
+    0 if all fit, or if the disk's rate is unknown.
 
     Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
     arXiv:2007.06775.
@@ -34,11 +34,11 @@ def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) 
 
 
 def from_link_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Return the link's seconds for an example in each epoch, of a store in an object store.
+    """Return the link's seconds per example in each epoch, for data in an object store.
 
-    0 where the cache holds all that is read, the files are on this machine, or the link's rate is
-    unknown. A cache that does not hold all keeps nothing of use: what was read least recently goes
-    first, and is what comes next.
+    0 if the cache holds all data, the files are on this machine, or the link's rate is unknown. A
+    cache that does not hold all data is useless: it evicts the least recently used files, which are
+    needed next.
     """
     if not profile.link_bytes_per_s or _is_cached(profile, recipe, num_examples=num_examples):
         return 0.0
@@ -46,23 +46,23 @@ def from_link_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> flo
 
 
 def download_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Return the seconds to fetch what a cache keeps from then on, once; 0 where it keeps nothing."""
+    """Return the seconds to download all data into the cache once; 0 if it is not cached."""
     if not profile.link_bytes_per_s or not _is_cached(profile, recipe, num_examples=num_examples):
         return 0.0
     return num_examples * (profile.stored_bytes or 0.0) / profile.link_bytes_per_s
 
 
 def _is_cached(profile: Profile, recipe: Recipe, *, num_examples: float) -> bool:
-    """Return True if the cache of an object store holds what a training reads of it."""
+    """Return True if the cache of an object store holds all data that a training reads."""
     num_bytes = (profile.stored_bytes or 0.0) * num_examples
     return num_bytes <= min(recipe.data.max_cache_bytes, profile.free_disk_bytes)
 
 
 def from_store_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Return the seconds for an example that no number of threads shortens: the link's or the disk's.
+    """Return the seconds per example of the link or the disk, which threads do not reduce.
 
     Args:
-        num_examples: that are read in an epoch, with its validation.
+        num_examples: read per epoch, including its validation.
     """
     stored_bytes = profile.stored_bytes or 0.0
     disk_s = from_disk_s(profile, example_bytes=stored_bytes, num_examples=num_examples)
@@ -70,26 +70,26 @@ def from_store_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> fl
 
 
 def about_store(profile: Profile, recipe: Recipe, *, num_examples: float) -> str:
-    """Say what the share of the disk or the link rests on."""
+    """Return a note on the assumed rate of the disk or the link."""
     rate = profile.link_bytes_per_s
     if not rate:
         return about_disk(profile)
     if _is_cached(profile, recipe, num_examples=num_examples):
-        return f"the first epoch fetches the files at {byte_rate(rate)}, the cache keeps them"
-    return f"each epoch fetches the files at {byte_rate(rate)}, as the cache does not hold all"
+        return f"only the first epoch downloads the files, at {byte_rate(rate)}"
+    return f"each epoch downloads the files, at {byte_rate(rate)}, as the cache cannot hold them"
 
 
 def about_disk(profile: Profile) -> str:
-    """Say what the disk's share rests on."""
+    """Return a note on the assumed rate of the disk."""
     if not profile.disk_bytes_per_s:
-        return "a disk slower than memory is not counted, as its rate was not measured"
-    return f"what memory does not keep is read at {byte_rate(profile.disk_bytes_per_s)}"
+        return "the time of the disk is not included, as its rate was not measured"
+    return f"data that memory cannot cache is read at {byte_rate(profile.disk_bytes_per_s)}"
 
 
 def no_faster_than(
     time: TrainingTime, profile: Profile, recipe: Recipe, *, example_s: float
 ) -> TrainingTime:
-    """Let steps and validations wait for a disk or a link, which all reading threads share."""
+    """Limit steps and validations to the rate of a disk or link that all threads share."""
     return replace(
         time,
         step_s=max(time.step_s, recipe.batch.global_batch_size * example_s),
@@ -98,9 +98,9 @@ def no_faster_than(
 
 
 def still_from_the_store(time: TrainingTime, profile: Profile, recipe: Recipe) -> TrainingTime:
-    """Bound a time by what disk or link give to a recipe that reads as much as now.
+    """Limit a time to the rate of disk or link, for a recipe that reads as much as now.
 
-    Never above what was measured: that held with the same disk and link.
+    Never above the measured time, which had the same disk and link.
     """
     if recipe.features.cached or is_held_in_memory(profile, recipe):
         return time
@@ -114,9 +114,9 @@ def still_from_the_store(time: TrainingTime, profile: Profile, recipe: Recipe) -
 
 
 def fetch_and_decode_s(profile: Profile) -> tuple[float, float]:
-    """Return one thread's seconds to fetch an example, and to decode it.
+    """Return the seconds of one thread to fetch an example and to decode it.
 
-    A ledger of earlier versions does not tell them apart: then all of it is decoding.
+    Ledgers of earlier versions have only the sum: it counts as decoding.
     """
     if profile.loader_fetch_s is None or profile.loader_decode_s is None:
         return 0.0, profile.loader_cpu_s or 0.0
@@ -124,15 +124,15 @@ def fetch_and_decode_s(profile: Profile) -> tuple[float, float]:
 
 
 def streamed(profile: Profile, recipe: Recipe, *, growth: float = 1.0) -> TrainingTime:
-    """Return the time where pictures that are held in memory are read in each epoch instead.
+    """Return the time if pictures are read in each epoch instead of held in memory.
 
-    Loading goes, and each step and validation reads its pictures: on a CPU that adds to computing,
-    beside a GPU the slower of the two sets the pace, and nowhere is it faster than the disk, or the
-    link to an object store. What a cache keeps of that is fetched once. What one example takes is
-    that of fetching and decoding it, or where these were not told apart, of loading it once.
+    Loading is no longer needed, and each step and validation reads its pictures: on a CPU that adds
+    to computing, with a GPU the slower of the two counts, and it is never faster than the disk or
+    the link to an object store. A cache downloads its files once. One example takes the time of
+    fetching and decoding it, or, if these were not measured, of loading it once.
 
     Args:
-        growth: times as many training examples as now.
+        growth: ratio of the number of training examples to the current one.
     """
     now = profile.time
     example_s = source_reading_s(profile, recipe.loader, recipe.features)

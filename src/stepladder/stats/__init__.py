@@ -1,4 +1,4 @@
-"""Intervals and paired comparisons: the only place that decides what is noise."""
+"""Confidence intervals and paired comparisons."""
 
 from stepladder.stats.change import Pairs, paired_change, resolvable_margin
 from stepladder.stats.estimates import Estimate, binomial_sem, mean_estimate, paired_improvement

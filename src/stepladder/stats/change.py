@@ -1,4 +1,4 @@
-"""Better or worse: paired comparisons of held-out examples over seeds."""
+"""Paired comparisons of held-out examples over seeds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK = 4_000_000  # weights drawn at once
 
 @dataclass(frozen=True)
 class Pairs:
-    """Held-out examples of one seed, judged before and after.
+    """Held-out examples of one seed, evaluated before and after a change.
 
     Attributes:
-        rows: which examples, int64 (n,).
-        before, after: value of each, (n,), such as its loss, or 1 where it was classified rightly.
+        rows: indices of the examples, int64 (n,).
+        before, after: value of each, (n,), such as its loss, or 1 if it was classified correctly.
     """
 
     rows: NDArray[np.int64]
@@ -39,31 +39,31 @@ def paired_change(
     confidence: float = 0.95,
     draw_seed: int = 0,
 ) -> Interval:
-    """Bound the mean change of a value from before to after, over examples and over seeds.
+    """Return an interval for the mean change of a value, over examples and over seeds.
 
-    A bootstrap over examples (whole groups where they are given) carries the noise of the examples;
-    a bootstrap over the seeds' mean changes, shrunk by the share of their spread that examples
-    explain and widened by t over z, carries what seeds add. So it holds where every seed is judged
-    on the same examples, and where each has held out its own.
+    A bootstrap over examples (or whole groups) covers the noise of the examples; a bootstrap over
+    the mean changes of seeds, shrunk by the share of their variance that examples explain and
+    widened by t over z, adds the noise of seeds. It is valid whether all seeds are evaluated on the
+    same examples or each on its own held-out ones.
 
     Args:
         seeds: one or more.
-        groups: group of each example by its row, (num_rows,); examples of a group count as one
-            that is drawn or not drawn. None: each for itself.
-        is_share: values are 0 or 1. Then one more example is taken to have changed: where none
-            did, the change is still not known to be exactly 0. Bounds stay in [-1, 1].
+        groups: group of each example by its row, (num_rows,); a group is drawn as a whole. None:
+            each example is its own group.
+        is_share: values are 0 or 1. One more example is then assumed to have changed, so that the
+            interval has a width above 0 if none did. Bounds stay in [-1, 1].
         confidence: one-sided confidence of each bound, in (0.5, 1).
-        draw_seed: of the bootstrap.
+        draw_seed: seed of the bootstrap.
 
     Raises:
-        ValueError: if nothing was judged, or shapes differ.
+        ValueError: if there are no examples, or shapes differ.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap"; Agresti and Min 2005,
     "Simple improved confidence intervals for comparing matched proportions", Stat. Med. 24.
     """
     changes = [_changes(pairs) for pairs in seeds]
     if not sum(change.size for change in changes):
-        raise ValueError("no example was judged")
+        raise ValueError("there are no examples")
     rows = np.concatenate([pairs.rows for pairs in seeds])
     change = np.concatenate(changes)
     estimate = float(change.mean())
@@ -96,7 +96,7 @@ def _changes(pairs: Pairs) -> NDArray[np.float64]:
 def _draw_examples(
     change: NDArray[np.float64], cluster: NDArray[np.intp], random: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw the mean change over clusters that are drawn with replacement, (NUM_DRAWS,)."""
+    """Draw the mean change over clusters sampled with replacement, (NUM_DRAWS,)."""
     sums = np.bincount(cluster, weights=change)  # (c,)
     counts = np.bincount(cluster).astype(np.float64)
     num = counts.size
@@ -112,7 +112,7 @@ def _draw_examples(
 def _draw_seeds(
     changes: Sequence[NDArray[np.float64]], confidence: float, random: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw what the choice of seeds adds to the mean change, beyond the noise of examples."""
+    """Draw the effect of the choice of seeds on the mean change, beyond the noise of examples."""
     judged = [change for change in changes if change.size]
     num = len(judged)
     means = np.array([change.mean() for change in judged])  # (S,)
@@ -127,11 +127,11 @@ def _draw_seeds(
 
 
 def resolvable_margin(n: int, *, disagreement: float, confidence: float = 0.95) -> float:
-    """Return the smallest change of accuracy that n paired examples tell from none.
+    """Return the smallest change of accuracy that n paired examples can distinguish from zero.
 
         z sqrt(disagreement / n + 1 / n^2)
 
-    The second term is the one more example that `paired_change` takes to have changed.
+    The second term is the additional example that `paired_change` assumes to have changed.
 
     Args:
         n: held-out examples.

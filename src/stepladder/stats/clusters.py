@@ -1,4 +1,4 @@
-"""Do examples form groups of their own: k-means, held against one cloud of the same shape."""
+"""Find clusters of examples by k-means, compared with a normal cloud of the same covariance."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NUM_CLOUDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Clusters:
-    """Groups that were found.
+    """Clusters of examples.
 
     Attributes:
-        marks: group of each example, (n,).
+        marks: cluster of each example, (n,).
         clearness: mean of 1 - d1 / d2, d1 and d2 the distances to the nearest centre and the next.
-        clearness_by_chance: the largest that clouds of the same mean and covariance gave.
+        clearness_by_chance: largest value for clouds of the same mean and covariance.
     """
 
     marks: Ints
@@ -34,7 +34,7 @@ class Clusters:
 
 
 def find_clusters(features: ArrayLike, num_clusters: int, *, seed: int) -> Clusters:
-    """Divide examples (n, d) into groups, and normal clouds of the same shape as well.
+    """Cluster examples (n, d), and normal clouds of the same covariance for comparison.
 
     Source: Arthur and Vassilvitskii 2007, "k-means++"; Rousseeuw 1987, "Silhouettes", in its form
     by centres; Tibshirani, Walther and Hastie 2001, "Estimating the Number of Clusters" (clouds).
@@ -56,9 +56,9 @@ def _cloud(centred: Floats, random: np.random.Generator) -> Floats:
 
 
 def dependence_p(one: ArrayLike, other: ArrayLike, *, num_draws: int, seed: int) -> float:
-    """Return the chance that two ways to divide examples agree as much where they are independent.
+    """Return the permutation p-value of the independence of two labellings of examples.
 
-    chi^2 = sum (n_ij - n_i n_j / n)^2 / (n_i n_j / n), against itself with one dealt anew
+    chi^2 = sum (n_ij - n_i n_j / n)^2 / (n_i n_j / n), against itself with one labelling permuted
     """
     _, first = np.unique(np.asarray(one), return_inverse=True)
     _, second = np.unique(np.asarray(other), return_inverse=True)
@@ -77,7 +77,7 @@ def _chi_squared(first: NDArray[Any], second: NDArray[Any]) -> float:
 
 
 def _k_means(x: Floats, num_clusters: int, random: np.random.Generator) -> tuple[Ints, float]:
-    """Return the division with the least scatter of several, and how clear it is."""
+    """Return the best of several clusterings, by scatter, and its clearness."""
     best: tuple[float, Ints, float] | None = None
     for _ in range(_NUM_STARTS):
         centres = _scattered(x, num_clusters, random)
@@ -101,7 +101,7 @@ def _k_means(x: Floats, num_clusters: int, random: np.random.Generator) -> tuple
 
 
 def _scattered(x: Floats, num_clusters: int, random: np.random.Generator) -> Floats:
-    """Draw first centres far from each other."""
+    """Draw initial centres that are far from each other (k-means++)."""
     centres = x[[int(random.integers(len(x)))]]
     while len(centres) < num_clusters:
         away = squared_distances(x, centres).min(axis=1)

@@ -1,4 +1,4 @@
-"""Means and shares with their standard errors."""
+"""Means and proportions with their standard errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Estimate:
 
 
 def binomial_sem(p: float, n: int) -> float:
-    """Return the standard error of a share, such as an accuracy, measured on n examples.
+    """Return the standard error of a proportion, such as an accuracy, measured on n examples.
 
     Args:
-        p: the share, in [0, 1].
-        n: examples; with none the error is infinite.
+        p: the proportion, in [0, 1].
+        n: number of examples; the error is infinite for 0.
     """
     return math.sqrt(p * (1 - p) / n) if n > 0 else math.inf
 
@@ -30,7 +30,7 @@ def binomial_sem(p: float, n: int) -> float:
 def mean_estimate(values: ArrayLike) -> Estimate:
     """Return the mean of independent values and its standard error.
 
-    With one value the error is unknown and given as infinite; with none the mean is not a number.
+    For one value the error is unknown, and infinite; for no value the mean is NaN.
 
     Shapes: values (n,).
     """
@@ -44,10 +44,9 @@ def mean_estimate(values: ArrayLike) -> Estimate:
 
 
 def paired_improvement(before: ArrayLike, after: ArrayLike) -> Estimate:
-    """Estimate by how much losses fell, from the same examples before and after.
+    """Estimate the decrease of losses, from the same examples before and after.
 
-    The spread between examples cancels, so a difference shows that is far smaller than the error
-    of either mean.
+    The spread between examples cancels, so that the error is far smaller than that of either mean.
 
     Shapes: before, after (n,), paired by position; positive means better.
 

@@ -1,4 +1,4 @@
-"""The best of several noisy readings: how much of it is luck."""
+"""Expected maximum of several noisy values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def expected_max(k: int) -> float:
 
         E max = integral of x k phi(x) Phi(x)^(k - 1) dx
 
-    0 of one value, 0.56 of two, 1.03 of four, 1.59 of eleven, 2.32 of sixty.
+    0 for one value, 0.56 for two, 1.03 for four, 1.59 for eleven, 2.32 for sixty.
 
     Args:
         k: 1 or more.

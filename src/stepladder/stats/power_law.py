@@ -1,4 +1,4 @@
-"""Errors that fall with the number of examples as a power law."""
+"""Fit a power law to errors that fall with the number of examples."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ _EXPONENTS = np.linspace(0.05, 1.0, 39)
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """error(n) = a n^-b + c, with a, c >= 0; arrays hold one fit each."""
+    """error(n) = a n^-b + c, with a, c >= 0; arrays hold one value per fit."""
 
     a: NDArray[np.float64]
     b: NDArray[np.float64]
     c: NDArray[np.float64]
 
     def at(self, n: float) -> NDArray[np.float64]:
-        """Return the error at n examples, one for each fit."""
+        """Return the error at n examples, one value per fit."""
         return np.asarray(self.a * n**-self.b + self.c)
 
 
 def fit_power_law(sizes: ArrayLike, errors: ArrayLike) -> PowerLaw:
     """Fit a power law to each row of errors by least squares.
 
-    For each exponent of a grid in [0.05, 1], a and c follow in closed form, none below 0; the
-    exponent with the smallest residual is taken. Where exponents fit alike, the smallest of them:
-    it promises most by more data, and with three sizes it is for the interval to say so.
+    For each exponent of a grid in [0.05, 1], a and c have a closed-form solution with neither below
+    0; the exponent with the smallest residual is used. If several fit equally well, the smallest is
+    used, which predicts the largest gain of more data; the interval shows how uncertain that is.
 
     Args:
-        sizes: numbers of examples, three different ones or more, (k,).
-        errors: measured there, (k,) or (m, k).
+        sizes: numbers of examples, at least three different ones, (k,).
+        errors: measured at these sizes, (k,) or (m, k).
 
     Raises:
         ValueError: if there are fewer than three different sizes, or shapes differ.
 
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically",
-    arXiv:1712.00409; exponents there lie in 0.07 to 0.35, and theory has 0.5 and 1.
+    arXiv:1712.00409; it measured exponents of 0.07 to 0.35, and theory predicts 0.5 and 1.
     """
     n = np.asarray(sizes, np.float64)
     y = np.atleast_2d(np.asarray(errors, np.float64))  # (m, k)
     if n.ndim != 1 or y.shape[1] != n.size:
-        raise ValueError(f"sizes {n.shape} and errors {y.shape} do not go together")
+        raise ValueError(f"sizes {n.shape} and errors {y.shape} do not match")
     if len(np.unique(n)) < MIN_SIZES:
-        raise ValueError(f"{len(np.unique(n))} different sizes: {MIN_SIZES} or more are needed")
+        raise ValueError(f"{len(np.unique(n))} different sizes: at least {MIN_SIZES} are needed")
     best_residual = np.full(len(y), np.inf)
     a, b, c = (np.zeros(len(y)) for _ in range(3))
     for exponent in _EXPONENTS:
@@ -63,7 +63,7 @@ def fit_power_law(sizes: ArrayLike, errors: ArrayLike) -> PowerLaw:
 def _line(
     x: NDArray[np.float64], y: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit y = slope x + floor with both at least 0, one fit a row of y."""
+    """Fit y = slope x + floor with both at least 0, one fit per row of y."""
     centred = x - x.mean()
     slope = (y @ centred) / (centred @ centred)
     floor = y.mean(1) - slope * x.mean()

@@ -1,4 +1,4 @@
-"""What can be read off inputs at once: kernel ridge regression, judged on what it has not seen."""
+"""Kernel ridge regression, evaluated on held-out examples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Floats = NDArray[np.float64]
 
 
 def kernel(rows: ArrayLike, columns: ArrayLike | None = None) -> Floats:
-    """Compare examples: half by direction, half by nearness.
+    """Return the kernel matrix of examples: half linear, half Gaussian.
 
         K = x y / mean |x|^2 / 2 + exp(-|x - y|^2 / median |x - x'|^2) / 2
 
-    after the mean and the overall scale of the columns are taken off.
+    after subtracting the mean of the columns.
 
     Args:
         rows: (n, d).
-        columns: (m, d), from which scale and median are taken; None: the rows themselves.
+        columns: (m, d), for mean, scale and median; None: the rows themselves.
 
     Returns:
         (n, m).
@@ -39,7 +39,7 @@ def kernel(rows: ArrayLike, columns: ArrayLike | None = None) -> Floats:
 
 
 def predict(rows: ArrayLike, targets: ArrayLike, unseen: ArrayLike) -> Floats:
-    """Fit kernel ridge regression to rows (n, d), and predict the targets of unseen ones.
+    """Fit kernel ridge regression to rows (n, d), and predict the targets of unseen rows.
 
     The ridge is the mean diagonal of the kernel. No offset is fitted.
 
@@ -54,16 +54,16 @@ def predict(rows: ArrayLike, targets: ArrayLike, unseen: ArrayLike) -> Floats:
 
 
 def leave_one_out(kernel_matrix: Floats, *, ridge: float = 1.0) -> Callable[[ArrayLike], Floats]:
-    """Prepare to predict each example from all the others, in closed form.
+    """Return a function that predicts each example from all others, in closed form.
 
-        y_i - (y - S y)_i / (1 - S_ii),  S = C K C (C K C + ridge)^-1 + 1 / n,  C takes the mean off
+        y_i - (y - S y)_i / (1 - S_ii),  S = C K C (C K C + ridge)^-1 + 1 / n,  C centres
 
     Args:
         kernel_matrix: (n, n).
         ridge: as a share of the kernel's mean diagonal, above 0.
 
     Returns:
-        From targets (n, k) to their predictions (n, k).
+        A function from targets (n, k) to their predictions (n, k).
 
     Source: Allen 1974, Technometrics 16(1) (PRESS); Hastie, Tibshirani and Friedman 2009, 7.10.
     """
@@ -85,15 +85,15 @@ def leave_one_out(kernel_matrix: Floats, *, ridge: float = 1.0) -> Callable[[Arr
 def probe_accuracies(
     kernel_matrix: Floats, labels: ArrayLike, *, num_draws: int, seed: int
 ) -> tuple[float, Floats]:
-    """Judge a probe of classes on what it has not seen, and again with labels dealt at random.
+    """Return the leave-one-out accuracy of a probe of classes, and with permuted labels.
 
     Args:
         kernel_matrix: (n, n).
         labels: (n,).
-        num_draws: how often labels are dealt anew.
+        num_draws: number of permutations of the labels.
 
     Returns:
-        The balanced accuracy with the labels as they are, and those with dealt ones, (num_draws,).
+        The balanced accuracy with the given labels, and those with permuted ones, (num_draws,).
     """
     classes, marks = np.unique(np.asarray(labels), return_inverse=True)
     predict_left_out = leave_one_out(kernel_matrix)
@@ -109,7 +109,7 @@ def probe_accuracies(
 
 
 def permutation_p(value: float, dealt: ArrayLike) -> float:
-    """Return the chance that a value as large comes up where labels mean nothing.
+    """Return the permutation p-value of a value: the chance of one as large with permuted labels.
 
         (1 + number of draws at least as large) / (1 + draws)
 
@@ -120,7 +120,7 @@ def permutation_p(value: float, dealt: ArrayLike) -> float:
 
 
 def squared_distances(x: Floats, y: Floats) -> Floats:
-    """Compute the squared distances of rows (n, d) from rows (m, d), (n, m)."""
+    """Return the squared distances between rows (n, d) and rows (m, d), (n, m)."""
     squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1) - 2 * x @ y.T
     apart: Floats = np.maximum(squared, 0.0)
     return apart

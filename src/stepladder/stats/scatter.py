@@ -1,4 +1,4 @@
-"""How far the points of one curve scatter about what it follows."""
+"""Noise of the points of a curve around its trend."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median 
 
 
 def scatter(values: ArrayLike) -> float | None:
-    """Estimate the standard deviation of a curve's points about its own course.
+    """Estimate the standard deviation of a curve's points around its trend.
 
         e_i = y_i - (y_(i-1) + y_(i+1)) / 2,  sd = 1.4826 median |e_i| / sqrt(1.5)
 
-    A straight course cancels, so that a loss which falls fast is not taken for a noisy one. The
-    median forgives a few jumps.
+    A linear trend cancels, so that a fast-falling loss does not count as noisy. The median is
+    robust to a few jumps.
 
     Args:
-        values: in the order of time, evenly spaced; those that are not finite are left out.
+        values: in order of time, evenly spaced; values that are not finite are ignored.
 
     Returns:
-        In the unit of the values; None of fewer than 4 points, which tell nothing.
+        In the unit of the values; None for fewer than 4 points.
 
     Source: Gasser, Sroka and Jennen-Steinmetz 1986, "Residual variance and residual pattern in
     nonlinear regression", Biometrika 73(3).
@@ -36,9 +36,9 @@ def scatter(values: ArrayLike) -> float | None:
 
 
 def smoothed(values: ArrayLike) -> list[float]:
-    """Return the centred mean of three points; the ends are as they are.
+    """Return the centred moving average of three points; the ends are unchanged.
 
-    Fewer than 7 points stay as they are: a mean of three would hide what they show.
+    Fewer than 7 points are returned unchanged.
     """
     y = [float(value) for value in np.asarray(values, dtype=np.float64)]
     if len(y) < 7:

@@ -1,4 +1,4 @@
-"""Two shares, such as accuracies: on other examples, and on the same ones."""
+"""Compare two proportions, such as accuracies, on different examples or on the same ones."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from stepladder.stats.estimates import binomial_sem
 
 
 def share_difference_sem(first: float, num_first: int, second: float, num_second: int) -> float:
-    """Return the standard error of the difference of two shares on independent examples.
+    """Return the standard error of the difference of two proportions on independent examples.
 
         sqrt(p (1 - p) / n + q (1 - q) / m)
 
     Args:
-        first, second: shares in [0, 1].
-        num_first, num_second: examples of each.
+        first, second: proportions in [0, 1].
+        num_first, num_second: number of examples of each.
     """
     return math.hypot(binomial_sem(first, num_first), binomial_sem(second, num_second))
 
 
 def wilson_interval(num_right: float, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Bound a share from both sides; it holds for few examples and for shares of 0 and 1 too.
+    """Return the Wilson interval of a proportion, also valid for few examples and for 0 and 1.
 
     Args:
-        num_right: examples that count, in [0, n].
-        n: examples, 1 or more.
+        num_right: number of successes, in [0, n].
+        n: number of examples, 1 or more.
         confidence: two-sided, in (0, 1).
 
     Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference",
@@ -39,12 +39,12 @@ def wilson_interval(num_right: float, n: int, *, confidence: float = 0.95) -> tu
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
-    """Return the exact two-sided p of two classifiers on the same examples being equally good.
+    """Return the two-sided p-value of McNemar's exact test of two classifiers on the same examples.
 
-    Each example that only one of them gets right falls on either side like a coin.
+    Under the null hypothesis, an example that only one gets right is equally likely to be either's.
 
     Args:
-        only_first, only_second: examples that only the first, only the second gets right.
+        only_first, only_second: number of examples that only the first or second gets right.
 
     Source: McNemar 1947, "Note on the sampling error of the difference between correlated
     proportions or percentages", Psychometrika 12; exact by the binomial distribution.

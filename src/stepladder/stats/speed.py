@@ -1,4 +1,4 @@
-"""How many times faster: intervals from paired blocks, and from epochs over paired seeds."""
+"""Confidence intervals of speed-ups, from paired blocks and from epochs of paired seeds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MIN_BLOCKS = 8
 def speedup_interval(
     baseline_s: ArrayLike, candidate_s: ArrayLike, *, confidence: float = 0.95
 ) -> Interval:
-    """Bound how many times faster the candidate is, from paired blocks.
+    """Return an interval for the speed-up of the candidate, from paired blocks.
 
-    Student's t on the mean log ratio, so 2x faster and 2x slower lie equally far from 1.
-    (A percentile bootstrap covers less than it says at so few blocks.)
+    Uses Student's t on the mean log ratio, so that 2x faster and 2x slower are equally far from 1.
+    (A percentile bootstrap covers too little with so few blocks.)
 
     Args:
         baseline_s, candidate_s: block times in seconds, shape (num_blocks,), paired by position.
@@ -37,7 +37,7 @@ def speedup_interval(
     """
     ratios = _log_ratios(baseline_s, candidate_s)
     if ratios.size < MIN_BLOCKS:
-        raise ValueError(f"{ratios.size} blocks are too few: {MIN_BLOCKS} or more")
+        raise ValueError(f"{ratios.size} blocks are too few: at least {MIN_BLOCKS} are needed")
     estimate = mean_estimate(ratios)
     half = t_quantile(confidence, ratios.size - 1) * estimate.sem
     return _interval(estimate.mean, half, confidence)
@@ -50,7 +50,7 @@ def combined_speedup(
     confidence: float = 0.95,
     min_blocks: int = MIN_BLOCKS,
 ) -> Interval:
-    """Bound the gain of a total that is uncertain in its block times and in its epochs.
+    """Return an interval for the speed-up of a total with uncertain block times and epochs.
 
     The variances of both means of log ratios are added; their degrees of freedom combine as
 
@@ -60,9 +60,9 @@ def combined_speedup(
         by_block: totals (before, after) of each block at the mean number of epochs, (n,),
             n >= min_blocks; None: the blocks' times are the same before and after.
         by_seed: totals (before, after) of each seed at the mean times of the blocks, (S,), S >= 2;
-            None: the number of epochs is known.
+            None: the number of epochs is fixed.
         confidence: one-sided confidence of each bound, in (0.5, 1).
-        min_blocks: 2 or more, where time did not suffice for 8.
+        min_blocks: 2 or more, if there was not enough time for 8.
 
     Raises:
         ValueError: if there are neither blocks nor seeds, or too few of them.
@@ -72,9 +72,9 @@ def combined_speedup(
     blocks = None if by_block is None else _log_ratios(*by_block)
     seeds = None if by_seed is None else _log_ratios(*by_seed)
     if blocks is not None and blocks.size < min_blocks:
-        raise ValueError(f"{blocks.size} blocks are too few: {min_blocks} or more")
+        raise ValueError(f"{blocks.size} blocks are too few: at least {min_blocks} are needed")
     if seeds is not None and seeds.size < 2:
-        raise ValueError(f"{seeds.size} seeds are too few: 2 or more")
+        raise ValueError(f"{seeds.size} seeds are too few: at least 2 are needed")
     parts = [mean_estimate(part) for part in (blocks, seeds) if part is not None]
     if not parts:
         raise ValueError("there are neither blocks nor seeds")
@@ -92,14 +92,14 @@ def combined_speedup(
 def choose_num_blocks(
     log_ratios: ArrayLike, *, half_width: float, confidence: float, at_least: int, at_most: int
 ) -> int:
-    """Choose how many pairs of blocks give bounds no further off than half_width.
+    """Return how many pairs of blocks are needed for an interval of half_width.
 
-    Only the spread of the pilot decides here, not its mean, so that the pilot may be used again; a
-    half_width chosen by the mean gives that up in part (tests/laws/test_trials.py bounds it).
+    Only the spread of the pilot matters, not its mean, so that the pilot can be part of the sample;
+    a half_width that depends on the mean violates that slightly (tests/laws/test_trials.py).
 
     Args:
         log_ratios: of the pilot's pairs, (k,), k >= 2.
-        half_width: wanted distance of a bound from the estimate, in log time.
+        half_width: target distance of a bound from the estimate, in log time.
         confidence: one-sided, in (0.5, 1).
         at_least, at_most: limits of the answer.
 
@@ -113,11 +113,11 @@ def choose_num_blocks(
 
 
 def autocorrelation_length(times_s: ArrayLike) -> float:
-    """Return after how many steps times have forgotten one another: 1 where each stands alone.
+    """Return the integrated autocorrelation length of step times: 1 if they are independent.
 
         tau = 1 + 2 sum rho_k,  over lags k up to the first whose rho is at or below 0
 
-    Shapes: times_s (n,), in the order of their steps; fewer than 8, or all equal, give 1.
+    Shapes: times_s (n,), in order of the steps; 1 if there are fewer than 8, or all are equal.
 
     Source: Geyer 1992, "Practical Markov Chain Monte Carlo", Statistical Science 7(4), 3.3.
     """

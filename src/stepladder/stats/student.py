@@ -11,12 +11,12 @@ _TINY = 1e-300
 
 
 def t_cdf(t: float, df: float) -> float:
-    """Return the probability that a t variable is at most t.
+    """Return the probability that a variable with Student's t distribution is at most t.
 
         P(T <= t) = 1 - I_x(df / 2, 1 / 2) / 2,  x = df / (df + t^2),  for t >= 0
 
     Args:
-        df: degrees of freedom, above 0; need not be whole.
+        df: degrees of freedom, above 0; may be fractional.
     """
     if df > _MAX_DF:
         return NormalDist().cdf(t)
@@ -26,9 +26,9 @@ def t_cdf(t: float, df: float) -> float:
 
 @cache
 def t_quantile(probability: float, df: float) -> float:
-    """Return the t that a t variable stays below with a probability in [0.5, 1).
+    """Return the quantile of Student's t for a probability in [0.5, 1).
 
-    By bisection: a few dozen evaluations, to twelve digits.
+    By bisection, to twelve digits, in a few dozen evaluations.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability is {probability}, not in [0.5, 1)")

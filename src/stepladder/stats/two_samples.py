@@ -1,4 +1,4 @@
-"""Are two samples from one distribution: a classifier that tries to tell them apart."""
+"""Classifier two-sample tests: are two samples from the same distribution?"""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MAX_LOGIT = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Separation:
-    """How well a score tells two samples apart.
+    """How well a score separates two samples.
 
     Attributes:
-        auc: chance that one of the second sample scores above one of the first, with its bounds.
-        p: of the null hypothesis that scores of both are from one distribution, one-sided.
+        auc: probability that one of the second sample scores above one of the first, with bounds.
+        p: one-sided p-value of the null hypothesis that both have the same distribution of scores.
     """
 
     auc: Interval
@@ -32,15 +32,15 @@ class Separation:
 
 
 def separation(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95) -> Separation:
-    """Bound the area under the ROC curve of scores, where the second sample should be higher.
+    """Return an interval for the area under the ROC curve of scores, and a p-value.
 
-    DeLong's variance, on the logit scale. Where the samples are told apart wholly it is 0, and the
-    area is still not known to be 1: with an area of A, k disjoint pairs all lie in order with a
-    chance of A^k, so that the bound is (1 - confidence)^(1 / k), k the smaller sample. The p-value
-    is that of Mann and Whitney's test, ties counted.
+    Uses DeLong's variance on the logit scale. For complete separation it is 0, but the area is not
+    known to be exactly 1: with an area of A, k disjoint pairs are all ordered with probability A^k,
+    so that the bound is (1 - confidence)^(1 / k), k being the size of the smaller sample. The
+    p-value is that of the Mann-Whitney test, corrected for ties.
 
     Args:
-        first, second: scores, (m,) and (n,), each 2 or more.
+        first, second: scores, (m,) and (n,), each 2 or more; the second is expected to be higher.
         confidence: one-sided confidence of each bound, in (0.5, 1).
 
     Raises:
@@ -52,7 +52,7 @@ def separation(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95)
     low, high = np.asarray(first, np.float64), np.asarray(second, np.float64)
     m, n = low.size, high.size
     if m < 2 or n < 2:
-        raise ValueError(f"{m} and {n} scores are too few: 2 or more of each")
+        raise ValueError(f"{m} and {n} scores are too few: at least 2 of each are needed")
     below = _share_below(low, high)  # (n,): share of the first sample below each of the second
     above = 1 - _share_below(high, low)  # (m,)
     area = float(below.mean())
@@ -69,9 +69,9 @@ def separation(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values of several tests, so that the chance of any false alarm is bounded.
+    """Return Holm-corrected p-values of several tests, which bound the family-wise error rate.
 
-        the k-th smallest of m, times m - k + 1; never below the one before it, never above 1
+        the k-th smallest of m, times m - k + 1; not below the previous one, not above 1
 
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scand. J. Stat. 6.
     """
@@ -86,9 +86,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def held_out_scores(
     features: ArrayLike, is_second: ArrayLike, *, num_folds: int = 5, ridge: float = 1.0, seed: int
 ) -> Floats:
-    """Score examples by logistic regressions that have not seen them: higher, the second sample.
+    """Return cross-validated scores of a logistic regression; higher means the second sample.
 
-    Both samples weigh alike, whatever their sizes, and both are dealt evenly to the folds.
+    Both samples have the same total weight, and both are distributed evenly over the folds.
 
     Args:
         features: (n, d).
@@ -117,7 +117,7 @@ def held_out_scores(
 def logistic_regression(
     features: Floats, is_second: NDArray[np.bool_], *, ridge: float
 ) -> tuple[Floats, float]:
-    """Fit weights (d,) and an offset by Newton's method; both samples weigh alike in all.
+    """Fit weights (d,) and an offset by Newton's method; both samples have the same total weight.
 
         minimise  sum_i c_i ln(1 + exp(-y_i (w x_i + b))) + ridge |w|^2 / 2,  c: n / (2 n_class)
 
@@ -143,7 +143,7 @@ def logistic_regression(
 
 
 def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
-    """Turn features (n, d) into their coordinates along the directions of most variance.
+    """Return the principal components of features (n, d).
 
     Returns:
         (n, k), k at most num_parts; directions without variance are left out.
@@ -151,7 +151,7 @@ def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
     x = np.asarray(features, np.float64)
     x = x - x.mean(axis=0)
     n, d = x.shape
-    # the eigenvectors of the smaller of the two products take a tenth of the time of an SVD
+    # eigenvectors of the smaller of the two products take a tenth of the time of an SVD
     squares, vectors = np.linalg.eigh(x @ x.T if n <= d else x.T @ x)
     is_real = squares > 1e-14 * max(1e-300, float(squares[-1]))  # of lengths: 1e-7
     squares, vectors = squares[is_real][::-1][:num_parts], vectors[:, is_real][:, ::-1]
@@ -161,7 +161,7 @@ def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
 
 
 def _share_below(values: Floats, at: Floats) -> Floats:
-    """Return for each of `at` the share of values below it, equal ones counted half."""
+    """Return for each of `at` the share of values below it, counting equal ones half."""
     ordered = np.sort(values)
     left = np.searchsorted(ordered, at, side="left")
     right = np.searchsorted(ordered, at, side="right")

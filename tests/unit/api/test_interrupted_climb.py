@@ -69,7 +69,7 @@ def test_it_has_a_page_and_the_same_command_goes_on(
     interrupted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupted() == 128 + signal.SIGTERM
-    assert "SIGTERM ended the climb; every verdict so far is in" in capsys.readouterr().err
+    assert "SIGTERM stopped the climb; all verdicts so far are in" in capsys.readouterr().err
     page = Path("run/report.html")
     names = sorted(path.name for path in Path("run").iterdir())
     assert names == ["checks.html", "checks.json", "report.html", "trials.jsonl"], "no training"
@@ -88,7 +88,7 @@ def test_it_has_a_page_and_the_same_command_goes_on(
     capsys.readouterr()
     assert main([*(word for word in CLIMB if word != "--quiet"), "--json"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert "already climbed" in said[-2]["message"]
+    assert "already holds a finished climb" in said[-2]["message"]
     assert said[-1] == {"event": "end"} | json.loads(Path("run/climb.json").read_text())
 
 
@@ -97,7 +97,7 @@ def test_a_page_that_cannot_be_written_does_not_hide_the_interruption(
 ) -> None:
     Path("blocked").touch()
     assert interrupted(*UNCHECKED) == 128 + signal.SIGTERM
-    assert "SIGTERM ended the climb; every verdict so far is in" in capsys.readouterr().err
+    assert "SIGTERM stopped the climb; all verdicts so far are in" in capsys.readouterr().err
     assert Path("run/report.html").is_dir()
 
 

@@ -58,10 +58,10 @@ def test_what_costs_no_accuracy_is_advised_first(
     assert advice.next.rung == chosen
     assert (advice.largest.rung if advice.largest else None) == larger
     said = {one.rung: one.reason for one in advice.others}
-    assert said["small"] == "predicted 1.04×: comes after"
+    assert said["small"] == "predicted 1.04×: try later"
     if chosen == "free":
-        assert said["costly"] == "predicted 3.0×: comes after, as it may cost accuracy"
-    is_told = "larger, but it may cost accuracy: costly: predicted 3.0×" in advice_text(
+        assert said["costly"] == "predicted 3.0×: try later, as it may cost accuracy"
+    is_told = "larger gain, but it may cost accuracy: costly: predicted 3.0×" in advice_text(
         advice, profile
     )
     assert is_told == (larger == "costly")
@@ -86,7 +86,7 @@ def test_what_reading_takes_is_said_as_far_as_it_was_measured(profile, recipe) -
 
     assert second_line() == ""
     jpegs = {"loader_fetch_s": 2e-4, "loader_decode_s": 3e-3, "fetch_bytes_per_s": 1e8}
-    said = "reading: a thread fetches an example in 0.2 ms (100 MB/s), and decodes it in 3 ms"
+    said = "reading: one thread fetches an example in 0.2 ms (100 MB/s) and decodes it in 3 ms"
     assert second_line(**jpegs) == said
     far = second_line(**jpegs, link_bytes_per_s=4.5e7, cache_hit_frac=0.25)
-    assert far == f"{said}; files come at 45 MB/s; the cache had 25 % of them"
+    assert far == f"{said}; files are downloaded at 45 MB/s; cache hit rate 25 %"

@@ -125,7 +125,7 @@ def test_a_rung_whose_own_code_raises_is_dropped_in_words_and_the_climb_goes_on(
     assert climb.run() == climb.lab.job.recipe
     said = verdicts(climb)
     assert said["bad"].decision is DROPPED
-    assert said["bad"].reason == "a fault of the rung: raised ValueError: boom"
+    assert said["bad"].reason == "error in the rung: raised ValueError: boom"
     assert said["after"].decision is Decision.NOT_HERE
     assert [trial.rung for trial in trials_of(climb.ledger.path)] == ["bad", "after"]
 
@@ -142,7 +142,7 @@ def test_advice_names_a_rung_whose_own_code_raises_among_those_refused(
     assert advice.next.rung == "good"
     assert advice.next.flags == ()
     assert [(other.rung, other.reason) for other in advice.others] == [
-        ("bad", "a fault of the rung: raised ValueError: boom")
+        ("bad", "error in the rung: raised ValueError: boom")
     ]
 
 
@@ -170,7 +170,7 @@ def test_what_is_for_accuracy_stands_by_itself(make_climb: MakeClimb, profile: P
     assert [one.rung for one in advice.besides] == ["better"]
     assert [one.rung for one in advice.others] == ["other"]
     lines = advice_text(advice, profile).splitlines()
-    at = lines.index("for accuracy or memory, and not for time:")
+    at = lines.index("for accuracy or memory, not for speed:")
     assert lines[at + 1].split()[:2] == ["8", "better"]
 
 
@@ -229,7 +229,7 @@ def test_a_kept_rung_whose_profile_cannot_be_taken_is_rolled_back(
     assert climb.run() == before
     said = verdicts(climb)
     assert said["it"].decision is DROPPED
-    assert said["it"].reason == f"once it was kept, its profile: {words}"
+    assert said["it"].reason == f"rolled back, as its profile failed: {words}"
     assert said["after"].decision is Decision.NOT_HERE
     *_, dropped, _ = trials_of(climb.ledger.path)
     assert dropped.verdict == said["it"]
@@ -361,7 +361,7 @@ def test_a_profile_takes_a_tenth_of_the_budget_and_later_ones_half_of_that(
     ("spent_s", "reason"),
     [
         (99.5, "too little for a trial"),
-        (101.0, "the budget ended before"),
+        (101.0, "the budget ran out"),
     ],
 )
 def test_no_trial_begins_at_the_end_of_the_budget(
@@ -423,7 +423,7 @@ def test_what_was_kept_is_tested_once_more_against_the_job_as_written(
     assert climb.together.num_trainings > 0
     assert climb.together.accuracy is not None
     assert abs(climb.together.accuracy.estimate) <= climb.options.max_accuracy_loss
-    assert "all that was kept" in said.getvalue()
+    assert "all kept rungs" in said.getvalue()
 
 
 def test_one_rung_that_may_lose_was_tested_by_its_own_trial(
@@ -457,8 +457,10 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     said = verdicts(climb)
     assert said["fewer"].decision is said["exact"].decision is KEPT
     assert said["crippled"].decision is DROPPED
-    assert said["crippled"].reason.startswith("together with fewer it loses ")
-    assert said["crippled"].reason.endswith(" points of accuracy against the job as written")
+    assert said["crippled"].reason.startswith(
+        "tested together with fewer against the original job: it loses "
+    )
+    assert said["crippled"].reason.endswith(" points of accuracy")
     *_, last = trials_of(climb.ledger.path)
     assert last.verdict == said["crippled"]
     assert climb.together is not None
@@ -566,7 +568,9 @@ def test_rungs_are_undone_until_no_more_is_lost_than_may_be(
     assert climb.run() == climb.lab.job.recipe
     assert climb.together is not None
     assert climb.together.undone == ("fewer", "crippled")
-    assert verdicts(climb)["crippled"].reason.startswith("it loses ")
+    assert verdicts(climb)["crippled"].reason.startswith(
+        "tested against the original job: it loses "
+    )
     assert {trial.verdict.decision for trial in climb.trials} == {DROPPED}
 
 

@@ -53,7 +53,7 @@ def test_a_plain_training_is_not_replaced_unasked(
     job = job_in(tmp_path / "run", recipe)
     train(job, blobs(), task_name="blobs", display=quiet())
     before = (job.run.dir / "summary.json").read_bytes()
-    with pytest.raises(UsageError, match="no climb of this job"):
+    with pytest.raises(UsageError, match="the folder holds another run"):
         climb(job, blobs(), task_name="blobs", display=quiet(), is_fresh=is_fresh)
     assert (job.run.dir / "summary.json").read_bytes() == before
 
@@ -66,7 +66,7 @@ def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_trains_anew(
     summary = job.run.dir / "summary.json"
     before = summary.stat().st_mtime_ns
     other = replace(job, recipe=replace(recipe, seed=recipe.seed + 1))
-    with pytest.raises(UsageError, match="no climb of this job"):
+    with pytest.raises(UsageError, match="the folder holds another run"):
         climb(other, blobs(), task_name="blobs", display=quiet())
     assert summary.stat().st_mtime_ns == before
 
@@ -89,12 +89,15 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
 
     before, said = ledger.read_bytes(), io.StringIO()
     assert climb(short, blobs(), task_name="blobs", display=PlainDisplay(said)) == first
-    assert "already climbed; a larger --budget tries cached_features; " in said.getvalue()
+    assert (
+        "already holds a finished climb of this job; a larger --budget tries cached_features; "
+        in said.getvalue()
+    )
     assert ledger.read_bytes() == before, "as much time leaves as much untried"
 
     said = io.StringIO()
     last = climb(whole, blobs(), task_name="blobs", display=PlainDisplay(said))
-    assert "going on with what the budget left untried: cached_features" in said.getvalue()
+    assert "resuming with rungs that the budget left untried: cached_features" in said.getvalue()
     assert last["untried"] == []
     untried, tried = trials_of(ledger)
     assert untried.verdict.decision is Decision.UNTRIED
@@ -117,7 +120,7 @@ def test_the_table_begins_with_what_the_job_as_written_gets_right(
     num_right = sum(row["label"] == row["predicted"] for row in rows)
     assert accuracy == pytest.approx(num_right / 30), "nothing was changed, so it stays"
     assert found["baseline"]["provenance"] == "replayed"
-    (line,) = [line for line in said.getvalue().splitlines() if "0 as written" in line]
+    (line,) = [line for line in said.getvalue().splitlines() if "0 original" in line]
     assert f"val {100 * accuracy:.1f} %" in line
 
 
@@ -186,7 +189,7 @@ def test_a_climb_goes_on_where_it_was_stopped_by_what_has_changed_since(tmp_path
     assert more_to_try({}, [], now) is None, "a climb of an earlier version says nothing of it"
     assert more_to_try(done, [], replace(now, max_cache_bytes=9)) is None
     for kind, options, words in (
-        (done, replace(now, max_cache_bytes=11), "not allowed to write"),
+        (done, replace(now, max_cache_bytes=11), "larger ladder.max_cache_bytes"),
         (done, replace(now, prices=others), "GPUs"),
         (done, replace(now, prices=None), "GPUs"),
         (done | {"why_no_advice": "20 % is in no phase"}, now, "did not add up"),

@@ -95,7 +95,7 @@ def test_a_line_without_a_key_of_its_options_is_no_verdict(folder: Path) -> None
 def test_what_came_of_a_failure_is_tried_again_and_what_was_measured_is_not(folder: Path) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
-    hung = Verdict(decision=Decision.DROPPED, reason="hung: not done after 60 s")
+    hung = Verdict(decision=Decision.DROPPED, reason="hung: not finished after 60 s")
     ledger.trial(replace(TRIAL, verdict=hung))
     assert ledger.find(**KEYS) is None
     slower = replace(TRIAL, verdict=replace(TRIAL.verdict, decision=Decision.DROPPED))
@@ -207,7 +207,7 @@ def test_a_ledger_that_cannot_be_written_or_read_says_what_to_do(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(ResourceError, match="not written: No space left") as caught:
+        with pytest.raises(ResourceError, match="could not be written: No space left") as caught:
             ledger.trial(TRIAL)
     assert caught.value.where == str(ledger.path)
     assert "free some space, then run the same command again" in str(caught.value)

@@ -107,7 +107,7 @@ def test_a_rung_that_does_more_with_room_is_tried_with_it(profile, recipe) -> No
 
 def test_room_that_nothing_needs_is_not_bought(profile, recipe) -> None:
     roomy = replace(profile, memory_by_batch={8: 8, 16: 16})
-    refusal = "gives room that nothing here needs"
+    refusal = "no other rung needs the freed memory"
     for others in ((), (ChannelsLast(),), (Doubled(), Grown())):
         assert why_nothing_enabled(Room(), roomy, recipe, rungs=others) == refusal
     with_conv = replace(roomy, num_conv2d=1)
@@ -127,7 +127,7 @@ def test_a_second_doubling_is_what_checkpointing_is_for(profile, recipe) -> None
     assert both.apply(tight, recipe).batch.global_batch_size == 64
     unknown = replace(tight, num_conv2d=0)
     refusal = why_nothing_enabled(rung, unknown, recipe)
-    assert refusal == "what room it gives is not known"
+    assert refusal == "the freed memory is not known"
 
 
 def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:

@@ -91,10 +91,10 @@ def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
 
     same, said = again(max_accuracy_loss=0.01)
     assert same == first[1]
-    assert "already climbed" in said
+    assert "already holds a finished climb" in said
 
     second, said = again(max_accuracy_loss=0.03)
-    assert "verdicts are found anew" in said
+    assert "verdicts are not reused" in said
     assert second["max_accuracy_loss"] == 0.03
     assert second["num_from_ledger"] == 0
     (new,) = trials_of(folder / LEDGER_FILE)
@@ -108,7 +108,7 @@ def test_a_result_that_cannot_be_read_is_found_once_more(
     path = tmp_path / "runs" / "run" / "climb.json"
     path.write_text(json.dumps(first[1] | {"speedup": "fast"}))
     second, said = again()
-    assert "already climbed" not in said
+    assert "already holds a finished climb" not in said
     assert second["num_from_ledger"] == 1
     assert json.loads(path.read_text())["speedup"] == second["speedup"]
 
@@ -127,7 +127,7 @@ def test_another_version_of_the_code_is_asked_anew(
 ) -> None:
     monkeypatch.setattr(Lab, "commit", "another")
     found, said = again()
-    assert "verdicts are found anew" in said
+    assert "verdicts are not reused" in said
     assert found["num_from_ledger"] == 0
 
 
@@ -139,7 +139,7 @@ def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
     again(try_all=False, min_gain=50.0)
     assert [trial.verdict.decision for trial in trials_of(ledger)] == [Decision.SKIPPED]
     _, said = again(try_all=True, min_gain=50.0)
-    assert "going on with what was skipped" in said
+    assert "resuming with skipped rungs" in said
     tried = list(trials_of(ledger))[-1].verdict.decision
     assert tried in {Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED}
 
@@ -187,14 +187,14 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
         return said.getvalue()
 
     run()
-    assert "already climbed" in run()
+    assert "already holds a finished climb" in run()
     other = "data"
-    with pytest.raises(UsageError, match="no climb of this job"):
+    with pytest.raises(UsageError, match="the folder holds another run"):
         run()
     other = "model"
-    with pytest.raises(UsageError, match="no climb of this job"):
+    with pytest.raises(UsageError, match="the folder holds another run"):
         run()
-    assert "already climbed" not in run(may_overwrite=True)
+    assert "already holds a finished climb" not in run(may_overwrite=True)
 
 
 def test_what_a_killed_climb_kept_goes_and_what_a_running_process_keeps_stays(

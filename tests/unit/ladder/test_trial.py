@@ -128,7 +128,7 @@ def test_too_few_examples_leave_it_undecided_and_say_what_they_resolve(
         lab, Changed(epochs(recipe, 5), exactness=Exactness.STATISTICAL), profile, recipe
     )
     assert result.trial.verdict.decision is Decision.UNDECIDED
-    assert "120 examples tell ±" in result.trial.verdict.reason
+    assert "120 held-out examples resolve only ±" in result.trial.verdict.reason
 
 
 def test_early_stopping_is_judged_by_the_epochs_of_each_seed(make_lab, profile, recipe) -> None:
@@ -157,7 +157,7 @@ def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
     result = tried(make_lab(recipe), Changed(recipe), profile, recipe)
     assert result.trial.verdict.decision is Decision.DROPPED
     assert result.trial.verdict.exactness == "equal"
-    assert result.trial.verdict.reason == "no faster than 1.00×"
+    assert result.trial.verdict.reason == "speed-up is at most 1.00×"
     assert result.trial.change == {}
 
 
@@ -165,7 +165,7 @@ def test_what_computes_something_else_is_no_rounding(make_lab, profile, recipe) 
     other = replace(recipe, seed=5)
     result = tried(make_lab(recipe), Changed(other), profile, recipe)
     assert result.trial.verdict.decision is Decision.DROPPED
-    assert result.trial.verdict.reason.startswith("other results: ")
+    assert result.trial.verdict.reason.startswith("different results: ")
 
 
 def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
@@ -233,7 +233,7 @@ def test_a_rung_whose_change_no_training_would_know_of_is_a_fault(
     rung = Changed(with_prefetch(recipe), exactness=Exactness.STATISTICAL)
     verdict = tried(make_lab(recipe), rung, profile, recipe).trial.verdict
     assert verdict.decision is Decision.DROPPED
-    assert "a fault of the rung" in verdict.reason
+    assert "error in the rung" in verdict.reason
     assert "ladder/keys.py" in verdict.reason
 
 
@@ -378,7 +378,10 @@ def test_what_steps_and_compilers_take_is_no_hanging(profile, recipe, num_steps:
 def test_trainings_that_fail_before_as_well_are_said_to(make_lab, recipe) -> None:
     lab = make_lab(recipe)
     failed = [replace(one, why_not="diverged") for one in lab.outcomes(recipe).found]
-    assert compare_outcomes(lab, failed, failed).why_not == "each training diverged, before as well"
+    assert (
+        compare_outcomes(lab, failed, failed).why_not
+        == "every training diverged, also before the change"
+    )
 
 
 def test_a_compilers_start_is_timed_before_the_trial_compiles(

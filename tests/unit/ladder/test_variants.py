@@ -29,7 +29,7 @@ def test_accuracy_is_looked_at_first() -> None:
 
 def test_what_was_not_judged_has_no_quality() -> None:
     with pytest.raises(TrialFailed, match="no held-out examples"):
-        quality_of(Comparison(why_not="there are no held-out examples to judge by"))
+        quality_of(Comparison(why_not="there are no held-out examples"))
 
 
 def test_the_chance_is_even_where_the_bound_just_holds() -> None:

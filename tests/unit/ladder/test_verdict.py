@@ -25,11 +25,15 @@ def interval(low: float, estimate: float, high: float) -> Interval:
     [
         (interval(1.9, 2.0, 2.1), Decision.KEPT, ""),
         (interval(1.001, 1.04, 1.08), Decision.KEPT, ""),
-        (interval(1.001, 1.02, 1.04), Decision.UNDECIDED, "faster, perhaps by less than 1.03×"),
+        (
+            interval(1.001, 1.02, 1.04),
+            Decision.UNDECIDED,
+            "faster, but possibly by less than 1.03×",
+        ),
         (interval(0.98, 1.04, 1.10), Decision.UNDECIDED, "the noise is larger than the effect"),
-        (interval(0.99, 1.0, 1.01), Decision.DROPPED, "no faster than 1.01×"),
+        (interval(0.99, 1.0, 1.01), Decision.DROPPED, "speed-up is at most 1.01×"),
         (interval(0.3, 0.4, 0.5), Decision.DROPPED, "slower"),
-        (None, Decision.UNDECIDED, "its speed was not measured"),
+        (None, Decision.UNDECIDED, "the speed was not measured"),
     ],
 )
 def test_a_gain_of_time_is_kept_only_beyond_doubt(
@@ -41,7 +45,7 @@ def test_a_gain_of_time_is_kept_only_beyond_doubt(
 
 
 def test_what_the_budget_left_undecided_says_so() -> None:
-    cut = "the budget ended after 3 pairs"
+    cut = "the budget ran out after 3 timed pairs"
     wide = replace(EXACT, speed=interval(0.5, 1.4, 3.0), cut_short=cut)
     verdict = judge(wide, OPTIONS)
     assert verdict.decision is Decision.UNDECIDED
@@ -52,10 +56,10 @@ def test_what_the_budget_left_undecided_says_so() -> None:
 
 @pytest.mark.parametrize("speed", [interval(1.9, 2.0, 2.1), interval(0.4, 0.5, 0.6)])
 def test_fewer_blocks_than_a_verdict_takes_decide_nothing(speed: Interval) -> None:
-    cut = "the budget ended after 2 pairs"
+    cut = "the budget ran out after 2 timed pairs"
     verdict = judge(replace(EXACT, speed=speed, cut_short=cut, is_too_little=True), OPTIONS)
     assert verdict.decision is Decision.UNDECIDED
-    assert verdict.reason == f"{cut}, and a verdict takes 8"
+    assert verdict.reason == f"{cut}; a verdict needs 8"
     assert verdict.speed == speed
 
 
@@ -77,7 +81,9 @@ def test_too_few_examples_are_named() -> None:
         LEARNT, num_held_out=57, speed=interval(4, 5, 6), accuracy=interval(-0.13, -0.01, 0.11)
     )
     reason = judge(few, OPTIONS).reason
-    assert reason == "perhaps worse by more than 1 point: 57 examples tell ± 12 points apart"
+    assert (
+        reason == "may be worse by more than 1 point: 57 held-out examples resolve only ± 12 points"
+    )
 
 
 def test_worse_beyond_doubt_is_dropped_before_its_speed_is_known() -> None:
@@ -122,7 +128,7 @@ def test_memory_has_to_fall(share: float | None, decision: Decision) -> None:
 
 @pytest.mark.parametrize(
     ("share", "words"),
-    [(0.64, "takes 64 % of the memory"), (0.003, "takes next to no memory")],
+    [(0.64, "peak memory is 64 % of what it was"), (0.003, "uses almost no memory")],
 )
 def test_what_is_kept_for_memory_says_what_it_takes(share: float, words: str) -> None:
     found = judge(replace(EXACT, aim=Aim.MEMORY, memory_frac=share), OPTIONS)
@@ -169,10 +175,11 @@ def test_where_accuracy_is_the_aim_an_open_verdict_says_how_many_examples_would_
     found = interval(-0.01, 0.01, 0.03)
     evidence = replace(LEARNT, aim=Aim.ACCURACY, accuracy=found, speed=AS_FAST)
     reason = judge(evidence, FOR_ACCURACY).reason
-    assert reason == "732 examples tell ± 2 points apart; about 2,900 would show +1.0", "4 x 732"
-    assert judge(evidence, OPTIONS).reason == "732 examples tell ± 2 points apart"
+    resolved = "732 held-out examples resolve only ± 2 points"
+    assert reason == f"{resolved}; about 2,900 would be needed to show +1.0", "4 x 732"
+    assert judge(evidence, OPTIONS).reason == resolved
     no_gain = replace(evidence, accuracy=interval(-0.03, -0.01, 0.01))
-    assert "would show" not in judge(no_gain, FOR_ACCURACY).reason
+    assert "needed to show" not in judge(no_gain, FOR_ACCURACY).reason
 
 
 @pytest.mark.parametrize(

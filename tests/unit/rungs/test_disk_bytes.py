@@ -58,7 +58,7 @@ def test_a_larger_model_is_refused_where_its_features_take_more_than_is_allowed(
     cached = Recipe(model=ModelConfig(name="resnet34"), features=CACHED)
     allowed = LadderConfig(max_cache_bytes=10**7)
     refusal = why_not_here(LargerModel(), profile, cached, allowed)
-    assert refusal == "takes 14.7 MB of disk, and ladder.max_cache_bytes allows 10.0 MB"
+    assert refusal == "needs 14.7 MB of disk; ladder.max_cache_bytes allows 10.0 MB"
 
 
 def test_features_of_test_are_kept_too(make_profile: Make) -> None:

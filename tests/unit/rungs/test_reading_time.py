@@ -82,7 +82,7 @@ def test_the_first_epoch_pays_for_what_a_cache_keeps_and_each_where_it_does_not(
     kept = Streaming().predict(profile, held)
     assert time_of(kept).one_time_s == pytest.approx({"download": 180.0})
     assert time_of(kept).step_s == pytest.approx(1 + 16 * 0.1), "fetch and decode on one thread"
-    assert "the cache keeps them" in kept.note
+    assert "only the first epoch downloads the files" in kept.note
     small = replace(held, data=replace(held.data, max_cache_bytes=10**6))
     faster = replace(profile, device="cuda", link_bytes_per_s=1e5)
     each = Streaming().predict(faster, small)
@@ -90,7 +90,7 @@ def test_the_first_epoch_pays_for_what_a_cache_keeps_and_each_where_it_does_not(
     assert (time_of(each).step_s, time_of(each).validation_s) == pytest.approx(
         (16 * 0.2, 200 * 0.2)
     )
-    assert each.note == "each epoch fetches the files at 0.1 MB/s, as the cache does not hold all"
+    assert each.note == "each epoch downloads the files, at 0.1 MB/s, as the cache cannot hold them"
 
 
 def test_all_data_may_be_more_than_the_cache_holds(make_profile: Make) -> None:
@@ -133,9 +133,9 @@ def test_windows_on_a_disk_that_turns(make_profile: Make) -> None:
     ("facts", "recipe", "said"),
     [
         ({}, SMALL_CACHE, "not global"),
-        ({"is_store_near": True}, GLOBAL, "little more than its bytes"),
-        ({"is_store_near": None}, GLOBAL, "no store"),
-        ({"link_bytes_per_s": None}, GLOBAL, "how fast files come"),
+        ({"is_store_near": True}, GLOBAL, "single examples from this store is cheap"),
+        ({"is_store_near": None}, GLOBAL, "not a store"),
+        ({"link_bytes_per_s": None}, GLOBAL, "the rate of reading files"),
         ({}, replace(GLOBAL, features=FeaturesConfig(cached=True)), "for its features"),
         ({}, Recipe(data=DataConfig(order=OrderMode.GLOBAL)), "whole store"),
     ],

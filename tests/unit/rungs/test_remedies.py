@@ -60,7 +60,7 @@ def test_higher_rates_stay_where_the_optimiser_learns(built_in: Callable[..., Pr
     rung, profile = LearningRateHigher(), built_in()
     assert of(rung.variants(profile, with_lr(1e-3)), "batch", "lr") == [0.01, 0.003, 0.03]
     assert of(rung.variants(profile, with_lr(0.02)), "batch", "lr") == [0.06]
-    assert "above a learning rate of 0.1" in (rung.why_not(profile, with_lr(0.05)) or "")
+    assert "at a learning rate above 0.1" in (rung.why_not(profile, with_lr(0.05)) or "")
     sgd = with_lr(0.05, OptimizerName.SGD)
     assert of(rung.variants(profile, sgd), "batch", "lr") == [0.5, 0.15]
 
@@ -111,7 +111,7 @@ def test_epochs_that_are_not_used_are_not_doubled(built_in: Callable[..., Profil
 def test_a_head_gets_a_layer_where_it_has_none(built_in: Callable[..., Profile]) -> None:
     rung, profile = HiddenLayer(), built_in()
     assert of(rung.variants(profile, Recipe()), "head", "hidden") == [512, 128]
-    assert rung.why_not(profile, Recipe(head=HeadConfig(hidden=64))) == "already on, 64 wide"
+    assert rung.why_not(profile, Recipe(head=HeadConfig(hidden=64))) == "already on: 64 units"
     assert rung.why_not(built_in(is_built_in=False), Recipe()) == "the task builds its own model"
 
 
@@ -120,13 +120,13 @@ def test_for_accuracy_a_busy_device_and_random_weights_stand_in_no_larger_trunks
 ) -> None:
     busy = built_in(mfu=0.9, example_bytes=3 * 32 * 32)
     resnet = Recipe(model=ModelConfig(name="resnet18", weights=WeightsSource.NONE))
-    assert LargerModel().why_not(busy, resnet) == "no weights of a larger trunk are at hand"
+    assert LargerModel().why_not(busy, resnet) == "no weights of a larger trunk are available"
     rung = LargerModel(needs_idle=False)
     assert rung.why_not(busy, resnet) is None
     after = rung.apply(busy, resnet)
     assert after.model == ModelConfig(name="resnet34", weights=WeightsSource.NONE)
     learnt = Recipe(model=ModelConfig(name="resnet18", weights=WeightsSource.HUB))
-    assert "at hand" in (rung.why_not(busy, learnt) or ""), "no random weights instead of learnt"
+    assert "available" in (rung.why_not(busy, learnt) or ""), "no random weights instead of learnt"
 
 
 def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(

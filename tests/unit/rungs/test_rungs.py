@@ -68,7 +68,8 @@ def test_without_a_gpu_the_loader_bounds_what_one_could_give(make_profile: Make)
     profile = make_profile(loader_per_s=150.0, step_flops=1e3, forward_flops=1e3)
     refusal = UseGpu().why_not(profile, Recipe())
     assert (
-        refusal == "no GPU on this machine (a T4: at most 10×, as the loader gives 150 examples/s)"
+        refusal
+        == "no GPU on this machine (with a T4: at most 10×, limited by the loader's 150 examples/s)"
     )
 
 
@@ -82,7 +83,7 @@ def test_without_a_gpu_its_roofline_bounds_it_too(make_profile: Make) -> None:
     )
     bound = 1200 / (1000 * 0.2 + 200 / 4)
     refusal = UseGpu().why_not(profile, Recipe())
-    assert refusal == f"no GPU on this machine (a T4: at most {bound:.1f}×)"
+    assert refusal == f"no GPU on this machine (with a T4: at most {bound:.1f}×)"
 
 
 def test_without_a_loaders_rate_no_bound_is_claimed(make_profile: Make) -> None:
@@ -118,7 +119,7 @@ def test_early_stopping_without_a_curve_says_that_it_assumes(make_profile: Make)
     found = EarlyStopping().predict(make_profile(epochs=60.0), UNTIL_THE_END)
     assert found.time is not None
     assert found.time.epochs == pytest.approx(11)
-    assert "assumed" in found.note
+    assert "assumes" in found.note
     short = EarlyStopping().predict(make_profile(epochs=3.0), UNTIL_THE_END)
     assert short.gain == 1  # patience alone takes longer
 
@@ -216,11 +217,11 @@ def test_early_stopping_says_which_other_way_to_stop_was_chosen(make_profile: Ma
     notes = [rung.predict_variant(known, UNTIL_THE_END, v).note for v in (first, hasty, patient)]
     assert notes == [
         "",
-        "1 validation of patience, the last weights",
-        "24 validations of patience, the last weights",
+        "patience of 1 validation, last weights",
+        "patience of 24 validations, last weights",
     ]
     assumed = rung.predict_variant(unknown, UNTIL_THE_END, patient).note
-    assert assumed.startswith("24 validations of patience, the last weights; assumed")
+    assert assumed.startswith("patience of 24 validations, last weights; assumes")
 
 
 def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) -> None:
@@ -296,7 +297,7 @@ def test_features_that_do_not_fit_the_disk_are_refused(make_profile: Make) -> No
         trunk_s=0.05, head_step_s=0.01, feature_bytes=5 * 10**6, free_disk_bytes=10**9
     )
     refusal = CachedFeatures().why_not(profile, Recipe())
-    assert refusal == "features take 9.0 GB of disk, and 1.0 GB are free"
+    assert refusal == "features need 9.0 GB of disk; 1.0 GB are free"
 
 
 def test_mixed_precision_reads_the_replay_of_its_layout(make_profile: Make) -> None:
@@ -338,7 +339,7 @@ def test_compile_charges_its_own_time(make_profile: Make) -> None:
     folded = Recipe(model=ModelConfig(fold_batchnorm=True))
     found = Compile().predict(frozen, Recipe())
     assert found.gain == pytest.approx(1200 / (600 + 42.88))
-    assert found.note == "about 43 s to compile (assumed), 1.2e+03 s of work"
+    assert found.note == "compiling takes about 43 s (assumed), training 1.2e+03 s"
     assert Compile().predict(frozen, folded).inputs["compile_s"] == pytest.approx(25.73)
     assert Compile().predict(learning, Recipe()).inputs["compile_s"] == pytest.approx(108.64)
 
@@ -513,12 +514,12 @@ def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) 
 @pytest.mark.parametrize(
     ("changes", "batch", "refusal"),
     [
-        ({}, 128, "the batch is already at the knee of its throughput"),
-        ({"num_train": 200}, 16, "twice the batch would leave fewer than 8 steps an epoch"),
+        ({}, 128, "the batch size is already at the knee of the throughput"),
+        ({"num_train": 200}, 16, "twice the batch size would leave fewer than 8 steps per epoch"),
         (
             {"memory_by_batch": {1: 10**9, 2: 2 * 10**9}},
             16,
-            "memory does not hold twice the batch",
+            "twice the batch size does not fit into memory",
         ),
     ],
 )
@@ -532,7 +533,7 @@ def test_a_larger_batch_says_what_stands_in_its_way(
 def test_sgd_is_kept_from_a_larger_batch_only_where_it_would_stop_later(make_profile: Make) -> None:
     profile, early = sweep(make_profile, noise_scale=1.0), Recipe(optimizer=SGD)
     refusal = LargerBatch().why_not(profile, early)
-    assert refusal == "a larger batch would need more epochs than its throughput saves"
+    assert refusal == "the extra epochs of a larger batch would cost more time than it saves"
     assert LargerBatch().why_not(profile, replace(early, **FIXED)) is None
 
 
@@ -563,25 +564,25 @@ def test_a_larger_model_whose_flops_cannot_be_counted_is_refused(make_profile: M
         profile = make_profile(larger_trunks=(names["larger"],), phases_s={"forward": 1.0})
         recipe = Recipe(model=ModelConfig(name=names.get("now", "resnet18")))
         refusal = LargerModel().why_not(profile, recipe)
-        assert refusal == f"not known: how much more {names['larger']} computes"
+        assert refusal == f"the FLOPs of {names['larger']} are not known"
 
 
 def test_a_busy_trunk_is_told_from_a_busy_step(make_profile: Make) -> None:
     busy = make_profile(larger_trunks=("resnet34",), mfu=0.7)
     cached = Recipe(features=FeaturesConfig(cached=True))
     refusal = LargerModel().why_not(busy, cached)
-    assert refusal == "no idle capacity: the trunk's pass reaches 70 % of the peak"
+    assert refusal == "no idle capacity: the trunk's pass reaches 70 % of peak FLOP/s"
 
 
 def test_a_busy_device_has_no_room_for_a_larger_model(make_profile: Make) -> None:
     profile = make_profile(larger_trunks=("resnet34",), mfu=0.6)
     refusal = LargerModel().why_not(profile, Recipe())
-    assert refusal == "no idle capacity: the step reaches 60 % of the peak"
+    assert refusal == "no idle capacity: the step reaches 60 % of peak FLOP/s"
 
 
 def test_loader_threads_are_named_only_for_stores(make_profile: Make) -> None:
     profile = make_profile(loader_cpu_s=0.1)
-    assert LoaderThreads().why_not(profile, Recipe()) == "already on: one thread a core"
+    assert LoaderThreads().why_not(profile, Recipe()) == "already on: one thread per core"
     one = Recipe(loader=LoaderConfig(threads=1))
     assert LoaderThreads().why_not(profile, one) is None
     assert LoaderThreads().apply(profile, one).loader.threads == 2
@@ -627,7 +628,7 @@ def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
     assert prediction.time is not None
     assert prediction.time.step_s >= 0.95, "no step beats batches that lie ready"
     doubtful = make_profile(**facts, phases_s={"forward": 0.5, "data_wait": 0.5})
-    assert "disagree: 500 ms a step waited, 50 ms" in (rung.why_not(doubtful, recipe) or "")
+    assert "disagree: 500 ms of waiting per step, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
 
 @pytest.mark.parametrize("rung", [ScaledDecode(), PixelStore()], ids=lambda rung: rung.name)
@@ -673,7 +674,7 @@ def test_a_pixel_store_is_refused_where_nothing_is_decoded_twice(make_profile: M
 def test_streaming_is_for_data_that_memory_does_not_hold(make_profile: Make) -> None:
     held = Recipe(data=DataConfig(where=Where.MEMORY))
     refusal = Streaming().why_not(make_profile(), held)
-    assert refusal == "memory holds all of the pictures"
+    assert refusal == "all pictures fit into memory"
     small = make_profile(free_memory_bytes=10**6)
     assert Streaming().why_not(small, held) is None
     # four batches of 16 in flight instead of 1,800 pictures
@@ -687,11 +688,13 @@ SAMPLE = Recipe(data=DataConfig(fraction=0.1, where=Where.MEMORY))
 def test_a_sample_that_memory_holds_is_not_streamed_for_nothing(make_profile: Make) -> None:
     for_sample = make_profile(free_memory_bytes=10**9)
     refusal = Streaming().why_not(for_sample, SAMPLE)
-    assert refusal == "memory holds the sample; all_data streams where it does not hold all"
+    assert refusal == "the sample fits into memory; all_data streams if all data does not"
     assert Streaming().why_not(make_profile(free_memory_bytes=10**8), SAMPLE) is None
     cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
     for_none = make_profile(free_memory_bytes=10**6)
-    assert Streaming().why_not(for_none, cached) == "each picture is read once, for its features"
+    assert (
+        Streaming().why_not(for_none, cached) == "each picture is read only once, for its features"
+    )
 
 
 def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make) -> None:
@@ -705,8 +708,8 @@ def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make)
     assert loaded.time is not None
     assert streamed.time.one_time_s == {"compile": 1.0}
     assert loaded.time.one_time_s == pytest.approx({"load": 9.0 * 16_200 / 1_800, "compile": 1.0})
-    assert "read each epoch" in streamed.note
-    assert "read each epoch" not in loaded.note
+    assert "read in each epoch" in streamed.note
+    assert "read in each epoch" not in loaded.note
     cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
     assert AllData().apply(small, cached).data.where is Where.MEMORY, "nothing is held then"
 
@@ -738,7 +741,7 @@ def test_streaming_is_no_faster_than_the_disk(make_profile: Make) -> None:
     found = Streaming().predict(slow, Recipe(data=DataConfig(where=Where.MEMORY)))
     assert found.time is not None
     assert (found.time.step_s, found.time.validation_s) == pytest.approx((16 * 0.12, 24))
-    assert found.note == "what memory does not keep is read at 0.5 MB/s"
+    assert found.note == "data that memory cannot cache is read at 0.5 MB/s"
 
 
 def test_all_data_counts_what_reading_each_epoch_adds(make_profile: Make) -> None:
@@ -771,7 +774,7 @@ def test_a_pixel_store_that_memory_does_not_keep_is_as_slow_as_its_disk(make_pro
 def test_pictures_are_held_by_the_host_and_not_by_the_gpu(make_profile: Make) -> None:
     held = Recipe(data=DataConfig(where=Where.MEMORY))
     small_gpu = make_profile(device="cuda", free_memory_bytes=10**6, free_host_bytes=10**10)
-    assert Streaming().why_not(small_gpu, held) == "memory holds all of the pictures"
+    assert Streaming().why_not(small_gpu, held) == "all pictures fit into memory"
     assert AllData().apply(small_gpu, SAMPLE).data.where is Where.MEMORY
     small_host = make_profile(device="cuda", free_memory_bytes=10**11, free_host_bytes=10**6)
     assert Streaming().why_not(small_host, held) is None
@@ -839,8 +842,8 @@ def test_a_gpu_that_the_job_leaves_out_is_named_and_not_tried(make_profile: Make
     on_cpu = Recipe(device=DeviceConfig(kind=DeviceChoice.CPU))
     refusal = UseGpu().why_not(profile, on_cpu)
     assert refusal == (
-        "device.kind is cpu; type --device.kind auto "
-        "(a T4: at most 10×, as the loader gives 150 examples/s)"
+        "device.kind is cpu; use --device.kind auto "
+        "(with a T4: at most 10×, limited by the loader's 150 examples/s)"
     )
     unknown = UseGpu().why_not(make_profile(has_cuda=True), on_cpu)
-    assert unknown == "device.kind is cpu; type --device.kind auto"
+    assert unknown == "device.kind is cpu; use --device.kind auto"

@@ -1,1 +1,1 @@
-"""Whether a recipe learns as well: folds, paired comparisons, remedies."""
+"""Does a recipe learn as well: folds, paired comparisons, remedies."""

@@ -1,4 +1,4 @@
-"""Held-out examples before and after, paired by example, seed and fold."""
+"""Compare held-out results before and after a change, paired by example, seed and fold."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What trainings to the end say of two recipes.
+    """Comparison of full trainings of two recipes.
 
     Attributes:
         accuracy, loss: change from before to after; None: not known.
         loss_before: mean held-out loss before.
-        num_held_out: examples behind it.
+        num_held_out: number of held-out examples.
         before, after: accuracy of each training, paired by position.
         gap_before, gap_after: generalisation gap (see `Verdict`).
-        num_seeds: trainings of each.
-        why_not: why nothing is known; None: it is.
-        is_replayed: whether heads learnt from features.
+        num_seeds: trainings of each recipe.
+        why_not: why there is no result; None: there is one.
+        is_replayed: whether only heads were trained, on features.
     """
 
     accuracy: Interval | None = None
@@ -54,14 +54,15 @@ def compare(
     along: Sequence[Recipe] = (),
     confidence: float = _CONFIDENCE,
 ) -> Comparison:
-    """Train both to their ends and compare what they get right.
+    """Train both recipes in full and compare their held-out results.
 
     Args:
-        along: may be asked for next; what one training tells of them is learnt on the way.
+        along: recipes that may be asked for next and differ only in how they stop; the same
+            trainings cover them.
         confidence: one-sided, of each bound.
 
     Raises:
-        TrialFailed: if a training after the change fails where the one before does not.
+        TrialFailed: if a training after the change fails and the one before does not.
     """
     found_before = lab.outcomes(before, also=(after, *along))
     found_after = found_before
@@ -80,17 +81,17 @@ def compare_outcomes(
     *,
     confidence: float = _CONFIDENCE,
 ) -> Comparison:
-    """Compare trainings of two recipes, paired in order; each pair held out the same examples.
+    """Compare trainings of two recipes, paired by position; a pair has the same held-out examples.
 
     Raises:
-        TrialFailed: if a training after fails where the one before does not.
+        TrialFailed: if a training after the change fails and the one before does not.
     """
     pairs = _sound_pairs(before, after)
     failed = next((one.why_not for one in before if one.why_not), None)
     if not pairs and failed is not None:
-        return Comparison(why_not=f"each training {failed}, before as well")
+        return Comparison(why_not=f"every training {failed}, also before the change")
     if not pairs or not any(one.rows for one, _ in pairs):
-        return Comparison(why_not="there are no held-out examples to judge by")
+        return Comparison(why_not="there are no held-out examples")
     losses = [_pairs(one, other, one.losses, other.losses) for one, other in pairs]
     hits = [
         _pairs(one, other, one.hits, other.hits)
@@ -113,7 +114,7 @@ def compare_outcomes(
 
 
 def _gap(outcomes: Sequence[Outcome]) -> float | None:
-    """Return how much better trainings do on what they learnt from than on what they did not."""
+    """Return the mean generalisation gap of trainings, or None if it is not known for all."""
     gaps = []
     for outcome in outcomes:
         if outcome.train_accuracy is not None and outcome.hits:
@@ -126,7 +127,7 @@ def _gap(outcomes: Sequence[Outcome]) -> float | None:
 def _sound_pairs(
     before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> list[tuple[Outcome, Outcome]]:
-    """Pair outcomes of one seed and fold; refuse where only the later ones fail."""
+    """Pair outcomes of the same seed and fold; raise TrialFailed if only later ones fail."""
     pairs = list(zip(before, after, strict=False))  # a budget may allow fewer of one
     broken = [other.why_not for one, other in pairs if other.why_not and not one.why_not]
     if broken:
@@ -138,7 +139,7 @@ def _pairs(
     before: Outcome, after: Outcome, old: tuple[float, ...], new: tuple[float, ...]
 ) -> Pairs:
     if before.rows != after.rows:
-        raise ValueError("the outcomes were judged on other examples")
+        raise ValueError("the outcomes were evaluated on different examples")
     return Pairs(
         rows=np.array(before.rows, np.int64),
         before=np.array(old, np.float64),

@@ -1,4 +1,4 @@
-"""Whether two recipes compute the same: losses, scores and gradients, number by number."""
+"""Do two recipes compute the same: losses, scores and gradients, compared elementwise."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ NUM_BATCHES: Final = 3
 _MOST_EXAMPLES: Final = 32
 _HALVES: Final = (Precision.BF16, Precision.FP16)
 MAX_DIFFERENCE: Final = 1e-3
-"""Largest difference by rounding, relative to the largest number of the same tensor."""
+"""Largest difference that counts as rounding, relative to the largest value of the tensor."""
 _LEAST_FRAC: Final = 1e-2
-"""Of the largest number of a kind: what a tensor is compared with at the least.
+"""Smallest scale of a tensor, relative to the largest value of its kind.
 
-A gradient that is zero by algebra, such as that of a bias before BatchNorm, is rounding alone.
+A gradient that is zero in theory, such as that of a bias before BatchNorm, is only rounding noise.
 """
 WEIGHTS: Final = "weights after a step"
 _KNOWN: Final = 1e-2
-"""Of a gradient: how far two of them may be apart for their steps to be compared.
+"""Largest relative difference of two gradients for which their steps are compared.
 
-Rules like Adam take a whole step along a gradient however small, and its sign may be rounding.
+Optimisers like Adam take a full step for any gradient, and the sign of a tiny one is rounding.
 """
 _RATES: Final = ("drop_prob", "drop_rate", "dropout")
-"""Where layers keep the rate of a dropout that they call as a function: attention, DropPath."""
+"""Attributes with the rate of a dropout that a layer calls as a function: attention, DropPath."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What a recipe is run on: the task, and its sources as the recipe reads them."""
+    """What a recipe runs on: the task, and the sources that the recipe reads."""
 
     task: Task
     sources: Sources
@@ -62,7 +62,7 @@ class Computed:
 
     Attributes:
         numbers: tensors in the order in which they are computed.
-        slopes: of each step the gradients of all that learns, in the order of the weights after it.
+        slopes: for each step, the gradients of all trained weights, in the order of the weights.
     """
 
     numbers: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -79,21 +79,20 @@ def _copy(value: Tensor) -> Tensor:
 
 
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
-    """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
+    """Compute losses, scores and gradients of the first batches, from the recipe's initial weights.
 
-    In fp32 where the recipe computes in 16 bits, and never in TF32: such rounding hides what else
-    may differ. Of some examples of a batch, so that this takes no more memory than a step. With
-    master weights a step is another one, and stays as it is.
+    Uses fp32 for recipes in 16 bits, and never TF32, as such rounding hides other differences. Uses
+    a part of each batch, so that this needs no more memory than a step. A step with master weights
+    is a different one, so that master weights are kept.
 
-    Dropout layers drop nothing meanwhile: layout and compiling change which numbers are drawn, and
-    not what is computed from them. A model that calls `dropout` with a rate of its own, which no
-    layer holds, still draws.
+    Dropout is disabled: layout and compiling change which numbers are drawn, but not what is
+    computed from them. This does not affect a model that calls `dropout` with a rate of its own.
 
     Args:
-        steps: take optimiser steps after that, and give the weights after each.
+        steps: also take optimiser steps, and add the weights after each.
 
     Raises:
-        UsageError: if features are to be cached, and cannot be computed once.
+        UsageError: if the recipe caches features, but they cannot be cached.
     """
     recipe = _comparable(recipe)
     found = Computed()
@@ -113,12 +112,12 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
 
 
 def is_compared_in_fp32(recipe: Recipe) -> bool:
-    """Return True if a recipe in 16 bits is compared in 32."""
+    """Return True if a recipe in 16 bits is compared in fp32."""
     return recipe.device.precision in _HALVES
 
 
 def _comparable(recipe: Recipe) -> Recipe:
-    """Return the recipe by which numbers are compared."""
+    """Return the recipe to compute the compared numbers with."""
     size = min(recipe.batch.micro_batch_size or recipe.batch.global_batch_size, _MOST_EXAMPLES)
     batch = replace(
         recipe.batch,
@@ -134,7 +133,7 @@ def _comparable(recipe: Recipe) -> Recipe:
 
 
 def describe_difference(before: Computed, after: Computed, exactness: Exactness) -> str:
-    """Say how far two recipes compute the same: "equal", or "same to 1e-5".
+    """Return how exactly two recipes compute the same: "equal", or "same to 1e-5".
 
     Raises:
         TrialFailed: if they differ by more than the exactness allows.
@@ -151,12 +150,12 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
     if largest == 0:
         return "equal"
     if exactness is Exactness.BITWISE or not largest <= MAX_DIFFERENCE:
-        raise TrialFailed(f"other results: {kind} differ by {largest:.1g}")
+        raise TrialFailed(f"different results: {kind} differ by {largest:.1g}")
     return f"same to 1e{math.ceil(math.log10(largest))}"
 
 
 def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
-    """Yield the weights after each step, those before where a gradient was not known so far."""
+    """Yield the weights after each step; those before the change if gradients differ too much."""
     weights = zip(before.numbers[WEIGHTS], after.numbers[WEIGHTS], strict=True)
     known: list[Tensor] = []
     for slopes in zip(before.slopes, after.slopes, strict=True):
@@ -167,7 +166,7 @@ def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
 
 
 def _difference(before: Tensor, after: Tensor, *, least: float) -> float:
-    """Return the largest difference, relative to the largest number before, or to `least`."""
+    """Return the largest difference, relative to the largest value before, or to `least`."""
     if before.shape != after.shape:
         return math.inf
     scale, apart = max(_largest(before), least), _largest(before - after)
@@ -199,14 +198,14 @@ def _batches(subject: Subject) -> Iterator[Batch]:
 
 
 def _moved(base: Subject, batch: Batch) -> Batch:
-    """Return a batch as a step takes it: on the device, augmented, or as its features."""
+    """Return a batch for a step: on the device, and augmented or as features."""
     if base.recipe.features.cached:
         return _features(base, batch)
     return base.task.augment(base.to_device(batch), seed=base.recipe.seed, epoch=0)
 
 
 def _on_features(base: Subject) -> Subject:
-    """Return the same subject with steps that take features."""
+    """Return the same subject with steps on features."""
     task = FeatureTask(base.task)
     stage = stages_of(base.recipe.train, base.recipe.batch)[-1]
     parts = make_stage_parts(
@@ -224,7 +223,7 @@ def _features(subject: Subject, batch: Batch) -> Batch:
 
 
 def _add_losses(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
-    """Add losses and gradients as in a step, and the scores as in a validation."""
+    """Add losses and gradients of a step, and the scores of a validation."""
     recipe, device, model, task = subject.recipe, subject.device, subject.model, subject.task
     parts = task.split(model)
     judged = model if parts is None else parts[1]
@@ -240,7 +239,7 @@ def _add_losses(found: Computed, subject: Subject, batch: Batch, step: int) -> N
 
 
 def _add_slopes(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
-    """Add the gradients that the next step goes along, zero where there is none."""
+    """Add the gradients of the next step, zero for weights without a gradient."""
     _backward(subject, batch, step)
     pairs = [(weight, weight.grad) for weight in _learning(subject.model)]
     found.slopes.append([_copy(torch.zeros_like(w) if g is None else g) for w, g in pairs])
@@ -248,7 +247,7 @@ def _add_slopes(found: Computed, subject: Subject, batch: Batch, step: int) -> N
 
 
 def _backward(subject: Subject, batch: Batch, step: int) -> Tensor:
-    """Compute the gradients of a batch, and give its losses."""
+    """Compute the gradients of a batch, and return its losses."""
     recipe, device = subject.recipe, subject.device
     seed_step(recipe.seed, step, 0, device)
     with autocast(device, recipe.device.precision):
@@ -268,7 +267,7 @@ def _forget_gradients(model: nn.Module) -> None:
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Return True if a validation could judge the batch: its targets are no mixtures."""
+    """Return True if a validation could evaluate the batch: its targets are not mixed."""
     return not (isinstance(batch.targets, Tensor) and batch.targets.is_floating_point())
 
 

@@ -1,4 +1,4 @@
-"""How well a recipe fits: what it gets wrong of what it learnt from, and what comes on top."""
+"""How well a recipe fits: its training error, and the generalisation gap."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _MIN_PAIRS: Final = 2
 
 
 def fit_errors(outcomes: Sequence[Outcome], *, target: float = 0.0) -> FitErrors:
-    """Measure both parts of the error, from trainings that were judged on both kinds of examples.
+    """Measure training and held-out error, from trainings that were evaluated on both.
 
-    As shares of examples; without classes as losses. Each comes with the larger of two standard
-    errors: that of the examples, and what one training differs from another.
+    As fractions of examples; without classes, as losses. Each has the larger of two standard
+    errors: that over the examples, and that over the trainings.
 
     Args:
-        target: error that cannot be had lower.
+        target: lowest error that can be reached.
 
     Raises:
-        TrialFailed: if no training tells of both.
+        TrialFailed: if no training was evaluated on both.
     """
     found = [one for one in outcomes if one.why_not is None and one.rows]
     if not found:
         failed = next((one.why_not for one in outcomes if one.why_not), None)
-        raise TrialFailed(failed or "there are no held-out examples to judge by")
+        raise TrialFailed(failed or "there are no held-out examples")
     has_classes = all(one.hits is not None for one in found)
     learnt = [_learnt(one, has_classes=has_classes) for one in found]
     training = [value for value in learnt if value is not None]
     if len(training) < len(found):
-        raise TrialFailed("its training error was not measured")
+        raise TrialFailed("the training error was not measured")
     held_out = [_held_out(one, has_classes=has_classes) for one in found]
     num = len({row for one in found for row in one.rows})
     training_sem, held_out_sem = (
@@ -60,9 +60,9 @@ def fit_errors(outcomes: Sequence[Outcome], *, target: float = 0.0) -> FitErrors
 
 
 def larger_part(fit: FitErrors) -> Against | None:
-    """Say which part of the held-out error is the larger; None: neither is above its noise.
+    """Return the larger part of the held-out error; None: neither is above its noise.
 
-    What is above the target of the training error, against what held-out examples add to it.
+    The parts are the training error above the target, and the generalisation gap.
 
     Source: Ng 2018, "Machine Learning Yearning", 20 to 27 (avoidable bias and variance).
     """
@@ -73,38 +73,37 @@ def larger_part(fit: FitErrors) -> Against | None:
 
 
 def why_not_by_fit(rung: Rung, fit: FitErrors) -> str | None:
-    """Say why a rung is no remedy for this fit, or None.
+    """Return why a rung is no remedy for this fit, or None.
 
-    Where the training error is the larger part, no rung that makes fitting harder, and no more
-    data: neither lowers it.
+    If the training error is the larger part, neither regularisation nor more data lowers it.
     """
     part, words = larger_part(fit), fit_words(fit)
     if part is None:
-        return f"no error that these examples tell from none: {words}"
+        return f"no error above the noise: {words}"
     if rung.against is None or rung.against is part:
         return None
     if part is Against.TRAINING:
-        return f"the training error is the larger part, which this does not lower: {words}"
+        return f"the training error is the larger part, and this does not lower it: {words}"
     return f"the training error is the smaller part: {words}"
 
 
 def fit_words(fit: FitErrors) -> str:
-    """Say both errors: `12.0 % in training, 31.4 % held out`."""
+    """Return both errors: `12.0 % on training examples, 31.4 % held out`."""
     training, held_out = error_words(fit, fit.training), error_words(fit, fit.held_out)
-    return f"{training} in training, {held_out} held out"
+    return f"{training} on training examples, {held_out} held out"
 
 
 def error_words(fit: FitErrors, value: float) -> str:
-    """Say one error of a fit: `12.0 %`, or `a loss of 0.412`."""
+    """Format one error of a fit: `12.0 %`, or `a loss of 0.412`."""
     if fit.is_loss:
         return f"a loss of {value:.{loss_decimals(fit.held_out)}f}"
     return f"{100 * value:.1f} %"
 
 
 def learns_more(before: Sequence[Outcome], after: Sequence[Outcome]) -> bool:
-    """Return True if the training error falls, beyond what one training differs from another.
+    """Return True if the training error falls by more than the noise between trainings.
 
-    By the one-sided 95 % t bound on the mean of differences, paired by seed and fold.
+    Uses the one-sided 95 % t bound on the mean difference, paired by seed and fold.
     """
     of = {(one.seed, one.fold): one for one in before if one.why_not is None}
     pairs = [(of[one.seed, one.fold], one) for one in after if (one.seed, one.fold) in of]
@@ -140,7 +139,7 @@ def _sem_of_trainings(values: Sequence[float]) -> float:
 def _sem_of_examples(
     values: Sequence[float], outcomes: Sequence[Outcome], num: int, *, is_share: bool
 ) -> float:
-    """Return the error of a mean over so many examples; a loss is taken to spread as held out."""
+    """Return the standard error over examples; a training loss is assumed to spread as held out."""
     if is_share:
         return binomial_sem(fmean(values), num)
     losses = np.concatenate([np.asarray(one.losses) for one in outcomes])

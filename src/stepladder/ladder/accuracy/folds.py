@@ -1,4 +1,4 @@
-"""Which examples a training learns from, which stop it, and which judge it."""
+"""Which examples are used for training, for early stopping, and for evaluation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from stepladder.data.reading.rows import rows_of
 from stepladder.training.setup.build import Sources
 
 NEAR: Final = 0.75
-"""Cosine of two examples' features, their mean taken off, from which on they count as one.
+"""Cosine similarity of two examples' centred features from which they count as near duplicates.
 
-Of 732 photographs of groceries, 1,006 pairs are as near, 99 % within one class: shots of one shelf.
-They form 322 groups, the largest of 56. At 0.85 (574 groups) shots of one shelf still lie on both
-sides: the held-out accuracy is then 97 %, and 75 % in another shop; at 0.75 it is 90 %.
+Among 732 photographs of groceries, 1,006 pairs are that similar, 99 % within one class: shots of
+one shelf. They form 322 groups, the largest of 56. At 0.85 (574 groups), shots of one shelf are
+still on both sides: the held-out accuracy is then 97 %, and 75 % in another shop; at 0.75 it is
+90 %.
 """
 MAX_COMPARED: Final = 20_000
 _BLOCK: Final = 1024
@@ -37,10 +38,10 @@ class Parts:
     """The parts of one training.
 
     Attributes:
-        sources: train; val, which stops it and chooses the best weights; test, which judges it.
-        rows: of the judging examples, in the pool of train and validation.
-        fold: index of the held-out fold; None: the validation split itself judges.
-        plain: the training examples without random views; None: as they are in sources.
+        sources: train; val, for early stopping and the best weights; test, for evaluation.
+        rows: of the evaluated examples, in the pool of train and validation.
+        fold: index of the held-out fold; None: evaluated on the validation split itself.
+        plain: the training examples without random views; None: those in sources.
     """
 
     sources: Sources
@@ -50,10 +51,10 @@ class Parts:
 
 
 def learnt_sample(parts: Parts, order: Order | None = None) -> Source | None:
-    """Return as many examples to learn from as judge, evenly spread; None where none judge.
+    """Return as many training examples as test examples, evenly spaced; None without a test split.
 
     Args:
-        order: tells which were learnt from, where that is a sample; None: all.
+        order: order of the training, whose sample is used; None: all training examples.
     """
     train, test = parts.plain or parts.sources.train, parts.sources.test
     if test is None:
@@ -68,10 +69,10 @@ def learnt_sample(parts: Parts, order: Order | None = None) -> Source | None:
 
 
 def plain_parts(sources: Sources, *, plain: Sources | None = None) -> Parts:
-    """Train as the job does; its validation split both stops and judges.
+    """Return the job's own splits; its validation split is used for stopping and evaluation.
 
     Args:
-        plain: the same without random views of training examples, where sources hold such.
+        plain: the same without random views of training examples, if sources hold such.
     """
     num_val = 0 if sources.val is None else len(sources.val)
     rows = len(sources.train) + np.arange(num_val, dtype=np.int64)
@@ -88,18 +89,18 @@ def make_folds(
     batch: int | None = None,
     plain: Sources | None = None,
 ) -> tuple[Parts, ...]:
-    """Cut train and validation together into folds, each held out once; groups stay whole.
+    """Split train and validation together into folds, each held out once; groups stay together.
 
-    What is not held out learns and stops as in the job: its training examples, and its validation
-    examples, whatever tells these apart. A fold that would hold out all validation examples leaves
-    them where they are.
+    Examples that are not held out keep their role: training examples train, and validation
+    examples decide when to stop. A fold that would hold out all validation examples holds out none.
 
     Args:
         groups: group of each example, (num_train + num_val,).
-        batch: examples of a forward pass. A fold that would end with a single example, from which
-            BatchNorm cannot learn, leaves that one out; no multiple of batch ends with one then.
-        plain: the same without random views of training examples, where sources hold such: what is
-            held out is judged as it is.
+        batch: examples of a forward pass. If the last batch of an epoch would be a single example,
+            which BatchNorm cannot train on, that one is left out; this also holds for multiples of
+            batch.
+        plain: the same without random views of training examples, if sources hold such: held-out
+            examples are evaluated without random views.
     """
     pool, judged = _pool(sources), _pool(plain or sources)
     num_train = len(sources.train)
@@ -134,7 +135,7 @@ def _pool(sources: Sources) -> list[Source]:
 
 
 def deal_groups(groups: Ints, num_folds: int, random: np.random.Generator) -> Ints:
-    """Return each example a fold: whole groups, in random order, each to the smallest fold so far."""
+    """Return the fold of each example: groups in random order, each to the smallest fold so far."""
     _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     sizes = np.zeros(num_folds, dtype=np.int64)
     fold_of_group = np.empty(len(counts), dtype=np.int64)
@@ -146,10 +147,10 @@ def deal_groups(groups: Ints, num_folds: int, random: np.random.Generator) -> In
 
 
 def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
-    """Put examples whose features are near into one group, and those near to them.
+    """Group examples with similar features, transitively (single linkage).
 
-    Each example is a group of its own where there are more than 20,000, which are not compared,
-    and where a group would hold over a tenth of all: such features tell kinds, not duplicates.
+    Each example is its own group if there are more than 20,000, which are not compared, or if a
+    group would hold over a tenth of all: such features separate kinds, not duplicates.
 
     Returns:
         Group of each example, counted through all sources, int64 (n,).
@@ -175,7 +176,7 @@ def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
 
 
 def _held_rows(source: HeldFeatures) -> Ints:
-    """Return the rows whose features are held: of a sample, those that are in it."""
+    """Return the rows whose features are held: those of the sample, if it is one."""
     return np.arange(len(source)) if source.rows is None else np.sort(source.rows)
 
 

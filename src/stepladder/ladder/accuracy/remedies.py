@@ -1,4 +1,4 @@
-"""The climb for accuracy: remedies for the fit as it is measured, each kept only if it helped."""
+"""The climb for accuracy: try remedies for the measured fit, and keep those that help."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from stepladder.records.ladder import Aim, Decision, Trial
 from stepladder.rungs.contract import Against, Rung
 
 _PARTS: Final = {
-    Against.TRAINING: "the larger part is what it gets wrong of what it learnt from",
-    Against.GAP: "the larger part is what comes on top for what it did not learn from",
-    None: "that is none, within the noise of so few examples",
+    Against.TRAINING: "the training error is the larger part",
+    Against.GAP: "the generalisation gap is the larger part",
+    None: "neither is above the noise of so few examples",
 }
 
 
@@ -34,9 +34,9 @@ _PARTS: Final = {
 class AccuracyClimb(Climb):
     """A climb over remedies.
 
-    Which ones fit is measured, by trainings that are judged on held-out examples and on as many
-    that they learnt from: where the training error is the larger part, nothing that makes fitting
-    harder is tried, nor more data; where it is the smaller one, nothing that makes it easier.
+    Which remedies are tried depends on the fit: trainings are evaluated on held-out examples and on
+    as many training examples. If the training error is the larger part, neither regularisation nor
+    more data is tried; if it is the smaller part, nothing that makes fitting easier.
     """
 
     aim: ClassVar[Aim] = Aim.ACCURACY
@@ -44,12 +44,12 @@ class AccuracyClimb(Climb):
     _fits: dict[Recipe, FitErrors | str] = field(default_factory=dict)
 
     def fit_of(self, recipe: Recipe) -> FitErrors | None:
-        """Return what a recipe gets wrong; None where trainings to the end are not affordable."""
+        """Return the errors of a recipe; None if the budget does not allow full trainings."""
         found = self._fit(recipe)
         return None if isinstance(found, str) else found
 
     def why_not(self, rung: Rung) -> str | None:
-        """Refuse where the rung does, and where it is no remedy for the fit as it is."""
+        """Return why a rung cannot be tried or is no remedy for the current fit, or None."""
         refusal = super().why_not(rung)
         if refusal is not None:
             return refusal
@@ -57,7 +57,7 @@ class AccuracyClimb(Climb):
         return found if isinstance(found, str) else why_not_by_fit(rung, found)
 
     def worth_another_look(self) -> list[Rung]:
-        """List the rungs that an earlier fit had no use for, and that this one may have."""
+        """List the rungs that were no remedy for an earlier fit and may be one now."""
         not_here = Decision.NOT_HERE
         refused = {trial.rung for trial in self.trials if trial.verdict.decision is not_here}
         return [
@@ -67,19 +67,19 @@ class AccuracyClimb(Climb):
         ]
 
     def may_lose(self, trial: Trial) -> bool:  # noqa: ARG002
-        """Say yes: whatever was kept was judged on held-out examples."""
+        """Return True: every kept rung was judged on held-out examples."""
         return True
 
     def is_due(self, rung: Rung) -> bool:
-        """Return True if a rung can be tried now; its own code may be wrong."""
+        """Return True if a rung can be tried now; False if its code raises."""
         try:
-            with faults_told("a fault of the rung:"):
+            with faults_told("error in the rung:"):
                 return self.why_not(rung) is None
         except TrialFailed:
             return False
 
     def _fit(self, recipe: Recipe) -> FitErrors | str:
-        """Measure a fit once, and tell it; or say why it is not known."""
+        """Measure a fit once and show it, or return why it is not known."""
         key = learning_key(recipe)
         if key not in self._fits:
             self._fits[key] = self._measured(recipe)
@@ -88,9 +88,9 @@ class AccuracyClimb(Climb):
     def _measured(self, recipe: Recipe) -> FitErrors | str:
         watchdog = Watchdog(time_left=self.lab.time_left)
         try:
-            with faults_told("its trainings:"):
+            with faults_told("training failed:"):
                 expected_s = self.lab.forecast_s(recipe)
-            with guarded(watchdog), faults_told("its trainings:"):
+            with guarded(watchdog), faults_told("training failed:"):
                 watchdog.expect(expected_s)
                 outcomes = self.lab.outcomes(recipe)
         except TrialFailed as failure:
@@ -112,11 +112,11 @@ _MAX_STEPS: Final = 12
 class FitRecipe(AccuracyClimb):
     """A climb for accuracy that grows the model first.
 
-    As long as the training error is the larger part of the held-out error, rungs against it are
-    taken in their order, again and again where they help. While it grows, a step is kept where the
-    training error falls beyond its noise, whatever becomes of held-out examples: the remedies after
-    it are for them. What all of it gives is tested against the job as written at the end, and steps
-    are undone from the last one on while it is less accurate.
+    While the training error is the larger part of the held-out error, rungs against it are tried in
+    order, and repeatedly if they help. In this phase, a rung is kept if the training error falls by
+    more than its noise, whatever happens to the held-out error: later remedies lower that. At the
+    end, all kept rungs are tested against the original job, and undone from the last one while the
+    result is less accurate.
 
     Source: Bengio 2012, "Practical Recommendations for Gradient-Based Training of Deep
     Architectures", arXiv:1206.5533; Karpathy 2019, "A Recipe for Training Neural Networks" (first
@@ -129,7 +129,7 @@ class FitRecipe(AccuracyClimb):
     _grown: list[str] = field(default_factory=list)
 
     def in_order(self) -> Iterator[Rung]:
-        """Yield what makes the model larger until it overfits, then the other rungs."""
+        """Yield rungs against the training error until the model overfits, then the others."""
         failed: list[str] = []
         for _ in range(_MAX_STEPS):
             rung = self._next_to_grow(failed)
@@ -144,7 +144,7 @@ class FitRecipe(AccuracyClimb):
         yield from (rung for rung in self.rungs if rung.name not in (*failed, *self._grown))
 
     def reconsidered(self, rung: Rung, found: TrialResult) -> TrialResult:
-        """Keep a step that lets the model learn more of its training examples, while it grows."""
+        """Keep a rung that lowers the training error, while the model grows."""
         trial = found.trial
         is_judged = trial.verdict.num_trainings > 0
         if not self._is_growing or trial.verdict.decision is Decision.KEPT or not is_judged:
@@ -162,7 +162,7 @@ class FitRecipe(AccuracyClimb):
         return TrialResult(trial=replace(trial, verdict=verdict), recipe=after)
 
     def _next_to_grow(self, failed: list[str]) -> Rung | None:
-        """Return the next rung against a high training error; None: it is low, or none is left."""
+        """Return the next rung against a high training error; None: low, or no rung is left."""
         if self.why_no_advice is not None:
             return None
         fit = self.fit_of(self.recipe)

@@ -1,1 +1,1 @@
-"""What a climb may spend, and what becomes of a rung that fails."""
+"""Limits of a climb: its budget, and rungs that cannot be tried or fail."""

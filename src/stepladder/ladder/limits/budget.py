@@ -1,4 +1,4 @@
-"""What a climb's budget cannot hold: said before it is spent, and not begun once it is."""
+"""Check whether a climb's budget is large enough, before it starts and at its end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from stepladder.records.profile import TrainingTime
 from stepladder.training.output.wording import rough_time
 
 AFTER_FRAC: Final = 0.2
-"""Of the budget, beyond it, for what compares both ends after the training."""
+"""Of the budget, in addition to it, for the comparison with the original job at the end."""
 
 
 def budget_warning(lab: Lab, training: TrainingTime, *, may_stop_early: bool) -> str | None:
-    """Say that a budget cannot be kept, and what the least work takes; None: it can, or is none.
+    """Return a warning that the budget is too short, and the least time needed; None: it is enough.
 
     Args:
-        training: of the job as written, as the profile foretells it.
-        may_stop_early: its end is not known: it may be sooner.
+        training: time of the original job, predicted by the profile.
+        may_stop_early: it may take less, as early stopping may end it sooner.
     """
     limit_s = lab.job.ladder.budget_s
     if limit_s is None:
@@ -26,17 +26,17 @@ def budget_warning(lab: Lab, training: TrainingTime, *, may_stop_early: bool) ->
     least_s = spent_s + training.total_s
     if least_s <= limit_s:
         return None
-    unless = ", or less if it stops early" if may_stop_early else ""
+    unless = " (or less if it stops early)" if may_stop_early else ""
     return (
-        f"the budget of {rough_time(limit_s)} cannot be kept: {rough_time(spent_s)} went into "
-        f"checking and measuring, and one training takes about {rough_time(training.total_s)}; "
-        f"so this takes at least about {rough_time(least_s)}{unless}, and no training follows that "
-        "one"
+        f"the budget of {rough_time(limit_s)} is too short: checking and measuring took "
+        f"{rough_time(spent_s)}, and one training takes about {rough_time(training.total_s)}. "
+        f"Expect at least about {rough_time(least_s)}{unless}, and only this one training. "
+        "A larger --budget allows more."
     )
 
 
 def allows_after(lab: Lab, needed_s: float = 0.0) -> bool:
-    """Return True if something may begin once the training is done, by a budget and a fifth more."""
+    """Return True if work after the final training fits into the budget and a fifth more."""
     limit_s = lab.job.ladder.budget_s
     if limit_s is None:
         return True

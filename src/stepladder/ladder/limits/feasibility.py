@@ -1,4 +1,4 @@
-"""Why a rung cannot be tried here: its own reason, nothing enabled, too little disk or time."""
+"""Why a rung cannot be tried: its own reason, nothing enabled, too little disk or time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.training.output.wording import rough_time
 
-_LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
+_LEAST_FRAC: Final = 0.02  # of the budget: with less left, no trial starts
 _WHOLE: Final[Mapping[str, str]] = {"compile": "compiling", "store": "decoding all pictures"}
-"""One-time work that a trial does as a whole; of the other kinds it times a part."""
+"""One-time work that a trial does in full; of other kinds it times a part."""
 
 
 def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig) -> str | None:
-    """Say in words why a rung cannot be tried, or None."""
+    """Return why a rung cannot be tried, or None."""
     refusal = rung.why_not(profile, recipe)
     if refusal is None and rung.is_enabler:
         refusal = why_nothing_enabled(rung, profile, recipe)
@@ -28,7 +28,7 @@ def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderCo
     needed, allowed = rung.disk_bytes(profile, recipe), options.max_cache_bytes
     if needed <= allowed:
         return None
-    return f"takes {_size(needed)} of disk, and ladder.max_cache_bytes allows {_size(allowed)}"
+    return f"needs {_size(needed)} of disk; ladder.max_cache_bytes allows {_size(allowed)}"
 
 
 def why_no_time(
@@ -37,24 +37,25 @@ def why_no_time(
     profile: Profile | None = None,
     prediction: Prediction | None = None,
 ) -> str | None:
-    """Say why no trial is begun any more, or not this one, or None.
+    """Return why there is no time for a trial of any rung, or of this one; None: there is.
 
     Args:
-        left_s: of the budget; infinite where there is none.
-        profile, prediction: of the rung; None: of any.
+        left_s: seconds left of the budget; infinite without a budget.
+        profile, prediction: of the rung; None: for any rung.
     """
     limit_s = options.budget_s
     if left_s <= 0:
-        return "the budget ended before"
+        return "the budget ran out"
     if limit_s is not None and left_s < _LEAST_FRAC * limit_s:
-        return f"the budget leaves {rough_time(left_s)}, too little for a trial"
+        return f"only {rough_time(left_s)} of the budget left, too little for a trial"
     if profile is None or prediction is None or prediction.time is None:
         return None
     for name, words in _WHOLE.items():
         now_s = profile.time.one_time_s.get(name, 0.0)
         more_s = prediction.time.one_time_s.get(name, 0.0) - now_s
         if more_s > left_s:
-            return f"the budget leaves {rough_time(left_s)}, and {words} takes {rough_time(more_s)}"
+            took = rough_time(more_s)
+            return f"{words} takes {took}, but only {rough_time(left_s)} of the budget are left"
     return None
 
 

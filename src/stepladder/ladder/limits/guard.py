@@ -1,4 +1,4 @@
-"""What goes wrong in a trial ends the trial, not the climb."""
+"""Errors in a trial end the trial, not the climb."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 
 
 class TooSlow(StepladderError):  # noqa: N818  (a finding)
-    """A rung is so much slower that more blocks would say nothing new."""
+    """A rung is so much slower that timing more blocks is pointless."""
 
 
 class TrialFailed(StepladderError):  # noqa: N818  (a finding)
-    """A trial ended before its verdict; `what` says why, in words that stand in a table cell."""
+    """A trial ended before its verdict; `what` is the reason, short enough for a table cell."""
 
 
 class BudgetEnded(TrialFailed):
-    """A trial that took longer than its budget: with a larger one it may be decided."""
+    """A trial ran out of budget: a larger budget may decide it."""
 
 
 @contextmanager
 def guarded(watchdog: Watchdog) -> Iterator[None]:
-    """Turn whatever ends a trial early into TrialFailed, and free what it held.
+    """Turn any error in a trial into TrialFailed, and free its memory.
 
-    Ctrl-C and other requests to end pass through.
+    Ctrl-C and other requests to stop pass through.
 
     Raises:
         TrialFailed: with the reason.
@@ -57,8 +57,8 @@ def guarded(watchdog: Watchdog) -> Iterator[None]:
         raise
     except Hung:
         kind = BudgetEnded if watchdog.is_by_budget else TrialFailed
-        why = "the budget ended" if watchdog.is_by_budget else "hung"
-        failure = f"{why}: not done after {watchdog.deadline_s:.0f} s"
+        why = "the budget ran out" if watchdog.is_by_budget else "hung"
+        failure = f"{why}: not finished after {watchdog.deadline_s:.0f} s"
     except Exception as error:
         failure = failure_words(error)
         _forget_frames(error)
@@ -68,7 +68,7 @@ def guarded(watchdog: Watchdog) -> Iterator[None]:
 
 
 def failure_words(error: BaseException) -> str:
-    """Say what went wrong, short enough for a table cell."""
+    """Return a description of an error that is short enough for a table cell."""
     if is_out_of_memory(error):
         return "ran out of memory"
     if isinstance(error, DivergedError):
@@ -80,7 +80,7 @@ def failure_words(error: BaseException) -> str:
 
 
 def free_memory() -> None:
-    """Give back what nobody holds any more, on the device too."""
+    """Free unused memory, on the device too."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
@@ -96,15 +96,15 @@ def _forget_frames(error: BaseException) -> None:
 
 @contextmanager
 def faults_told(whose: str) -> Iterator[None]:
-    """Turn whatever is raised into TrialFailed, in words that stand in a table cell.
+    """Turn any exception into TrialFailed, with a message that is short enough for a table cell.
 
-    Ctrl-C and other requests to end pass through.
+    Ctrl-C and other requests to stop pass through.
 
     Args:
-        whose: what is at fault, put in front.
+        whose: prefix of the message that names what failed.
 
     Raises:
-        TrialFailed: with the kind of the error and its message.
+        TrialFailed: with the type of the error and its message.
     """
     failure: str | None = None
     try:
@@ -120,7 +120,7 @@ def faults_told(whose: str) -> Iterator[None]:
 
 @contextmanager
 def job_faults_told(task: Task) -> Iterator[None]:
-    """Say whose fault it is where a job as written cannot be measured.
+    """Raise an error that names the task if the original job cannot be measured.
 
     Raises:
         ResourceError: if it ran out of memory.
@@ -133,9 +133,9 @@ def job_faults_told(task: Task) -> Iterator[None]:
     except Exception as error:
         is_memory = is_out_of_memory(error)
         kind = ResourceError if is_memory else StepladderError
-        smaller = "Give a smaller --batch.micro-batch-size; the result is equal."
+        smaller = "Use a smaller --batch.micro-batch-size; the result is the same."
         raise kind(
             f"the job could not be measured: it {failure_words(error)}",
             where=type(task).__name__,
-            fix=smaller if is_memory else "Let `stepladder train` run a few steps of it first.",
+            fix=smaller if is_memory else "First make a few steps of `stepladder train` work.",
         ) from error

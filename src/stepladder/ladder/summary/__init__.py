@@ -1,1 +1,1 @@
-"""The end of a climb: both ends timed, the final training, the text."""
+"""The end of a climb: timings before and after, the final training, the text."""

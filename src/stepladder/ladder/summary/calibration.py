@@ -1,4 +1,4 @@
-"""How good the predictions are: predicted beside measured gains, over all ledgers."""
+"""How good the predictions are: predicted and measured gains, over all ledgers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepladder.training.output.wording import clean
 COUNTS_FROM: Final = 1.2
 COUNTS_BELOW: Final = 0.83
 
-_SMALLEST: Final = 1e-9  # beyond it and its inverse a gain is no measurement
+_SMALLEST: Final = 1e-9  # a gain below it or above its inverse is not a valid measurement
 _MIN_FOR_DECILE: Final = 10
 _COLUMNS: Final = (24, 11, 21, 10)
 
@@ -31,11 +31,11 @@ class Case:
 
     Attributes:
         predicted: gain in time to a trained model; above 1 is faster.
-        measured: the same, with its bounds.
+        measured: the measured gain, with its bounds.
         run: name of the run folder.
         machine: key of the machine.
         error: |ln(predicted / measured)|.
-        counts: either gain is far enough from 1 that a wrong prediction would mislead.
+        counts: whether either gain is far enough from 1 that a wrong prediction would mislead.
     """
 
     rung: str
@@ -49,10 +49,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Predictions beside what was measured.
+    """Predicted and measured gains.
 
     Attributes:
-        cases: all of them, in the order of the ledgers.
+        cases: all cases, in the order of the ledgers.
         num_counted: cases in which either gain is >= 1.2 or <= 0.83.
         median_error, p90_error: of |ln(predicted / measured)| over the counted cases.
     """
@@ -64,7 +64,7 @@ class Calibration:
 
 
 def calibration_of(paths: Iterable[Path]) -> Calibration:
-    """Collect the cases of ledgers; a verdict that another ledger repeats counts once.
+    """Collect the cases of ledgers; a verdict that several ledgers hold counts once.
 
     Args:
         paths: run folders, or their trials.jsonl.
@@ -96,9 +96,9 @@ def calibration_from(trials: Iterable[tuple[Trial, str]]) -> Calibration:
 
 
 def calibration_table(calibration: Calibration) -> str:
-    """Show every case, and how far predictions are off."""
+    """Return a table of all cases, with a summary of the errors."""
     if not calibration.cases:
-        return "No rung has been predicted and measured yet: `stepladder climb` does both."
+        return "No rung has been predicted and measured yet: run `stepladder climb` first."
     lines = [_line(("rung", "predicted", "measured", "off by", "run"))]
     for case in calibration.cases:
         off = gain(math.exp(case.error)) if case.counts else "–"
@@ -108,17 +108,17 @@ def calibration_table(calibration: Calibration) -> str:
 
 
 def calibration_words(calibration: Calibration) -> str:
-    """Say how far predictions are off, in a sentence or two."""
+    """Return a summary of the prediction errors in a sentence or two."""
     num, rest = calibration.num_counted, len(calibration.cases) - calibration.num_counted
-    near = f"{rest} nearer to 1 " + ("does" if rest == 1 else "do") + " not count."
+    near = f"{rest} gain{'' if rest == 1 else 's'} closer to 1 not counted."
     if calibration.median_error is None or calibration.p90_error is None:
         return f"No gain is at least {COUNTS_FROM}× or at most {COUNTS_BELOW}×: {near}"
     median, p90 = (gain(math.exp(e)) for e in (calibration.median_error, calibration.p90_error))
     said = (
         f"{num} gain{'' if num == 1 else 's'} of at least {COUNTS_FROM}× or at most "
-        f"{COUNTS_BELOW}×, predicted or measured: off by {median} in the median"
+        f"{COUNTS_BELOW}×, predicted or measured: off by a factor of {median} in the median"
     )
-    said += f", nine of ten by at most {p90}." if num >= _MIN_FOR_DECILE else "."
+    said += f", {p90} at the 90th percentile." if num >= _MIN_FOR_DECILE else "."
     return f"{said} {near}" if rest else said
 
 

@@ -1,4 +1,4 @@
-"""The end of a climb in words: both ends of it, and what lies between them."""
+"""Text of the result of a climb: the original job compared with the final training."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stepladder.records.ladder import Aim, Interval
 from stepladder.training.output.wording import clean, percent, rough_time
 
 FAR_APART: Final = 2.0
-"""Looks at one job whose times differ more than this were not of the same machine."""
+"""Ratio of two timings of one job above which other processes must have slowed one down."""
 _MIN_RUNS: Final = 2
 _WORTH_SAYING: Final = 1.1
-ONE_EACH: Final = "of one training each"
+ONE_EACH: Final = "from a single training run each"
 
 
 def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the bottom line from climb.json: measured from end to end, never a product of gains.
+    """Return the last line, from climb.json: measured from end to end, not a product of gains.
 
     Raises:
-        DataError: if the numbers are none.
+        DataError: if a value is not a number.
     """
     label = "end to end".ljust(LABEL_WIDTH) if width >= WIDTH else "end to end: "
     text = clean(end_words(from_json(ClimbSummary, climb)))
@@ -38,10 +38,10 @@ def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def end_words(climb: ClimbSummary) -> str:
-    """Say the end: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, read once), …`."""
+    """Return the result: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, …), …`."""
     before, after = climb.baseline, climb.result
     if before is None or after is None:
-        return "not measured: the climb did not end"
+        return "not measured: the climb did not finish"
     if climb.is_as_written:
         return ", ".join(
             [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
@@ -57,15 +57,15 @@ def end_words(climb: ClimbSummary) -> str:
         parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
     elif climb.num_test:
         parts += _not_compared(climb)
-    if climb.aim is Aim.ACCURACY:  # what it is for comes first
+    if climb.aim is Aim.ACCURACY:  # accuracy comes first
         parts = [*errors_words(climb), *parts[1:], f"time {times}"]
     if climb.untried:
-        parts.append(f"for want of time not tried, or not once more: {', '.join(climb.untried)}")
+        parts.append(f"not tried, or not tried again, for lack of time: {', '.join(climb.untried)}")
     return ", ".join(parts)
 
 
 def errors_words(climb: ClimbSummary) -> tuple[str, ...]:
-    """Say both errors at both ends: `training error 41.0 → 2.1 %`, `held out 43.2 → 30.0 %`."""
+    """Return errors before and after: `training error 41.0 → 2.1 %`, `held-out error 43 → 30 %`."""
     before, after = climb.fit_before, climb.fit_after
     if before is None or after is None:
         return ()
@@ -83,7 +83,7 @@ def errors_words(climb: ClimbSummary) -> tuple[str, ...]:
 
 
 def _not_compared(climb: ClimbSummary) -> list[str]:
-    """Say what the result gets right on test, and why it stands alone."""
+    """Return the test accuracy of the result, and why it is not compared."""
     why_not = climb.why_not_compared or "not compared"
     after = climb.result.test_accuracy if climb.result is not None else None
     before = climb.baseline.test_accuracy if climb.baseline is not None else None
@@ -101,12 +101,12 @@ def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> lis
 
 
 def _each_once(climb: ClimbSummary) -> str:
-    """Say what the difference is of: its bounds know of the examples, and of no other seed."""
-    return ONE_EACH + (", alike but for rounding" if climb.learns_alike else "")
+    """Return what the difference is based on: its bounds cover the examples, but not the seeds."""
+    return ONE_EACH + (", identical up to rounding" if climb.learns_alike else "")
 
 
 def is_within_noise(climb: ClimbSummary) -> bool:
-    """Return True if looks at the job as written differ by more than both ends do."""
+    """Return True if the result is within the range of the timings of the original job."""
     runs_s = _runs_s(climb)
     if climb.result is None or not runs_s:
         return False
@@ -114,37 +114,37 @@ def is_within_noise(climb: ClimbSummary) -> bool:
 
 
 def noise_words(climb: ClimbSummary) -> str:
-    """Say what each look at the job as written found, where they are far apart; empty elsewhere."""
+    """Return the timings of the original job if they are far apart; else an empty string."""
     runs_s = _runs_s(climb)
-    said = f"; as written {' and '.join(rough_time(seconds) for seconds in runs_s)}"
+    said = f"; the original job took {' and '.join(rough_time(seconds) for seconds in runs_s)}"
     if is_within_noise(climb):
         return f"{said}: the noise is larger than the effect"
     if runs_s and max(runs_s) > FAR_APART * min(runs_s):
-        return f"{said}: something else used the machine, and the shorter counts"
+        return f"{said}: other processes used the machine, so the shorter time is used"
     return said if runs_s and max(runs_s) > _WORTH_SAYING * min(runs_s) else ""
 
 
 def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
-    """Return the looks at the job as written; empty where there were not two."""
+    """Return the timings of the original job; empty if there are fewer than two."""
     runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
     return runs_s if len(runs_s) >= _MIN_RUNS else ()
 
 
 def unchanged_words(climb: ClimbSummary) -> str:
-    """Say that nothing was kept: `nothing paid: the job as written`."""
-    what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid"
-    why = "nothing was kept before the budget ended" if climb.untried else what
-    return f"{why}: the job as written"
+    """Return that nothing was kept: `nothing paid off: the original job`."""
+    what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid off"
+    why = "nothing was kept before the budget ran out" if climb.untried else what
+    return f"{why}: the original job"
 
 
 def examples_words(climb: ClimbSummary) -> str:
-    """Say what the test split holds: `661 pictures`, `1 example`."""
+    """Return the size of the test split: `661 pictures`, `1 example`."""
     what = "picture" if climb.are_pictures else "example"
     return f"{climb.num_test:,} {what}{'' if climb.num_test == 1 else 's'}"
 
 
 def losses_words(climb: ClimbSummary) -> str:
-    """Say the test loss at both ends: `1.342 → 1.218`; empty where one is not known."""
+    """Return the test loss before and after: `1.342 → 1.218`; empty if one is not known."""
     before = climb.baseline.test_loss if climb.baseline is not None else None
     after = climb.result.test_loss if climb.result is not None else None
     if before is None or after is None:

@@ -1,4 +1,4 @@
-"""The training at the end of a climb, with everything that was kept."""
+"""The final training of a climb, with all kept rungs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _SIGNAL_EXIT: Final = 128
 
 @dataclass(frozen=True, kw_only=True)
 class WholeRun:
-    """What the job as written took, measured as the result of a climb is.
+    """Time of the original job, measured in the same way as the result of a climb.
 
     Attributes:
-        total_s: by the training's own clock, with the one-time work that lies outside it.
-        epochs: until it stopped, an open one as a part of one.
+        total_s: by the training's own clock, plus one-time work outside of it.
+        epochs: until it stopped, including a fraction of an unfinished one.
     """
 
     total_s: float
@@ -50,12 +50,12 @@ class WholeRun:
 
 
 def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
-    """Train the job as written to its end, in a private folder; nothing is shown, test not read.
+    """Run the original job in full in a private folder, without output and without the test split.
 
-    None where it diverges, or the disk has no room for it.
+    None if it diverges, or does not fit on the disk.
 
     Args:
-        profile: of the job as written.
+        profile: of the original job.
     """
     folder = lab.cache / "whole"
     run = replace(lab.job.run, dir=folder, mirror=None, mlflow_uri=None)
@@ -69,7 +69,7 @@ def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
         found_s = seconds_of_used(cache, ready, since=began)
     except (DivergedError, ResourceError):
         return None
-    except InterruptedRun as error:  # there is nothing to go on with here: the climb ends
+    except InterruptedRun as error:  # there is nothing to resume here: the climb ends
         signal.raise_signal(signal.Signals(error.exit_code - _SIGNAL_EXIT))
         raise
     finally:
@@ -82,7 +82,7 @@ def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
 
 
 def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
-    """Return the epochs of a finished training, an open one as a part of one.
+    """Return the epochs of a finished training, including a fraction of an unfinished one.
 
     Args:
         summary: of its run folder.
@@ -91,10 +91,10 @@ def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
 
 
 def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, float]:
-    """Return the one-time work that a training counts as set-up, as the ladder measured it.
+    """Return the one-time work outside of a training's own clock, as the ladder measured it.
 
-    The decoded copy that the lab made, and code compiled cold: where features are cached, the trunk
-    is compiled in the phase that computes them.
+    The decoded copy that the lab made, and cold compilation. (With cached features, the trunk is
+    compiled while they are computed, which the clock includes.)
 
     Args:
         profile: of the recipe.
@@ -106,16 +106,17 @@ def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, flo
 
 
 def keys_in(cache: Path) -> frozenset[str]:
-    """Name the features that lie ready in a folder."""
+    """Return the keys of the features that are cached in a folder."""
     return frozenset(path.parent.name for path in cache.glob("*/manifest.json"))
 
 
 def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
-    """Add up what features took of which a training used those that lay ready; not those of test.
+    """Return the seconds that computing the cached features of a training took, without test.
 
     Args:
-        keys: that lay ready; a training that replaces another may have removed some.
-        since: when the training began, in seconds of the epoch; a use moves the folder's mtime.
+        keys: features that were cached before; a training may have removed some.
+        since: start of the training, in seconds since the Unix epoch; a use updates the folder's
+            mtime.
     """
     left = [cache / key for key in keys & keys_in(cache)]
     used = [path for path in left if path.stat().st_mtime >= since]
@@ -124,14 +125,14 @@ def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float
 
 
 class _Silent(Display):
-    """Shows nothing, not even warnings: the training at the end has the same."""
+    """Shows nothing, not even warnings: the final training shows the same ones."""
 
     def warning(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore the warning."""
 
 
 def _without_test(lab: Lab) -> Task:
-    """Return the task without a test split, which is read once, at the end."""
+    """Return the task without its test split, which is evaluated only once, at the end."""
     task = copy.copy(lab.task)
     task.__dict__["data"] = lambda split: None if split is Split.TEST else lab.task.data(split)
     return task
@@ -147,16 +148,17 @@ def train_kept(
     ledger: Ledger,
     again: str,
 ) -> float:
-    """Train with what was kept; a training of it that is finished is not done again.
+    """Train with the kept rungs; a finished training is not repeated.
 
     Args:
-        job: with the recipe that was kept.
-        is_new: replace whatever training the folder holds.
-        ledger: tells what an interrupted or finished training of this recipe began with.
+        job: with the recipe of all kept rungs.
+        is_new: replace any training that the folder holds.
+        ledger: holds the state at the start of an interrupted or finished training.
         again: what to type after a signal.
 
     Returns:
-        Seconds that features took which the training found ready; they count as its own.
+        Seconds that computing the features took that were already cached; they count as part of
+        the training.
     """
     path = job.run.dir
     if _holds_other_training(path, job, is_new=is_new):
@@ -166,7 +168,7 @@ def train_kept(
             folder.overwrite(keeps_ledger=True)
     task = task_for(task, job.recipe)
     cache, before, key = features_folder(job, task), summary_in(path), recipe_key(job.recipe)
-    has_clock = any((path / CHECKPOINTS).glob("step-*"))  # of the attempt before
+    has_clock = any((path / CHECKPOINTS).glob("step-*"))  # of an earlier attempt
     began = ledger.find_training(key) if has_clock else None
     if began is None:
         began = KeptTraining(ready=tuple(sorted(keys_in(cache))), since=time.time())
@@ -177,19 +179,19 @@ def train_kept(
         error.fix = again
         raise
     if summary == before and began.found_s is not None:
-        return began.found_s  # it was finished before, and used no features now
+        return began.found_s  # it was finished before, and used no features this time
     found_s = seconds_of_used(cache, frozenset(began.ready), since=began.since)
     ledger.training(replace(began, found_s=found_s), recipe=key)
     return found_s
 
 
 def task_for(task: Task, recipe: Recipe) -> Task:
-    """Return the task that reads its store as a recipe says; a user's own knows no recipe."""
+    """Return the task that reads its store according to a recipe; a user's task is unchanged."""
     return task.as_read_by(recipe) if isinstance(task, ImageClassification) else task
 
 
 def summary_in(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a folder's training; None where there is none.
+    """Read the summary of a folder's training; None if there is no summary.
 
     Raises:
         DataError: if it is damaged.
@@ -201,6 +203,6 @@ def summary_in(folder: Path) -> dict[str, Any] | None:
 
 
 def _holds_other_training(folder: Path, job: JobConfig, *, is_new: bool) -> bool:
-    """Return True if the folder holds a training of another recipe, or of the climb before."""
+    """Return True if the folder holds a training of another recipe, or any training if is_new."""
     config = folder / CONFIG
     return config.exists() and (is_new or load_job(config).recipe != job.recipe)

@@ -1,4 +1,4 @@
-"""Both ends of a climb: what the job took as written, and what it takes now."""
+"""Result of a climb: time and accuracy of the original job and of the final training."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from stepladder.training.output.results import Judged, read_predictions
 from stepladder.training.output.wording import rough_time
 
 CLIMB_FILE: Final = "climb.json"
-_BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the job as written
+_BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the original job
 _LOOK: Final = 0.5  # of that before the climb, and as much after it
 _BASELINE_EPOCHS: Final = 3.0
 _WHOLE_S: Final = 20.0
-"""Seconds up to which the job as written is run whole, so that both ends are measured alike."""
+"""Seconds up to which the original job is run in full, so that both are measured alike."""
 _WHOLE_FRAC: Final = 0.25
-"""Of what is left of the budget; what is short but takes more waits for the end of the climb."""
+"""Of the time left in the budget; a short job that takes more is run at the end of the climb."""
 _MIN_COMPARED: Final = 2
 
 
 def measure_baseline(climbing: Climb) -> Baseline:
-    """Time the job as written: a short one whole, of a long one up to three epochs.
+    """Time the original job: a short one in full, a long one for up to three epochs.
 
-    What is extrapolated has the one-time work and checkpoints that the profile knows of.
+    An extrapolated time includes the one-time work and the checkpoints of the profile.
 
     Raises:
-        UsageError: if training would end by its clock: what is faster would learn more instead.
+        UsageError: if training would end by its time limit, as a faster job would train longer.
     """
     lab, profile, recipe = climbing.lab, climbing.profile, climbing.recipe
     epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
@@ -69,15 +69,15 @@ def measure_baseline(climbing: Climb) -> Baseline:
         is_extrapolated=True,
     )
     if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
-        with suppress(TrialFailed), faults_told("run whole:"):
+        with suppress(TrialFailed), faults_told("full run failed:"):
             baseline = _whole(lab, profile, baseline)
     return _extrapolated(lab, profile, baseline) if baseline.is_extrapolated else baseline
 
 
 def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
-    """Time a part of the job as written, and extrapolate it to the baseline's length.
+    """Time a part of the original job, and extrapolate it to the baseline's length.
 
-    The total is that of this look and those before; see `of_looks`.
+    The total combines this timing with earlier ones; see `of_looks`.
     """
     recipe, epochs = lab.job.recipe, baseline.epochs or 0.0
     share = epochs / profile.time.epochs if profile.time.epochs else 1.0
@@ -100,30 +100,29 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
 
 
 def of_looks(runs_s: Sequence[float]) -> float:
-    """Return the time that looks at one job agree on, in seconds: their mean.
+    """Return one time from several timings of a job, in seconds: their mean.
 
-    Others on the machine only make it slower: where one look took more than twice as long as
-    another, the shorter counts, so that no climb gains what they took.
+    Other processes only make a job slower: if one timing is more than twice as long as another, the
+    shortest is used, so that their load does not count as a gain of the climb.
     """
     return min(runs_s) if max(runs_s) > FAR_APART * min(runs_s) else fmean(runs_s)
 
 
 def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
-    """Refuse a job that its own clock would end.
+    """Raise an error if the job would end by its time limit.
 
     Raises:
-        UsageError: what is faster would learn more instead.
+        UsageError: a faster job would train longer instead.
     """
     limit_s = recipe.schedule.max_time_s
     if limit_s is None or forecast.total_s <= limit_s:
         return
     raise UsageError(
-        f"the job as written would be ended by its clock: {forecast.epochs:,.0f} epochs take "
+        f"the original job would hit its time limit: {forecast.epochs:,.0f} epochs take "
         f"{rough_time(forecast.total_s)}, and schedule.max_time_s is {rough_time(limit_s)}",
         where="schedule.max_time_s",
-        why="A faster job would train for longer then, not end earlier.",
-        fix="Climb with the epochs that it needs: --schedule.max-time-s none "
-        "--schedule.max-epochs NUMBER",
+        why="A faster job would then train for longer, not finish earlier.",
+        fix="Limit the epochs instead: --schedule.max-time-s none --schedule.max-epochs NUMBER",
     )
 
 
@@ -144,7 +143,7 @@ def _baseline_block(lab: Lab, profile: Profile) -> BlockTimes:
 
 
 def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
-    """Measure the baseline whole where its total is small; as it is where that cannot be done."""
+    """Measure a short baseline in full; return it unchanged if it is long or cannot be run."""
     if baseline.total_s > max(_WHOLE_S, _BASELINE_FRAC * lab.budget_s):
         return baseline
     whole = run_whole(lab, profile)
@@ -162,17 +161,17 @@ def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
 
 
 def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
-    """Measure what is short beside the result; a fault of the job as written does not cost that."""
+    """Measure the baseline again next to the result; an error in it does not lose the result."""
     lab, profile = climbing.lab, climbing.profiles[0]
     try:
-        with faults_told("as written:"):
+        with faults_told("the original job failed:"):
             has_time = allows_after(lab, baseline.total_s)
             is_due = baseline.is_extrapolated and has_time
             whole = _whole(lab, profile, baseline) if is_due else baseline
             if whole != baseline or climbing.recipe == lab.job.recipe:
                 return whole
             if baseline.is_extrapolated:
-                is_dear = lab.job.recipe.device.compile  # compiled once more, for one look
+                is_dear = lab.job.recipe.device.compile  # one timing would have to compile again
                 return baseline if is_dear else _extrapolated(lab, profile, baseline)
             return _once_more(lab, profile, baseline) if has_time else baseline
     except TrialFailed:
@@ -181,7 +180,7 @@ def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
 
 
 def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
-    """Run what is short once more, beside the result: the machine may be another by now."""
+    """Run a short original job again, next to the result: the machine's load may have changed."""
     whole = run_whole(lab, profile)
     if whole is None:
         return baseline
@@ -190,9 +189,9 @@ def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
 
 
 def with_accuracy(climbing: Climb, baseline: Baseline) -> Baseline:
-    """Add what the job as written gets right on the validation split, where that costs little.
+    """Add the validation accuracy of the original job, if that costs little.
 
-    Trained once to its end with its own seed, if that is forecast to take no more than what timing
+    It is trained once in full with its own seed, if that is predicted to take no longer than timing
     the job may take.
     """
     lab, recipe = climbing.lab, climbing.recipe
@@ -213,12 +212,13 @@ def result_of(
     climb_s: float,
     found_features_s: float,
 ) -> ClimbSummary:
-    """Compare both ends; the test pictures are read now, once for each.
+    """Compare the original job with the final training; each is evaluated on test once.
 
     Args:
-        folder: holds the finished training of what was kept.
+        folder: holds the finished training with all kept rungs.
         climb_s: seconds from the first measurement to the last verdict.
-        found_features_s: what features took that the training found ready; they count as its own.
+        found_features_s: seconds that computing the features took that were already cached; they
+            count as part of the training.
     """
     summary = read_json(folder / SUMMARY_FILE)
     is_as_written = climbing.recipe == lab.job.recipe
@@ -276,33 +276,33 @@ def result_of(
 
 
 def _untried(climbing: Climb) -> tuple[str, ...]:
-    """Name the rungs that were not tried, or not once more, for want of time."""
+    """Return the rungs that were not tried, or not tried again, for lack of time."""
     if climbing.why_no_advice is not None:
-        return ()  # it is that
+        return ()  # that is the reason, not time
     never = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
     return tuple(dict.fromkeys([*never, *climbing.left]))
 
 
 def _judged_as_written(lab: Lab) -> tuple[Outcome | None, str | None]:
-    """Judge the job as written on test, or say why not; a fault of it does not cost the result."""
+    """Evaluate the original job on test, or return why not; an error does not lose the result."""
     if lab.sources.test is None:
         return None, None
     try:
-        with faults_told("as written:"):
+        with faults_told("the original job failed:"):
             found = lab.judge(lab.job.recipe, Split.TEST)
             if found is None and not allows_after(lab):
-                return None, "not compared: the training took what was left of the budget"
+                return None, "not compared: the final training used up the budget"
             return found, lab.why_not_judged() if found is None else None
     except TrialFailed as failure:
         return None, f"not compared: {failure.what}"
 
 
 def _with_validation(lab: Lab, baseline: Baseline, found: Outcome | None) -> Baseline:
-    """Add the validation accuracy of the job as written once it is trained anyway."""
+    """Add the validation accuracy of the original job if it was trained anyway."""
     is_trained = found is not None and found.why_not is None
     if baseline.val_accuracy is not None or not is_trained or lab.sources.val is None:
         return baseline
-    with suppress(TrialFailed), faults_told("as written:"):
+    with suppress(TrialFailed), faults_told("the original job failed:"):
         return replace(baseline, val_accuracy=_mean_hit(lab.judge(lab.job.recipe, Split.VAL)))
     return baseline
 
@@ -310,9 +310,9 @@ def _with_validation(lab: Lab, baseline: Baseline, found: Outcome | None) -> Bas
 def _of_known_length(
     baseline: Baseline, profile: Profile, before: Outcome | None, epochs_after: float
 ) -> Baseline:
-    """Return a baseline whose end was assumed the epochs that are known by now.
+    """Replace the assumed epochs of a baseline by those that are known at the end.
 
-    Those of its own training; without one as many as the result took, which stops by the same rule.
+    Those of its own training; without one those of the result, which stops by the same rule.
     """
     is_known = before is not None and before.why_not is None
     epochs = before.epochs if before is not None and is_known else epochs_after
@@ -334,9 +334,9 @@ def _of_known_length(
 
 
 def _outside_clock_s(climbing: Climb) -> dict[str, float]:
-    """Return the one-time work of the result that its training counts as set-up.
+    """Return the one-time work of the result outside of its training's own clock.
 
-    Of a decoded copy that an earlier climb tried, what that trial found.
+    For a decoded copy that an earlier climb tried, the time from that trial.
     """
     recipe = climbing.recipe
     found = outside_clock_s(climbing.lab, climbing.profile, recipe)
@@ -348,9 +348,9 @@ def _outside_clock_s(climbing: Climb) -> dict[str, float]:
 
 
 def _next_step(climbing: Climb) -> NextStep | None:
-    """Return the best of what can be predicted but not tried here, for the job as it is at the end.
+    """Return the best step that can be predicted but not tried here, for the final recipe.
 
-    Where there is nothing of the kind, a GPU for a machine that has none, at most.
+    Without one, a GPU for a machine that has none, as an upper bound.
     """
     if climbing.why_no_advice is not None:
         return None
@@ -369,7 +369,7 @@ def _next_step(climbing: Climb) -> NextStep | None:
 def _changes(
     before: Outcome | None, after: Judged | None
 ) -> tuple[Interval | None, Interval | None]:
-    """Compare accuracy and loss example by example; None where they cannot be compared."""
+    """Compare accuracy and loss, paired by example; None if they cannot be compared."""
     if before is None or after is None or before.why_not is not None:
         return None, None
     losses = np.array(before.losses)

@@ -1,4 +1,4 @@
-"""The ladder in words: numbers as a person reads them, and the table that a terminal shows."""
+"""Text of a climb: formatted numbers, and the table for the terminal."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def header(width: int = WIDTH) -> str:
 
 
 def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the first row from `baseline` of climb.json: the job as written, and its time.
+    """Return the first row, the original job and its time, from `baseline` of climb.json.
 
     Raises:
-        DataError: if the numbers are none.
+        DataError: if a value is not a number.
     """
     found = from_json(Baseline, baseline)
     accuracy = found.val_accuracy
     shown = f"val {percent(accuracy)}" if accuracy is not None else ""
-    cells = ("0 as written", _DASH, rough_time(found.total_s), shown, baseline_words(found))
+    cells = ("0 original", _DASH, rough_time(found.total_s), shown, baseline_words(found))
     return _line(cells, width)
 
 
 def row(trial: Trial, width: int = WIDTH) -> str:
-    """Return a rung's row; what does not fit into its column goes on below, whole words each."""
+    """Return a rung's row; text that does not fit into its column is wrapped between words."""
     cells = (
         f"{trial.level} {trial.rung}",
         predicted_words(trial.prediction),
@@ -57,20 +57,21 @@ def row(trial: Trial, width: int = WIDTH) -> str:
 
 
 def together_row(change: JointChange, width: int = WIDTH) -> str:
-    """Return the row of all kept rungs together, against the job as written."""
+    """Return the row that compares all kept rungs together with the original job."""
     accuracy = ""
     if change.accuracy is not None:
         accuracy = points_interval(change.accuracy)
     elif change.loss is not None:
         accuracy = f"loss {loss_interval(change.loss)}"
-    return _line(("all that was kept", "", "", accuracy, together_words(change)), width)
+    return _line(("all kept rungs", "", "", accuracy, together_words(change)), width)
 
 
 def together_words(change: JointChange) -> str:
-    """Say what was undone, or that nothing had to be."""
-    parts = ["against the job as written"]
+    """Return the result of the comparison with the original job, and what was undone."""
+    parts = ["compared with the original job"]
     if change.why_not is not None:
-        parts = [f"not tested against the job as written: {change.why_not}"]
+        why_not = change.why_not.removeprefix("not compared: ")
+        parts = [f"not compared with the original job: {why_not}"]
     if change.undone:
         parts.append(f"undone: {', '.join(change.undone)}")
     if change.unsure is not None:
@@ -79,7 +80,7 @@ def together_words(change: JointChange) -> str:
 
 
 def row_json(trial: Trial) -> dict[str, Any]:
-    """Return a rung's row as plain JSON, numbers instead of words."""
+    """Return a rung's row as plain JSON, with numbers instead of text."""
     prediction, verdict = trial.prediction, trial.verdict
     found: dict[str, Any] = to_json(
         {
@@ -103,37 +104,37 @@ def row_json(trial: Trial) -> dict[str, Any]:
 
 
 def gain(value: float, decimals: int | None = None) -> str:
-    """Say a ratio of times: `0.62×`, `1.04×`, `5.2×`, `240×`."""
+    """Format a ratio of times: `0.62×`, `1.04×`, `5.2×`, `240×`."""
     if not math.isfinite(value):
         return "unknown"
     return f"{value:,.{_gain_decimals(value) if decimals is None else decimals}f}×"
 
 
 def gain_interval(speed: Interval) -> str:
-    """Say a measured ratio with its bounds: `5.2× [4.8, 5.5]`, `1.22× [1.20, 1.24]`."""
+    """Format a measured ratio with its bounds: `5.2× [4.8, 5.5]`, `1.22× [1.20, 1.24]`."""
     values = (speed.estimate, speed.low, speed.high)
     decimals = max(_gain_decimals(value) for value in values[:2])
     while decimals < _MOST_DECIMALS and len({round(value, decimals) for value in values}) < 3:
-        decimals += 1  # bounds that look like the estimate would say that there is no noise
+        decimals += 1  # bounds equal to the estimate would suggest that there is no noise
     low, high = (_bound(value, decimals) for value in (speed.low, speed.high))
     return f"{gain(speed.estimate, decimals)} [{low}, {high}]"
 
 
 def points(change: float, decimals: int = 1) -> str:
-    """Say a change of a share in percentage points, with its sign: `+0.4`, `−0.1`, `0.0`."""
+    """Format a change in percentage points, with its sign: `+0.4`, `−0.1`, `0.0`."""
     return signed(100 * change, decimals)
 
 
 def points_interval(change: Interval) -> str:
-    """Say a change of a share with its bounds: `−0.1 [−0.6, +0.4]`."""
+    """Format a change in percentage points with its bounds: `−0.1 [−0.6, +0.4]`."""
     return f"{points(change.estimate)} [{points(change.low)}, {points(change.high)}]"
 
 
 def loss_interval(change: Interval, loss: float | None = None) -> str:
-    """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`.
+    """Format a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`.
 
-    To three decimals, or to four digits of the loss where that takes more; where it is not given,
-    to two digits of the largest of the three.
+    With three decimals, or more for four digits of a small loss. Without a loss, with two digits of
+    the largest of the three values.
     """
     values = (change.estimate, change.low, change.high)
     decimals = loss_decimals(loss)
@@ -145,14 +146,14 @@ def loss_interval(change: Interval, loss: float | None = None) -> str:
 
 
 def loss_decimals(loss: float | None, num_digits: int = 4) -> int:
-    """Return the decimals that show so many digits of a loss, at least three."""
+    """Return the decimals that show `num_digits` digits of a loss, at least three."""
     if loss is None or loss == 0 or not math.isfinite(loss):
         return 3
     return min(12, max(3, num_digits - 1 - math.floor(math.log10(abs(loss)))))
 
 
 def plus_minus(change: Interval) -> str:
-    """Say a change with its noise, `+0.3 ± 0.9`; with both bounds where they are not as far."""
+    """Format a change with its noise, `+0.3 ± 0.9`, or with both bounds if they are asymmetric."""
     above, below = change.high - change.estimate, change.estimate - change.low
     if abs(above - below) > 0.0005 or not above >= 0:
         return points_interval(change)
@@ -160,7 +161,7 @@ def plus_minus(change: Interval) -> str:
 
 
 def signed(value: float, decimals: int) -> str:
-    """Say a number with its sign; what rounds to zero has none."""
+    """Format a number with its sign; a value that rounds to zero has none."""
     if math.isnan(value):
         return "unknown"
     if math.isinf(value):
@@ -171,7 +172,7 @@ def signed(value: float, decimals: int) -> str:
 
 
 def predicted_words(prediction: Prediction | None) -> str:
-    """Say what was predicted: the gain, and the accuracy or memory that it is for, a line each."""
+    """Return the predicted gain, then the predicted accuracy or memory, one per line."""
     if prediction is None:
         return _DASH
     words = [gain(prediction.gain)]
@@ -183,14 +184,14 @@ def predicted_words(prediction: Prediction | None) -> str:
 
 
 def measured_words(verdict: Verdict) -> str:
-    """Say the measured gain with its bounds."""
+    """Return the measured gain with its bounds."""
     if verdict.speed is not None:
         return gain_interval(verdict.speed)
     return _DASH if verdict.decision is Decision.NOT_HERE else ""
 
 
 def accuracy_words(verdict: Verdict) -> str:
-    """Say how far the result changed: in accuracy, else to which digit it is the same."""
+    """Return the change of the accuracy or the loss, or how exactly the results agree."""
     if verdict.accuracy is not None:
         return points_interval(verdict.accuracy)
     if verdict.exactness:
@@ -199,33 +200,33 @@ def accuracy_words(verdict: Verdict) -> str:
 
 
 def others_words(cores_missing: float) -> str:
-    """Say that other processes took cores while a trial was timed."""
+    """Return a warning that other processes used cores while a trial was timed."""
     return (
-        f"other processes took {cores_missing:.1f} of this machine's cores meanwhile: times may be "
-        "far off. On a quiet machine, --fresh tries everything anew."
+        f"other processes used {cores_missing:.1f} of this machine's cores, so times may be far "
+        "off. Use --fresh on an idle machine to try everything again."
     )
 
 
 def decision_words(decision: Decision) -> str:
-    """Say a decision: `kept`, `not here`."""
+    """Return a decision as text: `kept`, `not here`."""
     return _DECISIONS.get(decision, decision.value)
 
 
 def verdict_words(trial: Trial) -> str:
-    """Say a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
+    """Return a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
     word, reason = decision_words(trial.verdict.decision), reason_words(trial)
     return f"{word}: {reason}" if reason else word
 
 
 def reason_words(trial: Trial) -> str:
-    """Say why a verdict is what it is: `11 epochs (by replay, 5 seeds)`; empty where none is."""
+    """Return the reason of a verdict: `11 epochs (by replay, 5 seeds)`; empty if it has none."""
     reason, word = trial.verdict.reason.strip(), decision_words(trial.verdict.decision)
     if reason.lower() == word or reason.lower().startswith(f"{word}:"):
         reason = reason[len(word) + 1 :].strip()
     epochs = epochs_words(trial) if "epoch" not in reason else ""
     others = ""
     if trial.cores_missing > MAX_CORES_MISSING:
-        others = f"other processes took {trial.cores_missing:.1f} cores meanwhile"
+        others = f"other processes used {trial.cores_missing:.1f} cores"
     changed = changed_words(trial.change) if trial.verdict.decision is Decision.KEPT else ""
     return "; ".join(part for part in (changed, epochs, reason, others) if part)
 
@@ -234,30 +235,30 @@ _CHOSEN: Final = {
     "batch.global_batch_size": "batch {}",
     "batch.lr": "learning rate {:.2g}",
     "stopping.patience": "patience {}",
-    "stopping.validate_every_epochs": "a validation every {} epochs",
+    "stopping.validate_every_epochs": "validation every {} epochs",
     "loader.threads": "{} threads",
     "model.name": "{}",
-    "train": "weights that learn: {}",
-    "head.hidden": "a layer of {}",
+    "train": "trained weights: {}",
+    "head.hidden": "hidden layer of {}",
     "head.dropout": "dropout {:g}",
     "optimizer.weight_decay": "weight decay {:g}",
     "loss.label_smoothing": "label smoothing {:g}",
-    "augment.crop": "crops from {:g} of the area",
-    "augment.randaugment_ops": "{} operations of RandAugment",
-    "stopping.monitor": "by {}",
+    "augment.crop": "crops of at least {:g} of the area",
+    "augment.randaugment_ops": "RandAugment with {} operations",
+    "stopping.monitor": "monitor {}",
 }
 
 
 def changed_words(change: Mapping[str, Any]) -> str:
-    """Say which numbers a rung chose: `batch 8, learning rate 0.008`; empty where it had none."""
+    """Return the values that a rung chose: `batch 8, learning rate 0.008`; empty if none."""
     values = {key: after for key, (_, after) in change.items() if after is not None}
     chosen = [words.format(values[key]) for key, words in _CHOSEN.items() if key in values]
-    chosen += ["the best weights"] if values.get("stopping.restore_best") else []
+    chosen += ["best weights"] if values.get("stopping.restore_best") else []
     return ", ".join(chosen)
 
 
 def epochs_words(trial: Trial) -> str:
-    """Say how many epochs a rung takes and how that was found; empty where it was not asked."""
+    """Return the number of epochs and how it was found; empty if it was not measured."""
     epochs = trial.verdict.num_epochs
     if epochs is None or not math.isfinite(epochs):
         return ""
@@ -270,19 +271,19 @@ def epochs_words(trial: Trial) -> str:
 
 
 def _trainings_words(verdict: Verdict, num_seeds: int) -> list[str]:
-    """Say how many trainings the accuracy rests on, where the epochs rest on another number."""
+    """Return the number of trainings behind the accuracy, if it differs from the epochs' seeds."""
     if verdict.num_trainings in {0, num_seeds}:
         return []
     what = "accuracy" if verdict.accuracy is not None else "loss"
     plural = "" if verdict.num_trainings == 1 else "s"
-    return [f"{what} of {verdict.num_trainings} training{plural}"]
+    return [f"{what} over {verdict.num_trainings} training{plural}"]
 
 
 _EPOCHS_ARE: Final = {Provenance.REPLAYED: " (by replay)", Provenance.ASSUMED: " (assumed)"}
 
 
 def baseline_words(baseline: Baseline) -> str:
-    """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 so far)`."""
+    """Describe the baseline: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 measured)`."""
     parts = []
     if baseline.epochs is not None:
         how = _EPOCHS_ARE.get(baseline.epochs_are, "") if baseline.epochs_are else ""
@@ -293,12 +294,12 @@ def baseline_words(baseline: Baseline) -> str:
     if not baseline.is_extrapolated:
         return said
     measured = baseline.measured_epochs
-    source = f" from {_count(measured)} so far" if measured is not None else ""
+    source = f" from {_count(measured)} measured" if measured is not None else ""
     return f"{said} (extrapolated{source})"
 
 
 def _gain_decimals(value: float) -> int:
-    """Return the decimals that tell a gain from 1 and from its neighbours."""
+    """Return the decimals that distinguish a gain from 1 and from its neighbours."""
     if abs(value) >= 9.95:
         return 0
     return 1 if abs(value) >= 1.195 else 2
@@ -318,7 +319,7 @@ def _epochs(num: float) -> str:
 
 
 def _line(cells: Sequence[str], width: int) -> str:
-    """Lay cells in columns; where the verdict would be squeezed, it gets lines of its own."""
+    """Lay out cells in columns; in a narrow terminal the verdict gets lines of its own."""
     *firsts, verdict = (clean(cell) for cell in cells)
     room = width - 1 - sum(_COLUMNS)
     columns = [_fold(cell, size - 1) for cell, size in zip(firsts, _COLUMNS, strict=True)]
@@ -343,7 +344,7 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, *, indent: int) -> str:
-    """Break a line between words; what goes on below is indented."""
+    """Wrap a line between words; the following lines are indented."""
     return textwrap.fill(
         text,
         max(width, indent + _MIN_VERDICT),

@@ -1,1 +1,1 @@
-"""How much faster: two recipes timed in interleaved blocks."""
+"""Speed-up of a recipe: two recipes timed in interleaved blocks."""

@@ -1,4 +1,4 @@
-"""Two recipes timed in interleaved blocks, so that whatever drifts meets both alike."""
+"""Time two recipes in interleaved blocks, so that drift affects both equally."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stepladder.stats import choose_num_blocks
 PILOT_PAIRS: Final = 4
 MAX_BLOCKS: Final = 16
 MIN_PAIRS: Final = 2
-"""Pairs that are run even where the budget has ended: fewer have no spread."""
+"""Pairs that are run even without budget left: fewer have no spread."""
 GROSSLY: Final = 5.0
-"""Times as slow after the first pair, from which on no more blocks are spent."""
+"""Slowdown after the first pair from which no more blocks are run."""
 _LONG: Final = 2.0
-"""Times the wanted length from which on a block is not run to learn what the warm-up says."""
+"""Times the wanted block length from which the warm-up decides whether any block is run."""
 _MIN_HALF_WIDTH: Final = 0.015
 
 ToTime = Callable[[BlockTimes], TrainingTime]
@@ -31,10 +31,10 @@ class Side:
     """One of the two recipes.
 
     Attributes:
-        to_time: from what a block took to the time to a trained model.
-        loads_s: looks at what filling memory takes, one for each block in turn, so that their noise
-            is in the totals; empty where nothing is loaded.
-        blocks: so far.
+        to_time: converts the times of a block to the time to a trained model.
+        loads_s: timings of filling memory, used for the blocks in turn, so that the totals include
+            their noise; empty if nothing is loaded.
+        blocks: measured so far.
     """
 
     workload: Workload
@@ -43,15 +43,15 @@ class Side:
     blocks: list[BlockTimes] = field(default_factory=list)
 
     def totals_s(self) -> tuple[float, ...]:
-        """Time to a trained model by block."""
+        """Return the time to a trained model, by block."""
         return tuple(self.to_time(block).total_s for block in self.blocks)
 
     def pilot_s(self) -> float:
-        """Time to a trained model by the warm-up."""
+        """Return the time to a trained model, estimated from the warm-up."""
         return self.to_time(self._with_load(self.workload.pilot)).total_s
 
     def add(self, block: BlockTimes) -> None:
-        """Take one more block."""
+        """Add a block."""
         self.blocks.append(self._with_load(block))
 
     def _with_load(self, block: BlockTimes) -> BlockTimes:
@@ -60,7 +60,7 @@ class Side:
         return replace(block, load_s=self.loads_s[len(self.blocks) % len(self.loads_s)])
 
     def mean_time(self) -> TrainingTime:
-        """Time to a trained model from the means over blocks."""
+        """Return the time to a trained model from the means over blocks."""
         return self.to_time(mean_times(self.blocks))
 
 
@@ -68,15 +68,15 @@ class Race:
     """Blocks of two workloads in turn: before, after, after, before, ...
 
     Args:
-        before, after: the same one where both take the same steps and validations; closed by
-            whoever opened them.
-        block_s: length of a block, at least.
-        watchdog: told what is expected.
-        few_steps_s: what a few first steps of either take, roughly.
-        time_left: gives the seconds until no further pair is begun.
+        before, after: the same one if both take the same steps and validations; the caller closes
+            them.
+        block_s: minimum length of a block.
+        watchdog: gets the expected durations.
+        few_steps_s: rough time of the first few steps of either.
+        time_left: returns the seconds until no further pair is started.
 
     Attributes:
-        is_cut: whether fewer pairs were run than asked for, as the time was over.
+        is_cut: whether fewer pairs were run than requested, as the time ran out.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Race:
         self._pair = 0
 
     def warm_up(self) -> None:
-        """Let both take their first steps; compiled code is timed cold."""
-        again = [self.before] if self.before.is_compiled else []  # lost to the cold start
+        """Run the first steps of both; compiled code is timed cold."""
+        again = [self.before] if self.before.is_compiled else []  # a cold start discarded its code
         both = dict.fromkeys((self.before, self.after))
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
@@ -108,10 +108,10 @@ class Race:
         self.before.plan, self.after.plan = plans
 
     def run(self, before: Side, after: Side, *, num_blocks: int) -> None:
-        """Run pairs of blocks until each side has so many, or the time is over.
+        """Run pairs of blocks until each side has `num_blocks`, or the time runs out.
 
         Raises:
-            TooSlow: if after the first pair one more would be a waste, or by the warm-up even that.
+            TooSlow: if the first pair, or already the warm-up, shows a gross slowdown.
         """
         if not before.blocks and after.workload.planned_s > _LONG * self.block_s:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
@@ -128,7 +128,7 @@ class Race:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
 
     def _is_over(self, before: Side, after: Side) -> bool:
-        """Return True if the time does not suffice for one more pair."""
+        """Return True if there is not enough time for another pair."""
         if len(before.blocks) < MIN_PAIRS:
             return False
         self.is_cut = self._time_left() < sum(side.blocks[-1].wall_s for side in (before, after))
@@ -143,11 +143,11 @@ def _refuse_gross(before_s: float, after_s: float, when: str) -> None:
 def wanted_blocks(
     before_s: tuple[float, ...], after_s: tuple[float, ...], *, at_least: int, confidence: float
 ) -> int:
-    """Choose how many pairs a race takes, from the spread of its first ones.
+    """Choose how many pairs of blocks to run, from the spread of the first ones.
 
-    The bounds have to be half of min_gain near it, a tenth of the gain where that is large, and
-    half of the way to min_gain where the gain is far from it: what stays undecided gets as many
-    again.
+    The half-width of the interval has to be half of min_gain near it, a tenth of a large gain, and
+    half of the distance to min_gain if the gain is far from it. An undecided result gets as many
+    pairs again.
     """
     ratios = [math.log(b / a) for b, a in zip(before_s, after_s, strict=True)]
     gain = abs(sum(ratios) / len(ratios))

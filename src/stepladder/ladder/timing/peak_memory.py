@@ -19,7 +19,7 @@ _WARM_UP_STEPS: Final = 2
 
 
 def peak_frac(lab: Lab, before: Recipe, after: Recipe) -> float:
-    """Return the peak memory after over that before; 0 where the job did not fit before."""
+    """Return the ratio of peak memory after and before; 0 if the job did not fit before."""
     after_bytes = _peak_bytes(lab, after)
     try:
         before_bytes = _peak_bytes(lab, before)
@@ -34,7 +34,7 @@ def peak_frac(lab: Lab, before: Recipe, after: Recipe) -> float:
 
 
 def _peak_bytes(lab: Lab, recipe: Recipe) -> int:
-    """Return the peak of a step, and of the pictures that are held in memory."""
+    """Return the peak memory of a step, plus that of pictures held in memory."""
     material = lab.material(recipe)
     with open_subject(recipe, material.task, material.sources, device=lab.device) as subject:
         batches = subject.reader().endless()

@@ -1,4 +1,4 @@
-"""Time to a trained model before and after: from interleaved blocks, and epochs over seeds."""
+"""Time to a trained model before and after: from interleaved blocks, and epochs by seed."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from stepladder.stats import combined_speedup
 from stepladder.training.features.feature_pass import batch_size_on
 from stepladder.training.setup.build import make_train_reader
 
-_TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
+_TWO_LOOKS: Final = 0.975  # at each of two tests, so that both together hold in 95 %
 _ONE_LOOK: Final = 0.95
 _MIN_SEEDS: Final = 2
 _FEW_STEPS: Final = 6
-_DOUBT: Final = 1.1  # what the times of a profile may be wrong by
-_NEXT_TO_NOTHING: Final = 0.005  # of a gain that such an error changes
+_DOUBT: Final = 1.1  # error factor of the times of a profile
+_NEXT_TO_NOTHING: Final = 0.005  # negligible change of a gain by such an error
 _COMPILE_S: Final = 30.0
-"""Taken for compiling, of which twenty times are granted: a large model takes minutes."""
+"""Assumed for compiling; the watchdog allows twenty times as much, as large models take minutes."""
 COLD_NOISE: Final = 0.15
-"""What one cold compilation may be off by, in 95 %: five of one model took 34 to 42 s."""
+"""Error of one cold compilation, in 95 % of cases: five of one model took 34 to 42 s."""
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
-_LOOKS: Final = 8  # at each side, and one before that meets cold pages
+_LOOKS: Final = 8  # timings of each side, after a first one that reads cold pages
 _LOOK_S: Final = 0.2
 _MIN_ROWS: Final = 32
 
@@ -54,16 +54,16 @@ Looks = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long a recipe's training goes on.
+    """Length of a recipe's training.
 
     Attributes:
         epochs, num_validations: means over seeds.
-        by_seed: (epochs, validations) of each seed that was trained to its end; empty where they
-            are known.
+        by_seed: (epochs, validations) of each seed that was trained in full; empty if they are
+            fixed.
         seeds: these seeds.
-        why_not: why the first of the other seeds has no end; None: all have.
-        why_assumed: why no seed was trained, so that the length is the most it can be; None: it is
-            known, or found by seed.
+        why_not: why the first of the other seeds did not finish; None: all did.
+        why_assumed: why no seed was trained, so that the length is the maximum; None: it is fixed,
+            or measured by seed.
     """
 
     epochs: float
@@ -81,7 +81,7 @@ class Length:
         return replace(time, epochs=epochs, num_validations=num_validations)
 
     def of_seeds(self, seeds: tuple[int, ...]) -> Length:
-        """Keep these seeds, and give the means over them."""
+        """Keep only these seeds, and return the means over them."""
         of_seed = dict(zip(self.seeds, self.by_seed, strict=True))
         kept = tuple(of_seed[seed] for seed in seeds)
         epochs, num_validations = (fmean(numbers) for numbers in zip(*kept, strict=True))
@@ -92,12 +92,12 @@ class Length:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How many times faster, and the samples behind it.
+    """A measured speed-up, and the samples behind it.
 
     Attributes:
         before_s, after_s: time to a trained model by block.
-        cut_short: that the budget ended before all blocks were run, in words; None: it did not.
-        is_too_little: whether fewer were run than a verdict takes.
+        cut_short: that the budget ran out before all blocks were run, as text; None: it did not.
+        is_too_little: whether fewer blocks were run than a verdict needs.
     """
 
     interval: Interval
@@ -110,7 +110,7 @@ class Speed:
 
 
 def length_of(lab: Lab, recipe: Recipe) -> Length:
-    """Find out how many epochs a recipe trains."""
+    """Return the number of epochs that a recipe trains for."""
     epochs, num_validations, _ = lab.expected_epochs(recipe)
     if not recipe.stopping.early or lab.sources.val is None:
         return Length(epochs=epochs, num_validations=num_validations)
@@ -128,9 +128,9 @@ def length_of(lab: Lab, recipe: Recipe) -> Length:
 
 
 def why_no_length(before: Recipe, after: Recipe, lengths: tuple[Length, Length]) -> str | None:
-    """Say why the time of two recipes cannot be compared, or None.
+    """Return why the time of two recipes cannot be compared, or None.
 
-    Where they differ only in their lengths, an assumed one would tell nothing.
+    If they differ only in their lengths, an assumed length makes the comparison meaningless.
     """
     if execution_key(before) != execution_key(after):
         return None
@@ -138,9 +138,9 @@ def why_no_length(before: Recipe, after: Recipe, lengths: tuple[Length, Length])
 
 
 def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
-    """Keep of two lengths the seeds that were trained to their ends both before and after.
+    """Keep the seeds that finished training both before and after the change.
 
-    A known length, and what it is compared with, stay as they are.
+    If either length is fixed, both are returned unchanged.
 
     Raises:
         TrialFailed: if fewer than two seeds are left.
@@ -151,15 +151,15 @@ def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
     num_seeds = max(len(before.seeds), len(after.seeds))
     if len(both) < min(_MIN_SEEDS, num_seeds):
         why_not = after.why_not or before.why_not
-        words = f"{len(both)} of {num_seeds} seeds ended both before and after"
+        words = f"{len(both)} of {num_seeds} seeds finished both before and after the change"
         raise TrialFailed(f"{why_not}: {words}" if why_not else words)
     return before.of_seeds(both), after.of_seeds(both)
 
 
 def few_steps_s(profile: Profile, before: Recipe, recipe: Recipe) -> float:
-    """Return roughly what a few first steps and trunk batches of a recipe take, in seconds.
+    """Return the rough time of the first few steps and trunk batches of a recipe, in seconds.
 
-    Good enough to tell what hangs.
+    Good enough to detect what hangs.
 
     Args:
         profile: of the recipe `before`.
@@ -179,11 +179,10 @@ def measure_speed(
     folder: Path,
     watchdog: Watchdog,
 ) -> Speed:
-    """Measure how many times faster the recipe after is than the one before.
+    """Measure the speed-up of the recipe after over the one before.
 
-    Where only the length of the training differs, or how often it is validated, both totals are of
-    the same blocks. No block is run where they would tell next to nothing: the ratio of two lengths
-    of the same steps hardly depends on what a step takes.
+    If only the length of the training or the frequency of validations differs, both totals use the
+    same blocks. No block is run if the ratio of two lengths hardly depends on the time of a step.
     """
     is_alike = execution_key(before[0]) == execution_key(after[0])
     if is_alike and _rhythm(before[0]) == _rhythm(after[0]):
@@ -231,7 +230,7 @@ def measure_speed(
         after=sides[1].mean_time(),
         before_s=sides[0].totals_s(),
         after_s=sides[1].totals_s(),
-        cut_short=f"the budget ended after {num_pairs} pairs" if race.is_cut else None,
+        cut_short=f"the budget ran out after {num_pairs} timed pairs" if race.is_cut else None,
         is_too_little=num_pairs < lab.job.ladder.num_blocks,
     )
 
@@ -239,16 +238,16 @@ def measure_speed(
 def bound_gain(
     lab: Lab, race: Race, sides: tuple[Side, Side], lengths: tuple[Length, Length]
 ) -> Interval:
-    """Run as many blocks as the first ones call for, and once more as many if undecided.
+    """Run as many blocks as the first ones call for, and as many again if undecided.
 
-    Fewer where the budget ends.
+    Fewer if the budget runs out.
 
     Args:
-        sides: before and after, as the race has them.
+        sides: before and after, in the order of the race.
         lengths: of both.
 
     Returns:
-        How many times faster; with its bounds, right in 95 % of trials however often is looked.
+        The speed-up; its bounds hold in 95 % of trials, whether tested once or twice.
     """
     options: LadderConfig = lab.job.ladder
     race.run(*sides, num_blocks=PILOT_PAIRS)
@@ -280,11 +279,11 @@ def _bound(sides: tuple[Side, Side], lengths: tuple[Length, Length], confidence:
 def widened(
     interval: Interval, times: tuple[TrainingTime, TrainingTime], *, is_one: bool
 ) -> Interval:
-    """Widen bounds by what a compilation may be off: it is timed cold once, and in no block.
+    """Widen bounds by the error of a compilation: it is timed cold once, and not in the blocks.
 
     Args:
         times: before and after.
-        is_one: both have the same compilation, so that an error is one of both.
+        is_one: whether both share the same compilation, and so its error.
     """
     shares = [time.one_time_s.get("compile", 0.0) / time.total_s for time in times]
     share = abs(shares[0] - shares[1]) if is_one else math.hypot(*shares)
@@ -295,9 +294,9 @@ def widened(
 def _by_seed(
     times: tuple[TrainingTime, TrainingTime], lengths: tuple[Length, Length]
 ) -> tuple[list[float], list[float]] | None:
-    """Return both totals of each seed; None where both lengths are known, or the same.
+    """Return both totals of each seed; None if both lengths are fixed, or the same.
 
-    Shapes: lengths are paired (see `pair_lengths`), or one of them is known.
+    Lengths are paired (see `pair_lengths`), or one of them is fixed.
     """
     if lengths[0] == lengths[1]:
         return None
@@ -312,7 +311,7 @@ def _by_seed(
 
 
 def _rhythm(recipe: Recipe) -> tuple[int, int | None]:
-    """Return how often validations come."""
+    """Return how often a recipe validates."""
     return recipe.stopping.validate_every_epochs, recipe.stopping.validate_every_steps
 
 
@@ -328,7 +327,7 @@ def _by_length(profile: Profile, before: Length, after: Length) -> Speed:
 
 
 def _rests_on_times(found: Speed) -> bool:
-    """Return True if a ratio of lengths would be another if a step took another time."""
+    """Return True if the ratio of two lengths depends on the time of a step."""
     gain = found.before.total_s / found.after.total_s
     slower = [
         replace(time, step_s=time.step_s * _DOUBT, validation_s=time.validation_s * _DOUBT).total_s
@@ -344,14 +343,14 @@ def _stretched(profile: Profile, length: Length) -> TrainingTime:
 
 
 def _with_checkpoints(profile: Profile, time: TrainingTime) -> TrainingTime:
-    """Count the checkpoints of a training that takes so long."""
+    """Set the time of checkpoints for the length of the training."""
     checkpoint_s = checkpoints_s(profile.time, loop_s=time.loop_s, save_s=profile.save_s)
     return replace(time, checkpoint_s=checkpoint_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ToTime:
-    """From what a block of a recipe took to the time to a trained model."""
+    """Converts the times of a block to the time to a trained model."""
 
     batch_size: int
     length: Length
@@ -389,10 +388,10 @@ def _to_time(
 def loading_s(
     lab: Lab, profile: Profile, before: Recipe, after: Recipe, *, watchdog: Watchdog
 ) -> tuple[Looks, Looks]:
-    """Return looks at the seconds to fill memory before and after; empty where nothing is loaded.
+    """Return timings of filling memory before and after; empty if nothing is loaded.
 
-    What the profile found where both read alike, or `after` loads nothing. Elsewhere memory is
-    filled in turn with a sample of the examples, as each recipe reads them.
+    That of the profile if both read alike, or if `after` loads nothing. Otherwise memory is filled
+    with a sample of the examples, by each recipe in turn.
     """
     known_s = profile.time.one_time_s.get("load")
     sides = (before, after)
@@ -419,12 +418,12 @@ def _is_loaded(recipe: Recipe) -> bool:
 
 
 def _reading(recipe: Recipe) -> object:
-    """Return what decides how long it takes to load."""
+    """Return the options that decide how long loading takes."""
     return recipe.loader, recipe.data
 
 
 def _example_s(lab: Lab, recipe: Recipe, num_rows: int) -> float:
-    """Fill memory with so many training examples, or all; gives the seconds of one."""
+    """Fill memory with `num_rows` training examples, or all; return the seconds per example."""
     source = lab.material(recipe).sources.train
     data = replace(recipe.data, fraction=min(1.0, num_rows / len(source)), where=Where.MEMORY)
     reader = make_train_reader(replace(recipe, data=data), source)

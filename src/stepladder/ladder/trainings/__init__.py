@@ -1,1 +1,1 @@
-"""Trainings that judge a trial: run to their end without a run folder, each done once."""
+"""Full trainings for trials: without a run folder, each done once."""

@@ -1,4 +1,4 @@
-"""Features as an instrument: where they are valid, a head learns in seconds what the job learns."""
+"""Train heads on cached features: where that is valid, it gives the job's result in seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stepladder.training.setup.build import Sources, make_model, make_trunk_pass
 
 _MAX_HEADS: Final = 64
 _MAX_HEADS_BYTES: Final = 100_000_000
-"""How many heads are kept as they were built: small ones by the hundred."""
+"""Memory for cached initial heads: enough for hundreds of small ones."""
 
 
 @dataclass(kw_only=True)
@@ -38,8 +38,7 @@ class Instrument:
 
     Attributes:
         folder: private, for the features.
-        max_s: seconds that the features of one trunk may take; where they would take more, there
-            are none.
+        max_s: seconds that the features of one trunk may take; slower ones are not computed.
     """
 
     task: Task
@@ -53,7 +52,7 @@ class Instrument:
     _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Return the splits as features; None where the head does not learn the same from them."""
+        """Return the splits as features; None if training on them is not equivalent."""
         wanted = instrument_recipe(recipe)
         key = _trunk_key(wanted)
         if key not in self._features:
@@ -61,17 +60,17 @@ class Instrument:
         return self._features[key]
 
     def num_views(self, recipe: Recipe) -> int:
-        """Return the random views that features hold of a training example; 0: it as it is."""
+        """Return the number of random views per training example in the features; 0: no views."""
         is_there = self.features(recipe) is not None
         return self._views.get(_trunk_key(instrument_recipe(recipe)), 0) if is_there else 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Return the seconds of features that take too long; None: they do not, or are not valid."""
+        """Return the predicted seconds of features if they take too long, else None."""
         self.features(recipe)
         return self._refused_s.get(_trunk_key(instrument_recipe(recipe)))
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
-        """Return the task of the recipe's head, its first weights drawn from a seed."""
+        """Return the task of the recipe's head, initialised from a seed."""
         seeded = replace(recipe, seed=seed)
         key = _without_bf16(model_key(seeded)), seed
         if key not in self._heads:
@@ -88,7 +87,7 @@ class Instrument:
         return self._heads[key]
 
     def _compute(self, recipe: Recipe) -> Sources | None:
-        """Compute the features; None where they are not valid, take too long or find no room."""
+        """Compute the features; None if they are not valid, take too long or do not fit."""
         task = copy.copy(self.task)
         with untouched():
             model = make_model(recipe, task, self.device)
@@ -114,16 +113,16 @@ class Instrument:
                 is_ours = isinstance(error, (ResourceError, UsageError))
                 if not (is_ours or is_out_of_memory(error)):
                     raise
-        # nobody asked for them: the job itself is trained
+        # features are optional: the job itself is trained instead
         free_memory()
         for part in self.folder.glob("*.partial"):
             shutil.rmtree(part, ignore_errors=True)
         return None
 
     def _forecast_s(self, way: TrunkPass, fraction: float) -> float:
-        """Forecast the seconds of all features from a batch, the second after a first.
+        """Predict the seconds of all features from the second of two batches.
 
-        Each example is read once, and each of its views goes through the trunk.
+        Each example is read once, and each of its views passes through the trunk.
 
         Args:
             fraction: share of the training examples that is used.
@@ -145,24 +144,24 @@ class Instrument:
 
 
 def _trunk_key(recipe: Recipe) -> Recipe:
-    """Return what of a recipe of the instrument tells its features from others."""
+    """Return the part of a recipe that identifies its features."""
     return replace(model_key(recipe), seed=0, device=recipe.device)
 
 
 def _without_bf16(recipe: Recipe) -> Recipe:
-    """Return the recipe in fp32 where it casts to bf16 on the way: weights are built alike."""
+    """Return the recipe in fp32 instead of bf16 autocast: the initial weights are the same."""
     if recipe.device.precision is not Precision.BF16:
         return recipe
     return replace(recipe, device=replace(recipe.device, precision=Precision.FP32))
 
 
 MaterialOf = Callable[[Recipe], Material]
-"""Gives task and sources as a recipe reads them."""
+"""Returns task and sources for a recipe."""
 
 
 @dataclass(kw_only=True)
 class Instruments:
-    """Features of frozen trunks and their heads, apart for each form that changes the pixels.
+    """Features of frozen trunks and their heads, separate for each form that changes the pixels.
 
     Attributes:
         folder, max_s: of each Instrument.
@@ -175,31 +174,31 @@ class Instruments:
     _by_form: dict[bool, Instrument] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Return the splits as features; None where the head does not learn the same from them.
+        """Return the splits as features; None if training on them is not equivalent.
 
-        Nor where training examples come in random views alone: nothing could be judged by them.
+        Also None if there are only random views of training examples, which cannot be evaluated.
         """
         found = self._of(recipe).features(recipe)
         has_plain = not self.has_views(recipe) or self.plain(recipe) is not None
         return found if has_plain else None
 
     def plain(self, recipe: Recipe) -> Sources | None:
-        """Return the splits as features without random views; None where the task draws its own."""
+        """Return the splits as features without random views; None if the task draws its own."""
         if not self.has_views(recipe):
             return self._of(recipe).features(recipe)
         plain = replace(recipe, augment=AugmentConfig(), features=FeaturesConfig())
         return self._of(recipe).features(plain)
 
     def has_views(self, recipe: Recipe) -> bool:
-        """Return True if features of training examples are those of random views."""
+        """Return True if the features of training examples are those of random views."""
         return self._of(recipe).num_views(recipe) > 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Return the seconds of features that take too long; None: they do not, or are not valid."""
+        """Return the predicted seconds of features if they take too long, else None."""
         return self._of(recipe).refused_s(recipe)
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
-        """Return the task of the recipe's head, its first weights drawn from a seed."""
+        """Return the task of the recipe's head, initialised from a seed."""
         return self._of(recipe).head(recipe, seed)
 
     def _of(self, recipe: Recipe) -> Instrument:

@@ -1,4 +1,4 @@
-"""The head alone as a task: what replay on features trains."""
+"""A task with only the head of a model, to train on cached features."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from stepladder.task.contract import Metrics, Task
 from stepladder.training.features.feature_task import FeatureTask, cast_for_head
 
 MIN_WEIGHTS_OF_TWO_THREADS: Final = 150_000
-"""Weights in all from which on a step of heads is faster in several threads than in one.
+"""Number of weights from which a step of heads is faster with several threads than with one.
 
-Below, threads cost more than they compute: most where other processes hold the cores.
+Below, the overhead of threads is larger than the gain, most of all on busy cores.
 """
 
 
 class HeadTask(Task):
     """The head of a task's model as the whole model, on features.
 
-    As `FeatureTask`, but without the trunk: a step, a validation and a copy of the weights then
-    cost what the head costs.
+    Like `FeatureTask`, but without the trunk: a step, a validation and a copy of the weights cost
+    only as much as the head.
 
     Args:
         base: a task on examples, its model already built from the recipe's seed.
@@ -40,7 +40,7 @@ class HeadTask(Task):
             raise UsageError(
                 "the model has no head",
                 where=type(base).__name__,
-                fix="Let the task's split(model) give (trunk, head).",
+                fix="Return (trunk, head) from the task's split(model).",
             )
         self.seed = seed
         self._base = base
@@ -53,7 +53,7 @@ class HeadTask(Task):
         return sum(tensor.nbytes for tensor in self._head.state_dict().values())
 
     def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
-        """Copy the head as it was built."""
+        """Return a copy of the initial head."""
         return copy.deepcopy(self._head)
 
     def data(self, split: Split) -> Any:
@@ -62,7 +62,7 @@ class HeadTask(Task):
 
     @property
     def runs_head_alone(self) -> bool:
-        """Features go to the head."""
+        """True: features are the input of the head."""
         return True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
@@ -74,5 +74,5 @@ class HeadTask(Task):
         return self._base.metrics(model, cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
-        """Take this epoch's view, where there are views."""
+        """Choose the view of this epoch, if there are views."""
         return self._views.augment(batch, seed=seed, epoch=epoch)

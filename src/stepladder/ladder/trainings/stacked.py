@@ -1,6 +1,6 @@
-"""Many trainings of a head at once: their weights stacked, one step taken for all of them.
+"""Train many heads at once: their weights are stacked, and each step updates all of them.
 
-A step on a few features costs what calling torch costs, not what it computes: twenty heads in one
+The time of a step on a few features is mostly the overhead of calling torch: twenty heads in one
 step take little longer than one.
 """
 
@@ -40,16 +40,16 @@ from stepladder.training.stopping import ValidationRule, Weights
 
 MAX_STACKED_BYTES: Final = 1_000_000_000
 CANNOT_STACK: Final = (RuntimeError, TypeError, ValueError, AttributeError)
-"""What a task raises whose loss cannot be taken for many heads at once."""
+"""What a task raises if its loss does not support many heads at once."""
 _PRECISIONS: Final = (Precision.FP32, Precision.BF16)
 
 
-_MAX_ROWS_KEPT: Final = 2048  # of an epoch; a longer one takes longer to learn than to shuffle
+_MAX_ROWS_KEPT: Final = 2048  # of an epoch; for a longer one, shuffling takes less than training
 _MAX_EPOCHS_KEPT: Final = 4096  # 64 MB at most
 
 
 Scorer = Callable[[Mapping[str, Tensor], Tensor], Tensor]
-"""From stacked weights by name and (heads, n, ...) inputs to (heads, n, ...) scores."""
+"""Maps stacked weights by name and inputs (heads, n, ...) to scores (heads, n, ...)."""
 
 _CONTIGUOUS: Final = torch.contiguous_format
 _Layer = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -68,13 +68,13 @@ _POINTWISE: Final = (
 
 
 def stacked_scorer(head: nn.Module, names: frozenset[str]) -> Scorer:
-    """Return the forward pass of heads like this one.
+    """Return the forward pass of stacked heads like this one.
 
-    Linear layers and functions of single numbers, one after the other, are called on all heads as
-    they are; any other head by torch's vmap, which costs a small step twice its time.
+    A sequence of linear layers and pointwise functions is called directly on all heads; any other
+    head by torch's vmap, which doubles the time of a small step.
 
     Args:
-        head: in the mode, training or evaluation, that scores are wanted in.
+        head: in the mode, training or evaluation, to compute scores in.
         names: weights that are stacked; the others are this head's own.
     """
     layers = list(_layers(head, names, ""))
@@ -105,11 +105,11 @@ def unstack(stacked: Tensor, idx: int) -> Tensor:
 def _layers(
     module: nn.Module | None, names: frozenset[str], prefix: str
 ) -> Iterator[_Layer | None]:
-    """Yield what a head does, in order; None where that is not known."""
+    """Yield the layers of a head in order; None for one that is not supported."""
     if module is None or module._forward_hooks or module._forward_pre_hooks:
         yield None
     elif type(module) is nn.Sequential:
-        for name, child in module._modules.items():  # one that comes twice, twice
+        for name, child in module._modules.items():  # a repeated layer is repeated
             yield from _layers(child, names, f"{prefix}{name}.")
     elif type(module) is nn.Linear:
         yield _linear(module, names, prefix)
@@ -151,11 +151,11 @@ def _by_vmap(head: nn.Module) -> Scorer:
 
 @dataclass(kw_only=True)
 class Way(Course):
-    """One way to stop a training: all that is decided by it, and where it ended.
+    """One way to stop a training: its decisions, and where it ended.
 
     Attributes:
-        ended: why it ended; None: it goes on.
-        weights: those that it ended with; None where it diverged.
+        ended: why it ended; None: it is still training.
+        weights: the final weights; None if it diverged.
     """
 
     ended: str | None = None
@@ -172,8 +172,8 @@ class StackedRun:
 
     Attributes:
         inputs, targets: all its training features, (n, ...), and their targets.
-        ways: to stop; those that go on stand at the same step.
-        is_finite: whether no loss or weight was anything else so far.
+        ways: ways to stop; those that have not ended are at the same step.
+        is_finite: whether all losses and weights were finite so far.
     """
 
     recipe: Recipe
@@ -200,7 +200,7 @@ class StackedRun:
         device: torch.device,
         ways: Sequence[StoppingConfig],
     ) -> StackedRun:
-        """Open what a training reads, and its first epoch."""
+        """Open the readers of a training, and its first epoch."""
         sources, stage = parts.sources, stages_of(recipe.train, recipe.batch)[-1]
         all_rows = sources.train.read(np.arange(len(sources.train)))
         reader = make_train_reader(recipe, sources.train)
@@ -231,19 +231,19 @@ class StackedRun:
         return run
 
     def close(self) -> None:
-        """End the readers."""
+        """Close the readers."""
         for reader in (self.reader, self.val_reader, self.judge_reader):
             if reader is not None:
                 reader.close()
 
     @property
     def going(self) -> list[Way]:
-        """The ways by which it has not ended."""
+        """The ways to stop that have not ended."""
         return [way for way in self.ways if way.ended is None]
 
     @property
     def steps_left(self) -> int:
-        """Steps until something may be decided: the epoch ends, or training by its steps."""
+        """Steps until the next decision: the end of the epoch, or the last step of training."""
         left, limit = len(self._rows), self.recipe.schedule.max_steps
         return left if limit is None else min(left, limit - self.going[0].position.stage_step)
 
@@ -257,14 +257,14 @@ class StackedRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended in every way."""
+        """Whether all ways have ended."""
         return not self.going
 
     def decide(self, weights: Callable[[], Weights]) -> None:
-        """Validate where that is due, and keep the weights where training ends.
+        """Validate if that is due, and keep the weights if training ends.
 
         Args:
-            weights: copies those of now.
+            weights: returns a copy of the current weights.
         """
         if self.is_finite:
             self._validate(weights)
@@ -277,7 +277,7 @@ class StackedRun:
             self._open_epoch()
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Judge the weights that it ended with, in each way."""
+        """Evaluate the final weights of each way."""
         return tuple(self._outcome(way) for way in self.ways)
 
     def _outcome(self, way: Way) -> Outcome:
@@ -309,7 +309,7 @@ class StackedRun:
         self._rows = padded.reshape(-1, size)
 
     def _validate(self, weights: Callable[[], Weights]) -> None:
-        """Evaluate once for all ways by which a validation is due; not where it decides nothing."""
+        """Evaluate once for all ways with a due validation, unless it decides nothing."""
         due = [way for way in self.going if way.is_validation_due(self._is_epoch_end)]
         if self.val_reader is None or not any(way.rule.decides for way in due):
             for way in due:
@@ -334,33 +334,33 @@ def _draw_rows(order: Order, epoch: int, num_examples: int) -> NDArray[np.int64]
 
 
 _known_rows = lru_cache(maxsize=_MAX_EPOCHS_KEPT)(_draw_rows)
-"""The same, kept: other recipes' trainings of the same seed and fold ask again. To read only."""
+"""Cached, as trainings of other recipes with the same seed and fold ask again. Read-only."""
 
 
 def why_not_stacked(recipe: Recipe) -> str | None:
-    """Say what of a recipe cannot be done for many heads in one step, or None."""
+    """Return why a recipe cannot train many heads in one step, or None."""
     reasons = {
-        "the optimiser measures whole weights, and stacked they look like one": (
+        "the optimiser uses norms of whole weights, which stacking would mix": (
             not spec_of(recipe.optimizer.name).is_elementwise
         ),
-        "the gradient of each head is clipped by its own norm": recipe.optimizer.clip_norm,
-        "weight decay spares vectors, and stacked they look like matrices": (
+        "gradient clipping uses the norm of each head": recipe.optimizer.clip_norm,
+        "weight decay excludes vectors, which stacking turns into matrices": (
             recipe.optimizer.weight_decay
         ),
-        "the learning rate falls over each training's own steps": (
+        "the learning rate schedule depends on each training's own steps": (
             recipe.schedule.kind is not ScheduleKind.CONSTANT
         ),
-        "validations count in steps": recipe.stopping.validate_every_steps,
+        "validations are scheduled by steps": recipe.stopping.validate_every_steps,
         "random views change with the epoch": recipe.features.cached_views,
-        "fp16 scales each loss by itself": recipe.device.precision not in _PRECISIONS,
-        "features are those of a sample": recipe.data.fraction < 1,
-        "batches are accumulated": recipe.batch.micro_batch_size,
+        "fp16 scales each loss separately": recipe.device.precision not in _PRECISIONS,
+        "the features are those of a sample": recipe.data.fraction < 1,
+        "gradients are accumulated": recipe.batch.micro_batch_size,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def differ_in_their_end(recipe: Recipe, other: Recipe) -> bool:
-    """Return True if one training tells what both recipes learn: they stop, and no more, otherwise."""
+    """Return True if two recipes differ only in how they stop, so that one training covers both."""
     stopping = replace(
         other.stopping,
         early=recipe.stopping.early,
@@ -381,21 +381,21 @@ def learn_stacked(
     device: torch.device,
     also: Sequence[StoppingConfig] = (),
 ) -> list[tuple[Outcome, ...]]:
-    """Train heads to their ends by one recipe, as `learn` trains each, to rounding.
+    """Train heads in full with one recipe, with the same result as `learn` up to rounding.
 
-    Dropout draws other numbers than in a training by itself.
+    Dropout draws other numbers than in a separate training.
 
     Args:
-        recipe: for which `why_not_stacked` gives None.
-        tasks: one a head, with its seed.
-        parts: features that each learns from and is judged on.
-        also: other ways to end the same training (see `differ_in_their_end`).
+        recipe: one for which `why_not_stacked` returns None.
+        tasks: one per head, with its seed.
+        parts: features that each head is trained and evaluated on.
+        also: other ways to stop the same training (see `differ_in_their_end`).
 
     Returns:
-        Of each head the outcome by the recipe, and those of the other ways in their order.
+        For each head, the outcome of the recipe, then those of the other ways in order.
 
     Raises:
-        Exception: one of CANNOT_STACK, if the task's loss cannot be taken for many heads at once.
+        Exception: one of CANNOT_STACK, if the task's loss does not support many heads at once.
     """
     recipe = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
     ways = (recipe.stopping, *also)
@@ -417,10 +417,10 @@ def learn_stacked(
 
 
 class _Stack:
-    """The weights of all heads that still learn, as one tensor for each weight of a head.
+    """The weights of all heads that are still training, as one tensor per weight of a head.
 
     Args:
-        runs: the trainings; each has as many steps behind it as any other that still learns.
+        runs: the trainings; those that have not ended are at the same step.
     """
 
     def __init__(self, recipe: Recipe, runs: Sequence[StackedRun], device: torch.device) -> None:
@@ -442,15 +442,15 @@ class _Stack:
 
     @property
     def num_weights(self) -> int:
-        """Weights that learn, of all heads."""
+        """Number of trained weights, of all heads."""
         return sum(weight.numel() for weight in self._params.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each stacked weight with its name, as an optimiser is built over them."""
+        """Yield each stacked weight with its name, for the optimiser."""
         yield from self._params.items()  # type: ignore[misc]
 
     def train(self) -> None:
-        """Train until none is left."""
+        """Train until all trainings have ended."""
         step = 0
         while self._active:
             num_steps = min(run.steps_left for run in self._active)
@@ -467,13 +467,13 @@ class _Stack:
         """Take steps; rows is (steps, heads, batch).
 
         Returns:
-            Of each head, whether its losses and weights are finite.
+            For each head, whether its losses and weights are finite.
         """
         num_steps, num_heads, size = rows.shape
-        course = self._active[0].ways[0]  # a constant schedule is that of any
+        course = self._active[0].ways[0]  # a constant schedule is the same for all
         sums = torch.zeros(num_heads, device=self._device)
         is_there = (rows >= 0).float()
-        shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over what is there
+        shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over the examples in the batch
         starts = torch.arange(num_heads, device=self._device) * self._num_rows
         flat_rows = (rows.clamp_min(0) + starts.unsqueeze(1)).flatten(1)  # (steps, heads * batch)
         ids = torch.arange(num_heads * size)
@@ -495,10 +495,10 @@ class _Stack:
     def _losses(self, batch: Batch, shares: Tensor) -> Tensor:
         """Return the mean loss of each head, (heads,).
 
-        The task sees the examples of all heads as one batch: its losses are one an example.
+        The task sees the examples of all heads as one batch: it returns one loss per example.
 
         Args:
-            shares: of each example in the mean of its head, (heads, n).
+            shares: weight of each example in the mean of its head, (heads, n).
         """
 
         def model(flat: Tensor) -> Tensor:
@@ -542,7 +542,7 @@ class _Stack:
         self._take_step = step_function(optimizer)
 
     def _gather(self) -> None:
-        """Lay the features of those that learn one after the other, (heads * rows, ...)."""
+        """Concatenate the features of all active trainings, (heads * rows, ...)."""
         num_rows = max(len(run.inputs) for run in self._active)
         self._num_rows = num_rows
         self._inputs = torch.cat([_padded(run.inputs, num_rows) for run in self._active])

@@ -1,4 +1,4 @@
-"""Trainings to their ends, each done once: by replay on features where that is the same."""
+"""Full trainings, each done once: by replay on cached features where that gives the same result."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ from stepladder.training.setup.build import Sources
 from stepladder.training.stopping import Weights
 
 EARLY_FRAC: Final = 1 / 3
-"""Share of max_epochs that early stopping is taken to need, until it is known."""
+"""Share of max_epochs that early stopping is assumed to need, until it is known."""
 MAX_FOLDS: Final = 5
 STACKED_ROUNDS: Final = 8
 PROBE_ROUNDS: Final = 3
-"""Times as many seeds, of a trial and of a probe, where many trainings cost little more than one.
-"""
-_STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again, and room
+"""Times as many seeds, of a trial and of a probe, if many trainings cost little more than one."""
+_STACKED_COPIES: Final = 8  # copies of stacked features: read, gathered, gathered again, and spare
 _MIN_STACKED: Final = 2
 
 
@@ -58,7 +57,7 @@ _BLOCK_S: Final = 0.1
 def real_step_s(
     recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
 ) -> float:
-    """Time a block of real steps."""
+    """Return the time of a step, from a block of real steps."""
     workload = Workload(recipe, task, sources, device=device, cache=cache)
     try:
         return workload.block(_BLOCK_S).step_s
@@ -67,7 +66,7 @@ def real_step_s(
 
 
 def replayed_step_s(recipe: Recipe, head: HeadTask, parts: Parts, *, device: torch.device) -> float:
-    """Time a short training of a head on features.
+    """Return the time of a step, from a short training of a head on features.
 
     Args:
         recipe: of the replay.
@@ -95,13 +94,13 @@ def replayed_step_s(recipe: Recipe, head: HeadTask, parts: Parts, *, device: tor
 def stacked_step_s(
     recipe: Recipe, head: HeadTask, parts: Parts, *, num: int, device: torch.device
 ) -> float:
-    """Time a step of so many heads at once, without what comes before the first.
+    """Return the time of a step of `num` heads at once, without the set-up before the first.
 
-    How much longer it takes than that of one depends on the head, the batch, the cores, and what
-    else they do: twenty small heads may take twice as long, or thirty times.
+    How much longer it takes than a step of one head depends on the head, the batch, the cores, and
+    their load: twenty small heads may take twice as long, or thirty times.
 
     Args:
-        recipe: of the replay, one that can be stacked.
+        recipe: of the replay; has to support stacking.
 
     Raises:
         Exception: as `learn_stacked`.
@@ -120,7 +119,7 @@ def stacked_step_s(
 
 
 def _of_steps(recipe: Recipe, num_steps: int) -> Recipe:
-    """Return the recipe of a training that ends after so many steps, and of epochs enough for it."""
+    """Return the recipe of a training that ends after `num_steps` steps."""
     most = max(num_steps, recipe.schedule.max_epochs)
     schedule = replace(recipe.schedule, max_steps=num_steps, max_epochs=most)
     return replace(recipe, schedule=schedule, stopping=replace(recipe.stopping, early=False))
@@ -132,14 +131,14 @@ def _unjudged(parts: Parts) -> Parts:
 
 @dataclass(kw_only=True)
 class Trainings:
-    """Trains recipes to their ends and remembers what was learnt.
+    """Trains recipes in full and caches the outcomes.
 
     Attributes:
-        material_of: gives task and sources as a recipe reads them; rows are those of the job.
+        material_of: returns task and sources for a recipe; rows are those of the job.
         num_seeds: trainings of each recipe.
         seed: of the folds.
         folder: private, for features.
-        max_features_s: seconds that the features of one trunk may take.
+        max_features_s: seconds that computing the features of one trunk may take.
     """
 
     material_of: MaterialOf
@@ -165,13 +164,13 @@ class Trainings:
         )
 
     def plain(self, recipe: Recipe) -> Parts:
-        """Return the job's own splits, as the recipe's training reads them."""
+        """Return the job's own splits for a training of the recipe."""
         return plain_parts(self._sources(recipe), plain=self._plain(recipe))
 
     def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
-        """Return each seed a fold of train and validation together, alike for each recipe of a job.
+        """Return a fold of train and validation together for each seed, the same for all recipes.
 
-        There are at most five folds; more seeds begin anew, with folds that are dealt anew.
+        There are at most five folds; further seeds start another round with a new split into folds.
         """
         sources, groups = self._sources(recipe), self.groups(job)
         num_seeds = self.num_seeds * (STACKED_ROUNDS if self.is_stacked(recipe) else 1)
@@ -191,9 +190,9 @@ class Trainings:
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
-        """Return the groups of near examples by the features of the job; without any each is alone.
+        """Return the group of each example, near duplicates by the job's features sharing one.
 
-        (Exact duplicates are found by `prepare`, in a store.)
+        (`prepare` finds exact duplicates in a store.)
         """
         if self._near is None:
             features = self.instrument.plain(job)
@@ -210,7 +209,7 @@ class Trainings:
         return (learning_key(recipe), parts.fold, seed) in self._known
 
     def train(self, recipe: Recipe, parts: Parts, seed: int) -> Outcome:
-        """Train to the end, or give what an equal training gave."""
+        """Train in full, or return the cached outcome of an equal training."""
         key = learning_key(recipe), parts.fold, seed
         if key not in self._known:
             self._known[key] = self.train_anew(recipe, parts, seed)
@@ -223,11 +222,11 @@ class Trainings:
         *,
         also: Sequence[Recipe] = (),
     ) -> tuple[Outcome, ...]:
-        """Train over parts and seeds, heads on features many at once; nothing is done twice.
+        """Train with each pair of parts and seed, many heads at once if possible.
 
         Args:
-            also: what those learn that differ only in when they stop is remembered on the way,
-                where heads learn at once.
+            also: if heads are trained at once, the outcomes of those recipes that differ only in
+                how they stop are cached too.
         """
         if len(pairs) > 1 and self.is_stacked(recipe):
             self._train_stacked([recipe, *self._told_by(recipe, also)], pairs)
@@ -239,7 +238,7 @@ class Trainings:
         return is_possible and self.is_replayed(recipe)
 
     def forecast_all_s(self, recipe: Recipe, num: int) -> float:
-        """Forecast the seconds of so many trainings to their ends."""
+        """Predict the seconds of `num` full trainings."""
         one_s = self.forecast_s(recipe)
         if num < _MIN_STACKED or not self.is_stacked(recipe):
             return num * one_s
@@ -251,7 +250,7 @@ class Trainings:
         return min(num, 1 + each_more * (num - 1)) * one_s
 
     def num_within(self, recipe: Recipe, most: int, seconds: float) -> int:
-        """Return how many trainings are forecast to end within so many seconds, at most `most`."""
+        """Return how many trainings are predicted to finish within `seconds`, at most `most`."""
         fits = (num for num in range(most, 0, -1) if self.forecast_all_s(recipe, num) <= seconds)
         return next(fits, 0)
 
@@ -260,7 +259,7 @@ class Trainings:
         return [other for other in also if differ_in_their_end(key, learning_key(other))]
 
     def _train_stacked(self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]) -> None:
-        """Learn what is not known yet of recipes that only stop otherwise."""
+        """Train what is not known yet of recipes that differ only in how they stop."""
 
         def is_new(recipe: Recipe, pair: tuple[Parts, int]) -> bool:
             return not self.is_known(recipe, *pair)
@@ -276,7 +275,7 @@ class Trainings:
                     self._known[learning_key(one), parts.fold, seed] = outcome
 
     def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
-        """Yield as many at once as memory should hold."""
+        """Yield the pairs in chunks that should fit into memory."""
         first = pairs[0][0].sources.train
         one = first.read(np.arange(1)).inputs
         num_bytes = one.numel() * one.element_size() * len(first)
@@ -288,9 +287,9 @@ class Trainings:
     def _learn_stacked(
         self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]
     ) -> Sequence[tuple[Outcome, ...]]:
-        """Train at once, by recipes that end otherwise; gives the outcomes of each pair.
+        """Train pairs at once, with recipes that differ only in how they stop; return the outcomes.
 
-        Where a loss cannot be stacked, the first recipe alone, one by one from then on.
+        If the loss does not support stacking, only the first recipe is trained, pair by pair.
         """
         recipe = recipes[0]
         tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
@@ -314,9 +313,9 @@ class Trainings:
         on_validation: OnValidation | None = None,
         on_end: OnEnd | None = None,
     ) -> Outcome:
-        """Train to the end; to run out of memory is an outcome.
+        """Train in full, ignoring the cache; running out of memory is an outcome.
 
-        Without compiling, which each training would do anew and which no learning depends on.
+        Without compiling, which each training would repeat and which does not change the result.
         """
         recipe = uncompiled(recipe)
         try:
@@ -340,14 +339,14 @@ class Trainings:
         return outcome
 
     def judge(self, recipe: Recipe, parts: Parts, weights: Weights, outcome: Outcome) -> Outcome:
-        """Judge the weights that a training ended with on what parts hold as test."""
+        """Evaluate the final weights of a training on the test part."""
         recipe, task = self._as_learnt(recipe, outcome.seed)
         return judge_weights(recipe, task, weights, outcome, parts, device=self.device)
 
     def forecast_s(self, recipe: Recipe) -> float:
-        """Forecast the seconds of one training to its end, from some steps of it.
+        """Predict the seconds of one full training from a few of its steps.
 
-        With early stopping, a third of max_epochs is taken.
+        With early stopping, a third of max_epochs is assumed.
         """
         recipe = uncompiled(recipe)
         key = _timed_as(recipe)
@@ -365,37 +364,37 @@ class Trainings:
         return num_steps * self._step_s[key]
 
     def is_replayed(self, recipe: Recipe) -> bool:
-        """Return True if the recipe learns by replay."""
+        """Return True if the recipe is trained by replay on features."""
         return self.instrument.features(recipe) is not None
 
     def _sources(self, recipe: Recipe) -> Sources:
         return self.instrument.features(recipe) or self.material_of(recipe).sources
 
     def _plain(self, recipe: Recipe) -> Sources | None:
-        """Return what is judged, where training examples come in random views; else None."""
+        """Return the sources without random views, if training examples have them; else None."""
         has_views = self.is_replayed(recipe) and self.instrument.has_views(recipe)
         return self.instrument.plain(recipe) if has_views else None
 
     def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
-        """Return what is trained: the head by replay where that is the same, or all of it."""
+        """Return what is trained: the head on features if that is equivalent, or the whole task."""
         if not self.is_replayed(recipe):
             return recipe, self.material_of(recipe).task
         return replay_recipe(recipe, self.device), self.instrument.head(recipe, seed)
 
     def _time_step(self, recipe: Recipe) -> float:
-        """Time the steps of a short training, or of a block of real steps."""
+        """Return the time of a step, from a short training on features or a block of real steps."""
         if self.is_replayed(recipe):
             head = replay_recipe(recipe, self.device), self.instrument.head(recipe, 0)
             return replayed_step_s(*head, self.plain(recipe), device=self.device)
         material, cache = self.material_of(recipe), self.folder / "forecast"
-        # without features a training reads the examples, also where the job would keep features
+        # without features a training reads the examples, even if the job would cache features
         recipe = replace(recipe, features=FeaturesConfig())
         return real_step_s(recipe, material.task, material.sources, device=self.device, cache=cache)
 
     def _each_more(self, recipe: Recipe, num: int) -> float:
-        """Return what one more head adds to a stacked step, as a share of the step of one alone.
+        """Return the time that one more head adds to a stacked step, over that of a single head.
 
-        Timed once, by as many heads as are asked for first.
+        Timed once, with the number of heads of the first call.
         """
         key = _timed_as(recipe)
         if key not in self._more_frac:
@@ -414,7 +413,7 @@ class Trainings:
 
 
 def _timed_as(recipe: Recipe) -> Recipe:
-    """Return what of a recipe decides how long the steps of its trainings take."""
+    """Return the part of a recipe that decides how long a step of its trainings takes."""
     return replace(learning_key(recipe), device=recipe.device)
 
 

@@ -1,4 +1,4 @@
-"""One training to its end as `train` does it, but without a run folder; judged on held-out rows."""
+"""One full training like `train`, but without a run folder, evaluated on held-out rows."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from stepladder.training.training import Training
 DIVERGED: Final = "diverged"
 
 OnValidation = Callable[[float, Evaluation], bool]
-"""Told the epochs so far and a validation; says whether that is enough."""
+"""Called with the epochs so far and a validation; returns True to stop training."""
 OnEnd = Callable[[Weights], None]
-"""Given a copy of the weights that training ends with, on the host."""
+"""Called with a copy of the final weights, on the host."""
 
 
 def learn(
@@ -54,20 +54,20 @@ def learn(
     on_validation: OnValidation | None = None,
     on_end: OnEnd | None = None,
 ) -> Outcome:
-    """Train to the end by the recipe, and judge the weights that it ends with.
+    """Train in full with a recipe, and evaluate the final weights.
 
-    A wall-clock limit of the recipe (max_time_s) does not count. Random states and the number of
-    threads are as before afterwards.
+    The time limit of the recipe (max_time_s) is ignored. Random states and the number of threads
+    are restored afterwards.
 
     Args:
-        task: on what the sources hold: examples, or features.
-        seed: takes the place of the recipe's.
-        provenance: REPLAYED where the sources hold features.
-        on_validation: told each validation; where it says that it is enough, training ends.
-        on_end: given the weights, unless training diverged.
+        task: for the content of the sources: examples, or features.
+        seed: replaces the recipe's seed.
+        provenance: REPLAYED if the sources hold features.
+        on_validation: called with each validation; training ends if it returns True.
+        on_end: called with the final weights, unless training diverged.
 
     Returns:
-        The outcome; `why_not` says "diverged" where the loss was not finite.
+        The outcome; `why_not` is "diverged" if the loss was not finite.
     """
     with _open(recipe, task, parts, seed, device) as training:
         training.look = on_validation
@@ -102,12 +102,12 @@ def judge_weights(
     *,
     device: torch.device,
 ) -> Outcome:
-    """Judge the weights that a training ended with on other examples.
+    """Evaluate the final weights of a training on other examples.
 
     Args:
         recipe, task: of the training.
         outcome: of the training.
-        parts: whose test judges now.
+        parts: with the examples to evaluate on as test.
     """
     with _open(recipe, task, parts, outcome.seed, device) as training:
         training.load_weights(weights)
@@ -116,18 +116,18 @@ def judge_weights(
 
 @dataclass(kw_only=True)
 class _Learning(Training):
-    """A training that ends where somebody has seen enough."""
+    """A training that a callback can end."""
 
     look: OnValidation | None = None
     is_enough: bool = False
 
     @property
     def epochs(self) -> float:
-        """Epochs so far, the open one as a part of one."""
+        """Epochs so far, including a fraction of the current one."""
         return self.position.stage_step / self.train_reader.steps_per_epoch
 
     def on_validation(self, result: Evaluation, judgement: Judgement) -> None:  # noqa: ARG002
-        """Ask whether that is enough."""
+        """Call `look`, which may end training."""
         if self.look is not None:
             self.is_enough = self.look(self.epochs, result)
 
@@ -140,7 +140,7 @@ class _Learning(Training):
 def _open(
     recipe: Recipe, task: Task, parts: Parts, seed: int, device: torch.device
 ) -> Iterator[_Learning]:
-    """Open a training, and leave random states and the number of threads as they were."""
+    """Open a training; restore random states and the number of threads at the end."""
     threads = torch.get_num_threads()
     with untouched():
         use_threads(recipe)
@@ -171,14 +171,14 @@ def _begin(recipe: Recipe, task: Task, parts: Parts, device: torch.device) -> _L
 
 
 def _judged(training: _Learning, outcome: Outcome, parts: Parts) -> Outcome:
-    """Add what the model gets right, of what is held out and of what it learnt from."""
+    """Add the results of the model on held-out examples and on training examples."""
     learnt = _evaluated(training, learnt_sample(parts, training.train_reader.order))
     held_out = _evaluated(training, parts.sources.test)
     return outcome if held_out is None else judged_by(outcome, held_out, learnt, parts)
 
 
 def _evaluated(training: _Learning, source: Source | None) -> Evaluation | None:
-    """Evaluate the model on examples read as they come; None where there are none."""
+    """Evaluate the model on examples in file order; None without examples."""
     recipe = training.recipe
     reader = make_held_out_reader(source, recipe.batch, recipe.loader, Where.STREAM)
     if reader is None:
@@ -190,11 +190,11 @@ def _evaluated(training: _Learning, source: Source | None) -> Evaluation | None:
 def judged_by(
     outcome: Outcome, held_out: Evaluation, learnt: Evaluation | None, parts: Parts
 ) -> Outcome:
-    """Add to an outcome what its weights get right.
+    """Add the results of evaluations to an outcome.
 
     Args:
-        held_out: of what judges.
-        learnt: of examples that it learnt from.
+        held_out: on held-out examples.
+        learnt: on training examples.
     """
     hits = _hits(held_out)
     train_hits = None if learnt is None else _hits(learnt)

@@ -1,1 +1,1 @@
-"""Rungs that make a model better."""
+"""Rungs that improve accuracy."""

@@ -1,4 +1,4 @@
-"""Normalisation layers for a model that has none."""
+"""Advice to add normalisation layers to a model without any."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time
 
 _NOTE = (
-    "its convolutions have no normalisation layers: nn.BatchNorm2d or nn.GroupNorm after each, in "
-    "the Task's build_model, lets it learn faster; no recipe can add them"
+    "the convolutions have no normalisation layers; add nn.BatchNorm2d or nn.GroupNorm after each "
+    "in the Task's build_model, as a recipe cannot"
 )
 
 
 class AddNormalisation(Remedy):
-    """Tell that a model of convolutions has no normalisation layers; only its author can add them.
+    """Advise to add normalisation layers to a convolutional model without any.
 
-    Trades: a little time a step; BatchNorm makes examples of a batch depend on each other.
+    Trades: a little time per step; BatchNorm makes examples of a batch depend on each other.
     Source: Ioffe and Szegedy 2015, "Batch Normalization", arXiv:1502.03167; Wu and He 2018, "Group
     Normalization", arXiv:1803.08494.
     """
@@ -31,17 +31,17 @@ class AddNormalisation(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where there are such layers, or nothing to put them after."""
+        """Refuse if the model has normalisation layers, or no convolutions."""
         if profile.num_norms is None:
             return "not measured: normalisation layers"
         if profile.num_norms or profile.num_batchnorm:
-            return "the model has normalisation layers"
+            return "the model already has normalisation layers"
         return "the model has no Conv2d layer" if profile.num_conv2d == 0 else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Predict nothing but say what to do."""
+        """Return the advice, without a predicted gain."""
         return predict_time(self.name, profile, profile.time, note=_NOTE)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Leave the recipe: it does not describe the layers of a Task's model."""
+        """Return the recipe unchanged: it does not describe the layers of a Task's model."""
         return recipe

@@ -1,4 +1,4 @@
-"""Random changes to the training pictures."""
+"""Augmentation of the training pictures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _VIEWS = 4
 
 
 class Augmentation(Remedy):
-    """Show each picture otherwise each time: cropped and mirrored, or RandAugment on top of that.
+    """Augment training pictures: random crops and flips, or RandAugment in addition.
 
-    A third choice crops alone, as a mirrored picture may be of another class, or of none. Of a
-    frozen trunk, features of four random views of each picture are kept instead of new ones.
+    A third variant only crops, as a flipped picture may belong to another class. With a frozen
+    trunk, features of four random views of each picture are cached instead of new views per epoch.
 
-    Trades: epochs, as there is more to learn; of a frozen trunk, time and disk for its views.
+    Trades: epochs, as there is more to learn; with a frozen trunk, time and disk for its views.
     Source: Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; Krizhevsky et al. 2012, "ImageNet
     Classification with Deep Convolutional Neural Networks", 4.1.
     """
@@ -40,9 +40,9 @@ class Augmentation(Remedy):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where pictures are changed already, or the task does that by itself."""
+        """Refuse if augmentation is on, or if the task does its own."""
         reasons = {
-            "the task changes its examples by itself": not profile.is_built_in,
+            "the task does its own augmentation": not profile.is_built_in,
             "already on": recipe.augment.crop < 1 or recipe.augment.randaugment_ops > 0,
             "not measured: the trunk's forward pass": _has_views(profile)
             and profile.trunk_s is None,
@@ -52,10 +52,10 @@ class Augmentation(Remedy):
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let views go through a frozen trunk once; else take the time as it is."""
+        """Add the pass of all views through a frozen trunk; else assume the same time."""
         if not _has_views(profile):
             return predict_as_long(
-                self.name, profile, note="the changes themselves are not counted"
+                self.name, profile, note="the cost of augmentation is not included"
             )
         profile, after = self._with_views(profile, recipe)
         now = profile.time
@@ -74,7 +74,7 @@ class Augmentation(Remedy):
             profile,
             time,
             inputs={"num_through_trunk": float(num_through_trunk(profile, after.features))},
-            note=f"{_VIEWS} fixed views of each example; epochs taken as equal",
+            note=f"{_VIEWS} fixed views per example; assumes the same number of epochs",
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
@@ -85,7 +85,7 @@ class Augmentation(Remedy):
         return (profile.feature_bytes or 0) * num_kept(profile, after.features)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Return cropping with mirroring, RandAugment on top of that, and cropping alone."""
+        """Return crops with flips, RandAugment in addition, and crops alone."""
         own = recipe.augment
         ways: tuple[AugmentConfig, ...] = (
             replace(own, crop=_CROP, flip=True),
@@ -102,5 +102,5 @@ class Augmentation(Remedy):
 
 
 def _has_views(profile: Profile) -> bool:
-    """Return True if features of random views can be kept."""
+    """Return True if features of random views can be cached."""
     return profile.has_head and profile.is_trunk_frozen

@@ -14,9 +14,9 @@ _SHARES = (0.5, 0.2)
 
 
 class Dropout(Remedy):
-    """Leave out half of what reaches the classifier, or a fifth, drawn anew in each step.
+    """Apply dropout before the classifier, at a rate of one half or one fifth.
 
-    Trades: epochs, as each step learns less; a training error that is higher.
+    Trades: epochs, as each step learns less; a higher training error.
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting", JMLR 15.
     """
@@ -26,12 +26,12 @@ class Dropout(Remedy):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where the head is not ours, or has dropout."""
+        """Refuse if the task builds its own model, or the head has dropout."""
         if not profile.is_built_in:
             return "the task builds its own model"
         return f"already on: {recipe.head.dropout:g}" if recipe.head.dropout else None
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return a share each."""
+        """Return one variant per rate."""
         heads = [replace(recipe.head, dropout=share) for share in _SHARES]
         return tuple(replace(recipe, head=head) for head in heads)

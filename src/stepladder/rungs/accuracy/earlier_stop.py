@@ -1,4 +1,4 @@
-"""The best weights of a training instead of its last."""
+"""The best weights of a training instead of the last ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from stepladder.rungs.formulas import predict_time
 
 
 class EarlierStop(Remedy):
-    """End training where validation examples are got right best, and keep those weights.
+    """Stop training at the best validation, and restore those weights.
 
-    By the loss on validation, or of the built-in task by the accuracy, which may still rise where
-    a model only grows over-confident.
+    Monitors the validation loss, or, for the built-in task, the accuracy, which may still rise
+    while a model only becomes over-confident.
 
-    Trades: validation examples that chose the weights flatter them; held-out ones judge.
+    Trades: results on the validation examples that chose the weights are biased; held-out ones
+    judge.
     Source: Prechelt 1998, "Early Stopping, but When?"; Guo et al. 2017, "On Calibration of Modern
     Neural Networks", 3, arXiv:1706.04599 (the loss overfits while the error still falls).
     """
@@ -30,23 +31,23 @@ class EarlierStop(Remedy):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where it is done, or nothing tells when to stop."""
+        """Refuse if that is on, or if there are no validation examples."""
         if recipe.stopping.early and recipe.stopping.restore_best:
             return "already on"
         return "there are no validation examples" if profile.num_val == 0 else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale epochs to where this recipe's own curve stops; without a curve, to no fewer."""
+        """Scale epochs to where this recipe's curve stops; without a curve, assume the same."""
         now, curve = profile.time, profile.curve
         stop = curve.epochs_to_stop if curve is not None else None
         epochs = now.epochs if stop is None or recipe.stopping.early else min(stop, now.epochs)
         share = epochs / now.epochs if now.epochs > 0 else 1.0
         after = replace(now, epochs=epochs, num_validations=now.num_validations * share)
-        note = "what accuracy it gives is measured"
+        note = "the accuracy gain is measured, not predicted"
         return predict_time(self.name, profile, after, inputs={"epochs": epochs}, note=note)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Stop by what the recipe looks at, or of the built-in task by the other of the two."""
+        """Return stopping by the recipe's monitor, and for the built-in task by the other one."""
         own = recipe.stopping
         defaults = StoppingConfig()
         stopped = replace(own, early=True, restore_best=True)

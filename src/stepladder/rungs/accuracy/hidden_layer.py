@@ -1,4 +1,4 @@
-"""One more layer in the head."""
+"""A hidden layer in the head."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WIDTHS = (512, 128)
 
 
 class HiddenLayer(Remedy):
-    """Put one more layer of 512 or 128 units before the classifier.
+    """Add a hidden layer of 512 or 128 units before the classifier.
 
-    Trades: weights, and time on the head, which is little beside that of the trunk.
+    Trades: weights, and time of the head, which is small compared with the trunk.
     Source: Kornblith et al. 2019, "Do Better ImageNet Models Transfer Better?", arXiv:1805.08974
-    (what a linear head on a frozen trunk leaves).
+    (limits of a linear head on a frozen trunk).
     """
 
     name: ClassVar[str] = "hidden_layer"
@@ -27,16 +27,16 @@ class HiddenLayer(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where the head is not ours, or has such a layer."""
+        """Refuse if the task builds its own model, or the head has a hidden layer."""
         if not profile.is_built_in:
             return "the task builds its own model"
-        return f"already on, {recipe.head.hidden} wide" if recipe.head.hidden else None
+        return f"already on: {recipe.head.hidden} units" if recipe.head.hidden else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Count no more time: it is measured, and small beside that of the trunk."""
-        return predict_as_long(self.name, profile, note="the layer itself is not counted")
+        """Assume the same time: that of the layer is small, and will be measured."""
+        return predict_as_long(self.name, profile, note="the cost of the layer is not included")
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return a width each."""
+        """Return one variant per width."""
         heads = [replace(recipe.head, hidden=width) for width in _WIDTHS]
         return tuple(replace(recipe, head=head) for head in heads)

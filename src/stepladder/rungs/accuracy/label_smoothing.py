@@ -1,4 +1,4 @@
-"""Targets that are not quite certain."""
+"""Label smoothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SHARE = 0.1
 
 
 class LabelSmoothing(Remedy):
-    """Spread a tenth of each target over all classes, against over-confidence.
+    """Smooth labels: spread a tenth of each target over all classes, against over-confidence.
 
-    Trades: probabilities that are less sharp; the plain loss is what judges.
+    Trades: less sharp probabilities; the loss without smoothing judges.
     Source: Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", 7,
     arXiv:1512.00567; Müller et al. 2019, "When Does Label Smoothing Help?", arXiv:1906.02629.
     """
@@ -26,12 +26,12 @@ class LabelSmoothing(Remedy):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where the loss is not ours, or is smoothed."""
+        """Refuse if the task defines its own loss, or label smoothing is on."""
         if not profile.is_built_in:
-            return "the task has its own loss"
+            return "the task defines its own loss"
         share = recipe.loss.label_smoothing
         return f"already on: {share:g}" if share else None
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Spread a tenth."""
+        """Set label smoothing to a tenth."""
         return replace(recipe, loss=replace(recipe.loss, label_smoothing=_SHARE))

@@ -1,4 +1,4 @@
-"""A higher learning rate, for a training that is not done when it ends."""
+"""A higher learning rate, for a training that ends before it converges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stepladder.rungs.accuracy.remedy import Remedy, most_lr, with_lr
 from stepladder.rungs.contract import Against
 
 _TIMES = (10.0, 3.0, 30.0)
-"""The likeliest first: who is off by little sees it in the curve."""
+"""The most promising first: a rate that is only slightly off shows in the curve."""
 
 
 class LearningRateHigher(Remedy):
-    """Raise the learning rate, by what gets most right of 3, 10 and 30 times.
+    """Raise the learning rate, by the best of 3, 10 and 30 times.
 
-    Trades: a training that may swing, or diverge; then it is dropped.
+    Trades: training may oscillate or diverge; then the rung is dropped.
     Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186
     (too low a rate looks like a model that is too small).
     """
@@ -26,13 +26,14 @@ class LearningRateHigher(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where no such optimiser learns at a higher rate."""
+        """Refuse if the optimiser rarely trains well at a higher rate."""
         if self._within(recipe):
             return None
-        return f"{recipe.optimizer.name} rarely learns above a learning rate of {most_lr(recipe):g}"
+        most, name = most_lr(recipe), recipe.optimizer.name
+        return f"{name} rarely trains well at a learning rate above {most:g}"
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return a rate each, within what such an optimiser learns at."""
+        """Return one variant per rate, up to the largest rate of the optimiser."""
         return tuple(with_lr(recipe, times * recipe.batch.lr) for times in self._within(recipe))
 
     def _within(self, recipe: Recipe) -> tuple[float, ...]:

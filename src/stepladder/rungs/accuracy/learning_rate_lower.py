@@ -1,4 +1,4 @@
-"""A lower learning rate, for a training that swings about what it could reach."""
+"""A lower learning rate, for a training that oscillates around its optimum."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _SHARES = (0.1, 1 / 3, 1 / 30)
 
 
 class LearningRateLower(Remedy):
-    """Lower the learning rate, by what gets most right of a third, a tenth and a thirtieth.
+    """Lower the learning rate, to the best of a third, a tenth and a thirtieth.
 
-    Too high a rate looks like a model that is too small: it gets wrong what it learns from, and
-    goes on doing so.
+    Too high a rate looks like a model that is too small: the training error stays high.
 
-    Trades: epochs, where the rate was right; then it is dropped.
+    Trades: epochs, if the rate was right; then the rung is dropped.
     Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186.
     """
 
@@ -27,11 +26,11 @@ class LearningRateLower(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where it is next to nothing already."""
-        return None if self._within(recipe) else f"the learning rate is {recipe.batch.lr:g} already"
+        """Refuse if it is tiny already."""
+        return None if self._within(recipe) else f"the learning rate is already {recipe.batch.lr:g}"
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return a rate each."""
+        """Return one variant per rate."""
         return tuple(with_lr(recipe, share * recipe.batch.lr) for share in self._within(recipe))
 
     def _within(self, recipe: Recipe) -> tuple[float, ...]:

@@ -18,11 +18,11 @@ _MORE_PATIENT = 3
 
 
 class TrainLonger(Remedy):
-    """Train for twice the epochs where the schedule ends it, else with three times the patience.
+    """Train for twice the epochs if the schedule ends training, else with three times the patience.
 
-    Trades: time, at the rate that the user sets, for accuracy.
+    Trades: time, at the user's rate, for accuracy.
     Source: Google, "Deep Learning Tuning Playbook" (a training whose best checkpoint is its last
-    one wants more steps); Hoffer et al. 2017, "Train longer, generalize better", arXiv:1705.08741.
+    one needs more steps); Hoffer et al. 2017, "Train longer, generalize better", arXiv:1705.08741.
     """
 
     name: ClassVar[str] = "train_longer"
@@ -30,32 +30,33 @@ class TrainLonger(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where more of either would hardly be used."""
+        """Refuse if more epochs or patience would hardly be used."""
         if _is_ended_by_schedule(profile, recipe):
             return None
         if not recipe.stopping.early:
-            return f"of {schedule_epochs(profile.time, recipe):g} epochs, some are not used as is"
+            epochs = schedule_epochs(profile.time, recipe)
+            return f"training already ends before its {epochs:g} epochs are used"
         if _patience_epochs(profile, recipe) >= profile.time.epochs / 2:
-            return "patience is as long as the training before it already"
+            return "the patience is already as long as the training before it"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let epochs and validations grow; all of the longer patience is taken to be used."""
+        """Scale epochs and validations; assume that all of the longer patience is used."""
         now = profile.time
         if _is_ended_by_schedule(profile, recipe):
-            growth, note = _LONGER, "all epochs are taken to be used"
+            growth, note = _LONGER, "assumes that all epochs are used"
         else:
             more = _patience_epochs(profile, self.apply(profile, recipe))
             more -= _patience_epochs(profile, recipe)
             growth = 1 + max(0.0, more) / max(now.epochs, 1e-9)
-            note = "its best is taken to stay where it is"
+            note = "assumes that the best epoch stays the same"
         after = replace(
             now, epochs=now.epochs * growth, num_validations=now.num_validations * growth
         )
         return predict_time(self.name, profile, after, inputs={"growth": growth}, note=note)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Move what ended the training."""
+        """Extend the limit that ended training."""
         if not _is_ended_by_schedule(profile, recipe):
             every = _every_epochs(profile, recipe)
             least = math.ceil(profile.time.epochs / 2 / every)
@@ -76,7 +77,7 @@ class TrainLonger(Remedy):
 
 
 def _is_ended_by_schedule(profile: Profile, recipe: Recipe) -> bool:
-    """Return True if the schedule ended the training that was measured, within half an epoch."""
+    """Return True if the schedule ended the measured training, within half an epoch."""
     return profile.time.epochs > schedule_epochs(profile.time, recipe) - 0.5
 
 
@@ -85,7 +86,7 @@ def _patience_epochs(profile: Profile, recipe: Recipe) -> float:
 
 
 def _every_epochs(profile: Profile, recipe: Recipe) -> float:
-    """Return the epochs between validations, a part of one where they go by steps."""
+    """Return the epochs between validations, a fraction if they are scheduled by steps."""
     steps = recipe.stopping.validate_every_steps
     if steps is None:
         return float(recipe.stopping.validate_every_epochs)

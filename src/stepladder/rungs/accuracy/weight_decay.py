@@ -1,4 +1,4 @@
-"""Weights that shrink in each step."""
+"""Weight decay."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from stepladder.rungs.accuracy.remedy import Remedy
 from stepladder.rungs.contract import Against
 
 _STRENGTHS = {Decay.DECOUPLED: (0.1, 1.0, 0.01), Decay.L2: (1e-3, 1e-2, 0.1)}
-"""The likeliest first. Added to the gradient, decay does not shrink with the learning rate twice.
-"""
+"""The most promising first. L2 decay in the gradient is not scaled by the learning rate twice."""
 
 
 class WeightDecay(Remedy):
-    """Shrink matrices and kernels in each step, by what gets most right of three strengths.
+    """Apply weight decay to matrices and kernels, at the best of three strengths.
 
-    Biases and the scales of norms do not decay. What it means follows the optimiser: AdamW and
-    NAdam shrink the weight, SGD and Adam add to its gradient.
+    Biases and the scales of normalisation layers do not decay. It depends on the optimiser: AdamW
+    and NAdam decay the weights directly, SGD and Adam add to the gradient.
 
-    Trades: a training error that is higher.
+    Trades: a higher training error.
     Source: Krogh and Hertz 1991, "A Simple Weight Decay Can Improve Generalization"; Loshchilov and
     Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
     """
@@ -33,12 +32,12 @@ class WeightDecay(Remedy):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where weights decay."""
+        """Refuse if weight decay is on."""
         decay = recipe.optimizer.weight_decay
         return f"already on: {decay:g}" if decay else None
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return a strength each."""
+        """Return one variant per strength."""
         strengths = _STRENGTHS[spec_of(recipe.optimizer.name).decay]
         rules = [replace(recipe.optimizer, weight_decay=strength) for strength in strengths]
         return tuple(replace(recipe, optimizer=rule) for rule in rules)

@@ -1,4 +1,4 @@
-"""The trunk learns as well."""
+"""Train the trunk as well."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time, source_reading_s, with_one_time
 
 _BACKWARD = 2.0
-"""A backward pass through the trunk over a forward pass."""
+"""Time of a backward pass through the trunk over that of a forward pass."""
 
 
 class WholeModel(Remedy):
-    """Let all weights learn instead of the head alone, at the rate that the recipe has for that.
+    """Train all weights instead of the head alone, at the recipe's learning rate for that.
 
-    Features that were computed once change from then on, so each step computes them.
+    The trunk's features then change, so that they cannot be cached any more.
 
-    Trades: time, and memory for activations; a small data set may be learnt by heart.
+    Trades: time, and memory for activations; a small data set may be memorised.
     Source: Yosinski et al. 2014, "How transferable are features in deep neural networks?",
     arXiv:1411.1792 (fine-tuned features generalise better than frozen ones).
     """
@@ -32,11 +32,11 @@ class WholeModel(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where the trunk learns already, or there is none."""
+        """Refuse if the trunk is trained already, or the model has no trunk."""
         reasons = {
             "already on": recipe.train is TrainMode.ALL,
-            "the model has no form head(trunk(x))": not profile.has_head,
-            "no frozen trunk": not profile.is_trunk_frozen,
+            "the model is not of the form head(trunk(x))": not profile.has_head,
+            "the trunk is not frozen": not profile.is_trunk_frozen,
             "not measured: the trunk's forward pass": profile.trunk_s is None,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
@@ -44,8 +44,8 @@ class WholeModel(Remedy):
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Add a backward pass through the trunk to each step, as two forward passes.
 
-        Where features were cached, also the forward pass and the reading; epochs are taken as
-        equal.
+        With cached features, also add the forward pass and the reading; assume the same number of
+        epochs.
         """
         now, batch = profile.time, recipe.batch.global_batch_size
         trunk_s = profile.trunk_s or 0.0
@@ -66,11 +66,11 @@ class WholeModel(Remedy):
             profile,
             after,
             inputs={"trunk_s": trunk_s, "batch": float(batch)},
-            note="a backward pass through the trunk is taken as two forward passes",
+            note="assumes that a backward pass takes as long as two forward passes",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Let all learn, at `batch.lr_all`."""
+        """Train all weights, at `batch.lr_all`."""
         return replace(
             recipe,
             train=TrainMode.ALL,

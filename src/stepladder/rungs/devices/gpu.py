@@ -1,4 +1,4 @@
-"""The GPU of this machine."""
+"""Use the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stepladder.rungs.formulas import (
 )
 
 _REFERENCE: Gpu = GPUS[0]
-"""The smallest GPU of the list: what it can do at most, another can do too."""
+"""The smallest GPU of the list: any other can do at least as much."""
 
 
 class UseGpu(Rung):
-    """Train on the GPU. Only told, with a bound, where `device.kind` is cpu: `auto` takes it.
+    """Train on the GPU. Advice only, if `device.kind` is cpu: `auto` already uses the GPU.
 
-    Trades: other orders of summation, and on recent GPUs convolutions in TF32.
+    Trades: another order of summation, and on recent GPUs convolutions in TF32.
     Source: Williams et al. 2009, "Roofline", CACM 52(4); the loader's bound: Mohan et al. 2021,
     "Analyzing and Mitigating Data Stalls in DNN Training", arXiv:2007.06775.
     """
@@ -38,9 +38,9 @@ class UseGpu(Rung):
     is_prediction_only: ClassVar[bool] = True
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is none, and say what one could give at most.
+        """Refuse without a GPU, with an upper bound of what one could gain.
 
-        One that the job leaves out is not tried: a climb measures on one device.
+        An unused GPU is not tried: a climb measures on one device.
         """
         if profile.device == "cuda" or recipe.device.kind is DeviceChoice.CUDA:
             return "already on"
@@ -48,33 +48,33 @@ class UseGpu(Rung):
             return f"no GPU on this machine{self._at_most(profile, recipe)}"
         if recipe.device.kind is DeviceChoice.CPU:
             at_most = self._at_most(profile, recipe)
-            return f"device.kind is cpu; type --device.kind auto{at_most}"
+            return f"device.kind is cpu; use --device.kind auto{at_most}"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Bound the gain by what the loader gives, and by the roofline of the smallest GPU."""
+        """Bound the gain by the loader's rate and the roofline of the smallest GPU."""
         bound = self._bound(profile, recipe)
         if bound is None:
-            note = "not measured: the loader's rate or the FLOPs, so no bound is known"
+            note = "no bound is known, as the loader's rate or the FLOPs were not measured"
             return predict_time(self.name, profile, profile.time, note=note)
         return self._prediction(profile, bound)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Leave the recipe: a climb measures on one device, and `auto` has taken the GPU."""
+        """Return the recipe unchanged: a climb measures on one device."""
         return recipe
 
     def _at_most(self, profile: Profile, recipe: Recipe) -> str:
-        """Say in brackets what the smallest GPU could give; nothing where that is not known."""
+        """Return in brackets the largest gain of the smallest GPU; empty if it is not known."""
         bound = self._bound(profile, recipe)
         if bound is None:
             return ""
         gain = self._prediction(profile, bound).gain
         load_s, compute_s = self._load_s(profile, recipe) or 0.0, self._compute_s(profile, recipe)
         because = (
-            f", as the loader gives {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
+            f", limited by the loader's {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
         )
         times = f"{gain:,.{0 if gain >= 9.95 else 1}f}"
-        return f" (a {_REFERENCE.name}: at most {times}×{because})"
+        return f" (with a {_REFERENCE.name}: at most {times}×{because})"
 
     def _prediction(self, profile: Profile, bound: TrainingTime) -> Prediction:
         return predict_time(
@@ -86,14 +86,14 @@ class UseGpu(Rung):
                 "step_flops": profile.step_flops or 0.0,
                 "step_s": profile.time.step_s,
             },
-            note=f"a bound: the loader at full speed, and the roofline of a {_REFERENCE.name}",
+            note=f"an upper bound, from the loader's rate and the roofline of a {_REFERENCE.name}",
         )
 
     def _bound(self, profile: Profile, recipe: Recipe) -> TrainingTime | None:
-        """Let each part take what loader or GPU need at least; None: the loader is not known.
+        """Return the least time that loader or GPU need; None: the loader's rate is not known.
 
-        A step cannot be shorter than its wait for data: T_real / T_replay bounds what faster
-        computing leaves, not the FLOPs alone. Where neither is known, nothing bounds it.
+        A step cannot be shorter than its wait for data: T_real / T_replay bounds the gain of faster
+        computing, not the FLOPs alone. If neither is known, there is no bound.
         """
         now, load_s = profile.time, self._load_s(profile, recipe)
         if load_s is None:
@@ -118,7 +118,7 @@ class UseGpu(Rung):
         )
 
     def _load_s(self, profile: Profile, recipe: Recipe) -> float | None:
-        """Return the seconds that the loader needs for an example, or the step's wait for one."""
+        """Return the loader's seconds per example, or the step's wait per example."""
         if recipe.features.cached:  # the loader's rate is that of features
             if profile.loader_cpu_s is None:
                 return None
@@ -132,7 +132,7 @@ class UseGpu(Rung):
         )
 
     def _compute_s(self, profile: Profile, recipe: Recipe) -> float:
-        """Return the least seconds that the model needs for an example of a step."""
+        """Return the least seconds per example that the model needs in a step."""
         flops_s = (profile.step_flops or 0.0) / self._peak(profile, recipe)
         if recipe.features.cached:
             return (profile.trunk_s or 0.0) / self._speed(profile, recipe)
@@ -140,7 +140,7 @@ class UseGpu(Rung):
         return max(flops_s, now_s / self._speed(profile, recipe))
 
     def _speed(self, profile: Profile, recipe: Recipe) -> float:
-        """Return how many times faster any operation can be: by its FLOP/s, or by its bandwidth."""
+        """Return the largest speed-up of any operation: by FLOP/s, or by bandwidth."""
         peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
         if not peak or not bandwidth:
             return math.inf

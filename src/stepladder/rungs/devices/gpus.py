@@ -1,4 +1,4 @@
-"""What GPUs can do by their data sheets, and at what price by the user's own list."""
+"""GPUs with their data-sheet rates, and prices from the user's own list."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stepladder.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU by its data sheet.
+    """A GPU, from its data sheet.
 
     Attributes:
-        name: as the driver says it, without the maker.
+        name: as reported by the driver, without the vendor.
         half_flops_per_s: dense matrix products in 16 bits, without sparsity.
         fp32_flops_per_s: in 32 bits, without tensor cores.
         bytes_per_s: memory bandwidth.
         price_per_hour: in the user's currency; None: not known.
-        tf32_flops_per_s: dense, of 32-bit operations on tensor cores, as convolutions are computed
-            in; None: it has none, or that is not known.
+        tf32_flops_per_s: dense, of 32-bit operations on tensor cores, used for convolutions; None:
+            not supported, or not known.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Gpu:
     tf32_flops_per_s: float | None = None
 
     def flops_per_s(self, precision: Precision, *, has_conv: bool = False) -> float:
-        """Return the peak in a precision, of a model with convolutions or without."""
+        """Return the peak in a precision, for a model with or without convolutions."""
         if precision is not Precision.FP32:
             return self.half_flops_per_s
         tf32 = self.tf32_flops_per_s if has_conv else None
@@ -64,7 +64,7 @@ GPUS: tuple[Gpu, ...] = (
     _gpu("H100", 989, 494, 67, 3350),  # H100 SXM, data sheet, 2023 (twice with sparsity)
     _gpu("H200", 989, 494, 67, 4800),  # H200 SXM, data sheet, 2024 (twice with sparsity)
 )
-"""GPUs in common use. Prices change by the week and the place, so none is given."""
+"""GPUs in common use, without prices, which change with time and place."""
 
 
 _OPTIONAL = "tf32_flops_per_s"
@@ -73,11 +73,11 @@ _OPTIONAL = "tf32_flops_per_s"
 def read_gpus(path: Path) -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
-    An empty price stands for one that is not known; the column tf32_flops_per_s may be missing:
-    what the built-in list says of a GPU of that name holds then.
+    An empty price is unknown. The column tf32_flops_per_s is optional: by default, the value of the
+    GPU of that name in the built-in list is used.
 
     Raises:
-        DataError: if the file is missing, a column is, or a number is none above 0.
+        DataError: if the file or a column is missing, or a value is not a number above 0.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:  # as spreadsheets write it
@@ -86,7 +86,7 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         raise DataError(
             f"the list of GPUs cannot be read ({error})",
             where=str(path),
-            fix="Give --ladder.prices FILE: a CSV in UTF-8 (see docs/rungs.md), or leave it out.",
+            fix="Pass a CSV in UTF-8 to --ladder.prices (see docs/rungs.md), or leave it out.",
         ) from None
     wanted = [field.name for field in fields(Gpu) if field.name != _OPTIONAL]
     missing = [name for name in wanted if not rows or name not in rows[0]]
@@ -94,7 +94,7 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         raise DataError(
             "the list of GPUs has no rows" if not rows else f"no column {', '.join(missing)}",
             where=str(path),
-            fix=f"Its first line is {','.join(wanted)}; a GPU a line follows.",
+            fix=f"The first line has to be {','.join(wanted)}, followed by one GPU per line.",
         )
     return tuple(_from_row(row, f"{path}:{line}") for line, row in enumerate(rows, start=2))
 
@@ -107,8 +107,8 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
         except ValueError:
             value = math.nan
         if not (value > 0 and math.isfinite(value)):
-            fix = "Write a number such as 6.5e13; a price that is not known is left empty."
-            raise DataError(f"{name}: {text!r} is no number above 0", where=where, fix=fix)
+            fix = "Write a number such as 6.5e13; leave an unknown price empty."
+            raise DataError(f"{name}: {text!r} is not a number above 0", where=where, fix=fix)
         return value
 
     def number_if_given(name: str) -> float | None:
@@ -125,5 +125,5 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
 
 
 def _tf32_of(name: str) -> float | None:
-    """Return what is known of a GPU whose row says nothing of TF32."""
+    """Return the TF32 rate of a GPU from the built-in list, or None."""
     return next((gpu.tf32_flops_per_s for gpu in GPUS if gpu.name == name), None)

@@ -1,4 +1,4 @@
-"""A larger GPU, from its data sheet."""
+"""Use a larger GPU, predicted from its data sheet."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.formulas import predict_time, scale_model
 
 _COMPUTE_BOUND_MFU = 0.5
-"""Model FLOPs utilisation from which on the peak, not the bandwidth, sets the pace."""
+"""Model FLOPs utilisation from which the peak, not the bandwidth, is the limit."""
 
 
 class LargerGpu(Rung):
-    """Move to a GPU with more FLOP/s and bandwidth. Predicted only: it is not here to be tried.
+    """Move to a GPU with more FLOP/s and bandwidth. Predicted only, as it cannot be tried here.
 
     Args:
-        gpus: what to choose among; with prices, the least cost of the whole training decides,
-            without them the least time.
+        gpus: to choose among; with prices, by the lowest cost of the whole training, without prices
+            by the shortest time.
 
-    Trades: money by the hour.
+    Trades: cost per hour.
     Source: Williams et al. 2009, "Roofline: An Insightful Visual Performance Model", CACM 52(4).
     """
 
@@ -36,16 +36,16 @@ class LargerGpu(Rung):
         self.gpus = gpus
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is no GPU to start from, or none is faster."""
+        """Refuse without a GPU to compare with, or if none is faster."""
         if profile.device != "cuda":
-            return "there is no GPU here to start from"
+            return "this machine has no GPU to compare with"
         if not profile.peak_flops_per_s or not profile.bandwidth_bytes_per_s:
-            return "not measured: peak and bandwidth of this GPU"
+            return "not measured: peak FLOP/s and bandwidth of this GPU"
         gains = [self._predict_for(gpu, profile, recipe).gain for gpu in self.gpus]
-        return None if max(gains, default=1.0) > 1 else "no GPU of the list would be faster"
+        return None if max(gains, default=1.0) > 1 else "no GPU in the list would be faster"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Choose the GPU with the least cost, or the least time where prices are not known."""
+        """Choose the GPU with the lowest cost, or the shortest time if prices are not known."""
         faster = [
             (gpu, found)
             for gpu in self.gpus
@@ -56,7 +56,7 @@ class LargerGpu(Rung):
         return best
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Leave the recipe: no recipe brings another GPU."""
+        """Return the recipe unchanged: it cannot change the GPU."""
         return recipe
 
     def _predict_for(self, gpu: Gpu, profile: Profile, recipe: Recipe) -> Prediction:
@@ -64,8 +64,8 @@ class LargerGpu(Rung):
 
             attained = min(peak, intensity x bandwidth)
 
-        Where this GPU attains half of its peak, the peaks are compared; elsewhere the intensity is
-        what it attains by its bandwidth, as if memory alone set the pace.
+        If this GPU attains half of its peak, the peaks are compared; otherwise the intensity is
+        derived from the attained FLOP/s and the bandwidth, as if memory were the only limit.
         """
         peak, bandwidth = profile.peak_flops_per_s or 1.0, profile.bandwidth_bytes_per_s or 1.0
         own = self._own(profile)
@@ -76,7 +76,7 @@ class LargerGpu(Rung):
             peak = own.flops_per_s(recipe.device.precision, has_conv=has_conv)
             bandwidth = own.bytes_per_s
         elif is_fp32 and is_conv and not has_conv:
-            peak = min(peak, gpu.fp32_flops_per_s)  # perhaps TF32 here: no more is claimed
+            peak = min(peak, gpu.fp32_flops_per_s)  # this GPU may use TF32: a cautious estimate
         more_flops = gpu.flops_per_s(recipe.device.precision, has_conv=has_conv) / peak
         more_bytes = gpu.bytes_per_s / bandwidth
         if profile.mfu is None:
@@ -85,9 +85,9 @@ class LargerGpu(Rung):
             speed = more_flops
         else:
             speed = min(more_flops / max(profile.mfu, 1e-6), more_bytes)
-        note = f"{gpu.name}: at most, as launches and host work do not shrink"
+        note = f"{gpu.name}: an upper bound, as kernel launches and host work take as long"
         if gpu.price_per_hour is not None:
-            note += f"; {gpu.price_per_hour:g} an hour"
+            note += f"; {gpu.price_per_hour:g} per hour"
         inputs = {"more_flops": more_flops, "more_bytes": more_bytes, "speed": speed}
         return predict_time(
             self.name, profile, scale_model(profile, recipe, 1 / speed), inputs=inputs, note=note
@@ -96,7 +96,7 @@ class LargerGpu(Rung):
     def _own(self, profile: Profile) -> Gpu | None:
         """Find this machine's GPU: the longest name whose words are all in its own.
 
-        A list of the user's names what could be had, perhaps not what is here: ours comes second.
+        The user's list may not contain the GPU of this machine, so the built-in list comes second.
         """
         here = set(profile.device_name.upper().replace("-", " ").split())
         for gpus in (self.gpus, GPUS):
@@ -107,6 +107,6 @@ class LargerGpu(Rung):
 
 
 def _cost(gpu: Gpu, found: Prediction) -> float:
-    """Return the price of the training, or its seconds where no price is known."""
+    """Return the price of the training, or its seconds if the price is not known."""
     seconds = found.time.total_s if found.time else 0.0
     return seconds * (1.0 if gpu.price_per_hour is None else gpu.price_per_hour)

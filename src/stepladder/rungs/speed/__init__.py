@@ -1,1 +1,1 @@
-"""Rungs that make a training faster."""
+"""Rungs that make training faster."""

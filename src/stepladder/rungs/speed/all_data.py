@@ -1,4 +1,4 @@
-"""All of the training examples instead of a sample."""
+"""Train on all examples instead of a sample."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from stepladder.rungs.reading_time import (
 
 
 class AllData(Rung):
-    """Go from a sample to all of the training examples.
+    """Train on all examples instead of a sample.
 
-    Where pictures are held in memory, and it does not hold all, they are read each epoch from then
-    on. Both are kept or dropped together: reading alone would only cost time.
+    If pictures are held in memory and all of them do not fit, they are read in each epoch instead.
+    Both changes are kept or dropped together: reading alone would only cost time.
 
-    Trades: time, at the rate that the user sets, for accuracy.
+    Trades: time, at the user's rate, for accuracy.
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically",
     arXiv:1712.00409; step 4 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy
     Steps".
@@ -46,21 +46,21 @@ class AllData(Rung):
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where all are used."""
+        """Refuse if all examples are used."""
         in_use = recipe.data.fraction == 1
-        return "already on: more of it would have to be collected" if in_use else None
+        return "already on: more data would have to be collected" if in_use else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let an epoch and one-time work grow with the examples; epochs are taken as equal."""
+        """Scale an epoch and one-time work with the examples; assume the same number of epochs."""
         now, growth = profile.time, 1 / recipe.data.fraction
-        note = f"{growth:.3g} times the examples; epochs taken as equal"
+        note = f"{growth:.3g} times the examples; assumes the same number of epochs"
         num_now = profile.num_train + profile.num_val
         num_after = profile.num_train * growth + profile.num_val
         store_s = from_store_s(profile, recipe, num_examples=num_after)
         if _must_stream(profile, recipe):
             now = streamed(profile, recipe, growth=growth)
             about = about_store(profile, recipe, num_examples=num_after)
-            note += f"; read each epoch, as memory does not hold all: {about}"
+            note += f"; read in each epoch, as they do not fit into memory: {about}"
         elif not recipe.features.cached and not is_held_in_memory(profile, recipe):
             more_frac = (num_after - num_now) / max(num_after, 1.0)
             more_s = more_frac * download_s(profile, recipe, num_examples=num_after)
@@ -87,19 +87,19 @@ class AllData(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the bytes of cached features of all examples; those of the sample are kept apart."""
+        """Return the bytes of cached features of all examples; those of the sample are separate."""
         if not recipe.features.cached:
             return 0
         whole = replace(profile, num_train=round(profile.num_train / recipe.data.fraction))
         return (profile.feature_bytes or 0) * num_kept(whole, recipe.features)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Use all, read each epoch where memory does not hold them."""
+        """Use all examples, and read them in each epoch if they do not fit into memory."""
         where = Where.STREAM if _must_stream(profile, recipe) else recipe.data.where
         return replace(recipe, data=replace(recipe.data, fraction=1.0, where=where))
 
 
 def _must_stream(profile: Profile, recipe: Recipe) -> bool:
-    """Return True if pictures are held in memory that does not hold all of them."""
+    """Return True if pictures are held in memory, but all of them do not fit."""
     is_held = recipe.data.where is Where.MEMORY and not recipe.features.cached
     return is_held and all_data_bytes(profile, recipe) > host_bytes(profile)

@@ -1,4 +1,4 @@
-"""Features of a frozen trunk, computed once."""
+"""Cache the features of a frozen trunk."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from stepladder.rungs.formulas import (
 
 
 class CachedFeatures(Rung):
-    """Put each example through the frozen trunk once, and train the head on what comes out.
+    """Compute the features of the frozen trunk once, and train the head on them.
 
-    With augmentation, as many random views of each training example are kept as the user asks for.
+    With augmentation, a fixed number of random views of each training example is cached.
 
-    Trades: disk for the features; with views, an endless stream of random variants for a few.
+    Trades: disk for the features; with views, new random views in each epoch for a few fixed ones.
     Source: Donahue et al. 2014, "DeCAF", arXiv:1310.1531.
     """
 
@@ -32,13 +32,13 @@ class CachedFeatures(Rung):
     level: ClassVar[int] = 5
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where features would change during training, or cannot be kept."""
+        """Refuse if features would change during training, or cannot be cached."""
         views = recipe.features.cached_views
         reasons = {
             "already on": recipe.features.cached,
-            "the model has no form head(trunk(x))": not profile.has_head,
-            "the trunk learns, so its features change": not profile.is_trunk_frozen,
-            "what reaches the head is random; --features.cached-views K keeps K views of each "
+            "the model is not of the form head(trunk(x))": not profile.has_head,
+            "the trunk is trained, so its features change": not profile.is_trunk_frozen,
+            "the inputs of the head are random; --features.cached-views K caches K views of each "
             "example": profile.is_random_before_head and views == 0,
             "not measured: the trunk's forward pass": profile.trunk_s is None,
             "not measured: a step of the head alone": profile.head_step_s is None,
@@ -47,17 +47,17 @@ class CachedFeatures(Rung):
         needed = self.disk_bytes(profile, recipe)
         if refusal is None and needed > profile.free_disk_bytes:
             have = profile.free_disk_bytes
-            return f"features take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
+            return f"features need {needed / 1e9:.1f} GB of disk; {have / 1e9:.1f} GB are free"
         return refusal
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Move the trunk from every epoch into one pass, and train the head alone.
+        """Predict one pass of the trunk instead of one per epoch, then training the head alone.
 
             gain = E (t_load + t_trunk + t_head) / [(t_load + V t_trunk) + E t_head]
 
-        for each example over E epochs, with V views of it, as seconds of steps and validations were
-        measured; see `through_trunk_s`. Pictures that were held in memory are loaded no more: the
-        pass reads each once.
+        for each example over E epochs, with V views of it, from the measured seconds of steps and
+        validations; see `through_trunk_s`. Pictures are no longer loaded into memory: the pass
+        reads each once.
         """
         now = profile.time
         load_s = source_reading_s(profile, recipe.loader, recipe.features)
@@ -83,7 +83,7 @@ class CachedFeatures(Rung):
         if epoch_saves_s > 0:
             inputs["break_even_epochs"] = max(0.0, pass_s - load_once_s) / epoch_saves_s
         views = recipe.features.cached_views
-        note = f"{views} fixed views of each example instead of new ones each epoch"
+        note = f"{views} fixed views of each example instead of new ones in each epoch"
         is_random = profile.is_random_before_head
         return predict_time(
             self.name, profile, after, inputs=inputs, note=note if is_random else ""
@@ -94,9 +94,9 @@ class CachedFeatures(Rung):
         return (profile.feature_bytes or 0) * num_kept(profile, recipe.features)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for features."""
+        """Turn on cached features."""
         return replace(recipe, features=replace(recipe.features, cached=True))
 
     def exactness_of(self, recipe: Recipe) -> Exactness:
-        """Rounding without views; with views the head sees other examples."""
+        """Return rounding without views; with views the head is trained on other examples."""
         return Exactness.STATISTICAL if recipe.features.cached_views else self.exactness

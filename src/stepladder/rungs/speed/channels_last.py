@@ -1,4 +1,4 @@
-"""Memory format NHWC."""
+"""Use the channels-last memory format (NHWC)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepladder.rungs.formulas import predict_replayed
 
 
 class ChannelsLast(Rung):
-    """Lay images out as NHWC, the order that convolution kernels read.
+    """Use the memory format NHWC, the layout that convolution kernels read.
 
-    Trades: nothing in memory; one layout copy per batch.
+    Trades: one layout copy per batch; no extra memory.
     Source: PyTorch, "Channels Last Memory Format in PyTorch" tutorial.
     """
 
@@ -24,7 +24,7 @@ class ChannelsLast(Rung):
     level: ClassVar[int] = 6
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is nothing to lay out anew."""
+        """Refuse if it is on, or if the model has no convolutions."""
         if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
             return "already on"
         return "the model has no Conv2d layer" if profile.num_conv2d == 0 else None

@@ -1,4 +1,4 @@
-"""The model compiled into fewer, larger kernels."""
+"""Compile the model with torch.compile."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import predict_time, scale_model, with_one_time
 
 _START_S = 10.0
-"""What the first compilation of a process takes more than a later one."""
+"""Extra time of the first compilation in a process."""
 _REST_S, _CONV_S, _NORM_S = 2.5, 0.27, 0.35
-"""What a head and its loss, a convolution, and a BatchNorm with its activation add, forward.
+"""Forward compilation of a head with its loss, a convolution, and a BatchNorm with activation.
 
-Read on two cores: EfficientNet-Lite0 in 41 to 45 s with its 49 BatchNorm layers and in 22 to 26 s
-without; heads and small nets in 10 to 13 s, a bag of words in 26 s.
+Measured on two cores: EfficientNet-Lite0 in 41 to 45 s with its 49 BatchNorm layers and in 22 to
+26 s without; heads and small nets in 10 to 13 s, a bag of words in 26 s.
 """
 _LEARNING = 3.0
-"""Times as much where all of it learns: EfficientNet-Lite0 in 104 s."""
+"""Factor if the whole model is trained: EfficientNet-Lite0 in 104 s."""
 
 
 class Compile(Rung):
-    """Compile the model, so that pointwise operations run within their neighbours.
+    """Compile the model, which fuses pointwise operations into their neighbours.
 
     Trades: seconds to minutes of compiling before the first step, and again for each new shape;
     disk for the compiled code.
@@ -35,17 +35,17 @@ class Compile(Rung):
     level: ClassVar[int] = 6
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is no C++ compiler."""
+        """Refuse if it is on, or if there is no C++ compiler."""
         if recipe.device.compile:
             return "already on"
         return None if profile.has_compiler else "no C++ compiler on this machine"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Leave out the operations that fuse into their neighbours, and add the compilation.
+        """Remove the time of operations that can be fused, and add the compilation.
 
-        That is the most that fusing can give. The compilation's time is assumed: ten seconds for
-        the first one of a process, and some tenths of a second for each convolution and each
-        BatchNorm layer that is not folded, three times as much where the trunk learns.
+        That is the most that fusing can gain. The compilation's time is assumed: ten seconds for
+        the first one of a process, and a fraction of a second for each convolution and each
+        BatchNorm layer that is not folded, three times as much if the trunk is trained.
         """
         num_norms = 0 if recipe.model.fold_batchnorm else profile.num_batchnorm
         forward_s = _REST_S + _CONV_S * profile.num_conv2d + _NORM_S * num_norms
@@ -60,9 +60,9 @@ class Compile(Rung):
             after,
             provenance=Provenance.REPLAYED if is_replayed else Provenance.MODELLED,
             inputs={"pointwise": ratio, "compile_s": compile_s},
-            note=f"about {compile_s:.0f} s to compile (assumed), {left_s:.3g} s of work",
+            note=f"compiling takes about {compile_s:.0f} s (assumed), training {left_s:.3g} s",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for compilation."""
+        """Turn on compilation."""
         return replace(recipe, device=replace(recipe.device, compile=True))

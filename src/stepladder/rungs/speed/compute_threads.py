@@ -1,4 +1,4 @@
-"""Compute threads on all cores."""
+"""Use compute threads on all cores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stepladder.rungs.formulas import predict_time, scale_model
 
 
 class ComputeThreads(Rung):
-    """Compute on one thread a core, where the recipe limits the threads to fewer.
+    """Compute with one thread per core, if the recipe limits the threads to fewer.
 
-    Trades: the cores that the limit left to others.
+    Trades: cores that the limit left to other processes.
     Source: Amdahl 1967, "Validity of the single processor approach to achieving large scale
     computing capabilities", AFIPS.
     """
@@ -24,12 +24,12 @@ class ComputeThreads(Rung):
     level: ClassVar[int] = 6
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where all cores compute already, or none does."""
+        """Refuse if all cores are used already, or a GPU computes."""
         if profile.device != "cpu":
             return "the step runs on the GPU"
         threads = recipe.device.threads
         is_limited = 0 < threads < profile.num_cores
-        return None if is_limited else "already on: one thread a core"
+        return None if is_limited else "already on: one thread per core"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Divide the model's share of the time by the growth in threads."""
@@ -39,9 +39,9 @@ class ComputeThreads(Rung):
             profile,
             scale_model(profile, recipe, threads / cores),
             inputs={"threads": float(threads), "num_cores": float(cores)},
-            note="at most, as if all of the model's work ran in parallel",
+            note="an upper bound, as if all of the model's work ran in parallel",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Lift the limit."""
+        """Remove the limit."""
         return replace(recipe, device=replace(recipe.device, threads=0))

@@ -1,4 +1,4 @@
-"""Stopping when validations no longer improve."""
+"""Stop training when validations no longer improve."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from stepladder.rungs.formulas import predict_time, schedule_epochs
 _PUBLISHED_EPOCHS = 60
 _PUBLISHED_EPOCHS_TO_STOP = 11
 _PATIENT_EPOCHS = (1, 3, 6, 12, 24)
-"""Epochs without a clear improvement to wait for, where a probe chooses."""
+"""Patience in epochs of the variants among which a probe chooses."""
 
 
 class EarlyStopping(Rung):
-    """Stop when validations no longer improve, with the best weights or the last ones.
+    """Stop when validations no longer improve, with the best or the last weights.
 
-    What counts as better, and how often it is looked at, stays as the recipe has it; the least
-    improvement is that of the defaults. The likeliest is their patience, and the best weights. The
-    best of few validation examples are best by chance: where one training tells of many ways to
-    stop, a probe chooses among them, the last weights and longer patience included.
+    The monitored metric and the frequency of validations are those of the recipe; the least
+    improvement is the default. The first variant has the default patience and restores the best
+    weights. With few validation examples, the best weights are best by chance: if one training
+    covers many ways to stop, a probe chooses among them, including the last weights and longer
+    patience.
 
-    Trades: epochs that might have improved after a long standstill; one copy of the weights.
+    Trades: improvements after a long plateau; one copy of the weights.
     Source: Prechelt 1998, "Early Stopping, but When?"; 60 to 11 epochs at equal accuracy:
     Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy Steps", step 2.
     """
@@ -36,32 +37,32 @@ class EarlyStopping(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where nothing tells when to stop."""
+        """Refuse if it is on, or if there are no validation examples."""
         if recipe.stopping.early:
             return "already on"
         return "there are no validation examples" if profile.num_val == 0 else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale epochs to where this recipe's own curve stops, or as was published elsewhere."""
+        """Scale epochs to where this recipe's curve stops, or by a published ratio."""
         return self.predict_variant(profile, recipe, self.apply(profile, recipe))
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
-        """Predict another patience from where that of the defaults would have stopped."""
+        """Predict another patience from where the default patience would have stopped."""
         now, curve, patience = profile.time, profile.curve, variant.stopping.patience
         least = _least_epochs(now, variant)
         longer = (patience - StoppingConfig().patience) * _every_epochs(now, recipe)
         if curve is None:
             ratio = _PUBLISHED_EPOCHS_TO_STOP / _PUBLISHED_EPOCHS
             epochs, provenance = max(now.epochs * ratio + longer, least), Provenance.MODELLED
-            note = "assumed from publication (60 to 11 epochs): this job was not trained to its end"
+            note = "assumes a published ratio (60 to 11 epochs), as this job was not run in full"
         else:
             stop = curve.epochs_to_stop
             epochs = now.epochs if stop is None else stop + longer
-            if longer < 0:  # the curve does not tell how soon less patience is used up
+            if longer < 0:  # the curve does not show when a shorter patience runs out
                 epochs = max(epochs, least)
             is_replayed = curve.provenance is Provenance.REPLAYED
             provenance = Provenance.REPLAYED if is_replayed else Provenance.MODELLED
-            note = "" if stop else f"would not have stopped in {curve.epochs:g} epochs"
+            note = "" if stop else f"did not stop early within {curve.epochs:g} epochs"
         epochs = min(epochs, now.epochs)
         share = epochs / now.epochs if now.epochs > 0 else 1.0
         after = replace(now, epochs=epochs, num_validations=now.num_validations * share)
@@ -73,13 +74,13 @@ class EarlyStopping(Rung):
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Stop early, as patient as the defaults, and restore the best weights."""
+        """Stop early with the default patience, and restore the best weights."""
         return self._stopped(recipe, StoppingConfig().patience, restore_best=True)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Return the defaults, then the last weights instead, with other patience.
+        """Return the defaults, then the last weights with several values of patience.
 
-        Patience that the schedule ends before it can run out is left out: nothing would be saved.
+        Without those whose patience cannot run out before the schedule ends, as they save nothing.
         """
         now = profile.time
         others = [self._stopped(recipe, epochs, restore_best=False) for epochs in _PATIENT_EPOCHS]
@@ -88,7 +89,7 @@ class EarlyStopping(Rung):
         return tuple(dict.fromkeys([self.apply(profile, recipe), *may_stop]))
 
     def _stopped(self, recipe: Recipe, epochs: int, *, restore_best: bool) -> Recipe:
-        """Stop after so many epochs without a clear improvement."""
+        """Return the recipe that stops after `epochs` epochs without a clear improvement."""
         is_by_epochs = recipe.stopping.validate_every_steps is None
         every = recipe.stopping.validate_every_epochs if is_by_epochs else 1
         stopping = replace(
@@ -103,7 +104,7 @@ class EarlyStopping(Rung):
 
 
 def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:
-    """Return the epochs between validations, a part of one where they go by steps."""
+    """Return the epochs between validations, a fraction if they are scheduled by steps."""
     steps = recipe.stopping.validate_every_steps
     if steps is None:
         return float(recipe.stopping.validate_every_epochs)
@@ -111,12 +112,12 @@ def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:
 
 
 def _least_epochs(now: TrainingTime, stopped: Recipe) -> float:
-    """Return the epochs that stopping takes: a best validation, and as many more as patience has."""
+    """Return the least epochs before stopping: a best validation, then the patience."""
     return (1 + stopped.stopping.patience) * _every_epochs(now, stopped)
 
 
 def _ends_when(stopping: StoppingConfig) -> str:
-    """Say a way to stop: `24 validations of patience, the last weights`."""
+    """Describe a way to stop: `patience of 24 validations, last weights`."""
     what = "validation" if stopping.patience == 1 else "validations"
     weights = "best" if stopping.restore_best else "last"
-    return f"{stopping.patience} {what} of patience, the {weights} weights"
+    return f"patience of {stopping.patience} {what}, {weights} weights"

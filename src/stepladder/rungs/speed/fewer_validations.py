@@ -1,4 +1,4 @@
-"""Validations further apart."""
+"""Validate less often."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import predict_time, within_schedule
 
 _LARGE_FRAC = 0.05
-"""Share of the time from which on validations are worth saving."""
+"""Share of the time from which reducing validations is worthwhile."""
 _EVERY = (2, 3, 5, 10)
 
 
 class FewerValidations(Rung):
-    """Validate after several epochs instead of each, where validations take much of the time.
+    """Validate every few epochs instead of each, if validations take much of the time.
 
-    Early stopping goes on to wait for as many epochs, rounded up to whole intervals.
+    The patience of early stopping stays the same in epochs, rounded up to whole intervals.
 
-    Trades: early stopping judges by fewer validations, and may see the end some epochs later; the
-    best weights are chosen among fewer.
-    Source: Prechelt 1998, "Early Stopping, but When?" (strips of several epochs); the share of the
-    time that is saved is Amdahl's law.
+    Trades: early stopping sees fewer validations, and may stop some epochs later; the best weights
+    are chosen among fewer.
+    Source: Prechelt 1998, "Early Stopping, but When?" (strips of several epochs); the saved time
+    follows Amdahl's law.
     """
 
     name: ClassVar[str] = "fewer_validations"
@@ -34,10 +34,10 @@ class FewerValidations(Rung):
     looks_first: ClassVar[tuple[str, ...]] = ("early_stopping",)
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where validations are cheap, or stopping later would cost more than they do."""
+        """Refuse if validations are cheap, or if stopping later would cost more than they do."""
         now = profile.time
         if recipe.stopping.validate_every_steps is not None:
-            return "validations go by steps"
+            return "validations are scheduled by steps"
         total_s = now.total_s
         share = now.num_validations * now.validation_s / total_s if total_s > 0 else 0.0
         if share < _LARGE_FRAC:
@@ -47,22 +47,22 @@ class FewerValidations(Rung):
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Trade validations for epochs: with patience p and k epochs between, p' k' - p k more."""
+        """Predict fewer validations; with patience p every k epochs, p' k' - p k more epochs."""
         every, best = recipe.stopping.validate_every_epochs, self._best(profile, recipe)
         after = self._time(profile, recipe, best)
         inputs = {"every": float(every), "then_every": float(best), "epochs": after.epochs}
-        note = f"a validation every {best} epochs instead of {every}"
+        note = f"validates every {best} epochs instead of every {every}"
         return predict_time(self.name, profile, after, inputs=inputs, note=note)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Set the epochs between validations, and the patience that is as many epochs long."""
+        """Set the epochs between validations, with a patience of as many epochs as before."""
         every = self._best(profile, recipe)
         return replace(recipe, stopping=_with_interval(recipe.stopping, every))
 
     def _best(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the interval with the least time, in epochs; this one if none has less.
+        """Return the interval with the shortest time, in epochs; the current one if none is faster.
 
-        Without early stopping at least three validations are left, to choose the weights among.
+        At least three validations remain, to choose the best weights from.
         """
         every = recipe.stopping.validate_every_epochs
         fits = [k for k in _EVERY if k > every and 3 * k <= max(profile.time.epochs, 1)]
@@ -78,7 +78,7 @@ class FewerValidations(Rung):
 
 
 def _with_interval(stopping: StoppingConfig, every: int) -> StoppingConfig:
-    """Return another interval, with patience for no fewer epochs than before."""
+    """Return stopping with another interval, and a patience of at least as many epochs."""
     moved = replace(stopping, validate_every_epochs=every)
     if not stopping.early:
         return moved

@@ -1,4 +1,4 @@
-"""BatchNorm folded into the convolutions of a frozen trunk."""
+"""Fold BatchNorm layers of a frozen trunk into its convolutions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stepladder.rungs.formulas import predict_replayed
 class FoldedTrunk(Rung):
     """Fold each BatchNorm layer of a frozen trunk into the convolution before it.
 
-    In evaluation mode a BatchNorm layer is one multiplication and one addition a channel, which the
-    convolution's weights and bias can carry. On the CPU the activation after it is computed inside
+    In evaluation mode a BatchNorm layer is one multiplication and one addition per channel, which
+    the convolution's weights and bias can include. On the CPU the activation after it is fused into
     the convolution too.
 
-    Trades: nothing while the trunk stays frozen; a later fine-tune starts from unfolded weights.
+    Trades: nothing while the trunk is frozen; later fine-tuning starts from unfolded weights.
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks", 3.2,
     arXiv:1712.05877.
     """
@@ -28,11 +28,11 @@ class FoldedTrunk(Rung):
     level: ClassVar[int] = 6
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where BatchNorm learns, or there is none."""
+        """Refuse if BatchNorm layers are trained, or if there are no such layers."""
         reasons = {
             "already on": recipe.model.fold_batchnorm,
-            "the model has no form head(trunk(x))": not profile.has_head,
-            "the trunk learns, and its BatchNorm layers with it": not profile.is_trunk_frozen,
+            "the model is not of the form head(trunk(x))": not profile.has_head,
+            "the trunk is trained, with its BatchNorm layers": not profile.is_trunk_frozen,
             "the model has no BatchNorm layer": profile.num_batchnorm == 0,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
@@ -42,5 +42,5 @@ class FoldedTrunk(Rung):
         return predict_replayed(self.name, profile, recipe, variant="folded")
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for folding."""
+        """Turn on folding."""
         return replace(recipe, model=replace(recipe.model, fold_batchnorm=True))

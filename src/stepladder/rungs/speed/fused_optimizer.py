@@ -1,4 +1,4 @@
-"""The optimiser's update in one kernel."""
+"""Use a fused kernel for the optimiser's update."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepladder.rungs.formulas import predict_time
 
 
 class FusedOptimizer(Rung):
-    """Update all weights in one kernel, instead of a few small ones for each weight.
+    """Update all weights in one kernel, instead of a few small kernels for each weight.
 
-    Trades: nothing but the order of a few roundings.
+    Trades: only floating-point rounding.
     Source: PyTorch, documentation of torch.optim, `fused`; for NAdam, `stepladder.optim.nadam`.
     """
 
@@ -24,7 +24,7 @@ class FusedOptimizer(Rung):
     level: ClassVar[int] = 6
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is no such kernel."""
+        """Refuse if it is on, or if there is no fused kernel."""
         if recipe.optimizer.fused:
             return "already on"
         spec = spec_of(recipe.optimizer.name)
@@ -34,10 +34,10 @@ class FusedOptimizer(Rung):
         return f"{spec.title} has no fused kernel on a {place}"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Scale the optimiser's share of the step by its update replayed as one kernel."""
+        """Scale the optimiser's share of the step by its update replayed with a fused kernel."""
         now, ratio = profile.time, profile.op_replays.get("fused_optimizer")
         if ratio is None:
-            note = "not measured: the update was not replayed as one kernel"
+            note = "not measured: the update was not replayed with a fused kernel"
             return predict_time(self.name, profile, now, note=note)
         optimizer_s = min(profile.phases_s.get("optimizer", 0.0), now.step_s)
         return predict_time(
@@ -49,5 +49,5 @@ class FusedOptimizer(Rung):
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for the fused kernel."""
+        """Turn on the fused kernel."""
         return replace(recipe, optimizer=replace(recipe.optimizer, fused=True))

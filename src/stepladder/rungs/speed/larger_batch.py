@@ -1,4 +1,4 @@
-"""A larger batch, with the learning rate moved along."""
+"""Use a larger batch, with a scaled learning rate."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from stepladder.rungs.formulas import (
 
 
 class LargerBatch(Rung):
-    """Grow the batch to the knee of the throughput, and the learning rate with it.
+    """Increase the batch size to the knee of the throughput, and scale the learning rate.
 
-    The knee is the smallest doubling within 10 % of the largest throughput from end to end, not the
-    edge of memory. Where training stops early, the noise scale of the gradients, a rough number,
-    may say that a smaller one gets there sooner: SGD then takes that one. Adam-like rules go on to
-    gain from larger batches than it says, so that it only adds a variant for the probe. Batch size,
-    learning rate, warm-up and all that counts in steps move together, and are kept or dropped
-    together.
+    The knee is the smallest doubling within 10 % of the largest end-to-end throughput, not the
+    limit of memory. With early stopping, the gradient noise scale, a rough estimate, may favour a
+    smaller batch: for SGD that one is used. Adam-like optimisers benefit from larger batches than
+    it predicts, so that it only adds a variant for the probe. Batch size, learning rate, warm-up
+    and everything that counts in steps change together, and are kept or dropped together.
 
-    Trades: memory; epochs, where the batch nears the noise scale; large batches may generalise
+    Trades: memory; epochs, if the batch size is near the noise scale; large batches may generalise
     worse, so held-out examples decide.
     Source: linear rule and warm-up: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
     2014, arXiv:1404.5997; noise scale: McCandlish et al. 2018, arXiv:1812.06162; that it is larger
-    for Adam-like rules: Zhang et al. 2019, arXiv:1907.04164; generalisation gap: Keskar et al.
-    2017, arXiv:1609.04836.
+    for Adam-like optimisers: Zhang et al. 2019, arXiv:1907.04164; generalisation gap: Keskar et
+    al. 2017, arXiv:1609.04836.
     """
 
     name: ClassVar[str] = "larger_batch"
@@ -48,32 +47,33 @@ class LargerBatch(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where a larger batch gives nothing more, or too few steps."""
+        """Refuse if a larger batch does not increase throughput, or leaves too few steps."""
         if profile.step_fixed_s is None or profile.step_per_example_s is None:
-            return "not measured: the step at three batch sizes"
+            return "not measured: the time of a step at three batch sizes"
         batch = recipe.batch.global_batch_size
         if self._best_batch(profile, recipe) > batch:
             return None
         fixed_s, per_example_s = profile.step_fixed_s, profile.step_per_example_s
         knee = knee_batch(fixed_s, per_example_s, profile.loader_per_s)
-        few_steps = f"twice the batch would leave fewer than {MIN_STEPS_PER_EPOCH} steps an epoch"
+        least = MIN_STEPS_PER_EPOCH
+        few_steps = f"twice the batch size would leave fewer than {least} steps per epoch"
         reasons = {
-            "the batch is already at the knee of its throughput": batch >= knee,
-            "memory does not hold twice the batch": 2 * batch > memory_batch(profile),
+            "the batch size is already at the knee of the throughput": batch >= knee,
+            "twice the batch size does not fit into memory": 2 * batch > memory_batch(profile),
             few_steps: 2 * batch * MIN_STEPS_PER_EPOCH > profile.num_train,
-            "every larger batch would leave an epoch a last one of a single example": (
+            "every larger batch size would leave a last batch of a single example": (
                 not batch_doublings(profile, recipe, limit=memory_batch(profile))
             ),
         }
-        more_epochs = "a larger batch would need more epochs than its throughput saves"
+        more_epochs = "the extra epochs of a larger batch would cost more time than it saves"
         return next((reason for reason, holds in reasons.items() if holds), more_epochs)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Take the step from t(b) = a + c b, and the epochs from the noise scale."""
+        """Predict the step by t(b) = a + c b, and the epochs by the noise scale."""
         return self._predict_size(profile, recipe, self._best_batch(profile, recipe))
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
-        """Predict the batch that a probe has chosen by the same formulas."""
+        """Predict the batch size that a probe chose, by the same formulas."""
         return self._predict_size(profile, recipe, variant.batch.global_batch_size)
 
     def _predict_size(self, profile: Profile, recipe: Recipe, larger: int) -> Prediction:
@@ -95,18 +95,18 @@ class LargerBatch(Rung):
         inputs |= {"step_per_example_s": profile.step_per_example_s or 0.0}
         if profile.noise_scale is not None:
             inputs["noise_scale"] = profile.noise_scale
-        note = f"batch {batch} to {larger}; {self._about_epochs(profile, recipe)}"
-        note += "; large batches may generalise worse, which held-out examples decide"
+        note = f"batch size {batch} to {larger}; {self._about_epochs(profile, recipe)}"
+        note += "; large batches may generalise worse, so held-out examples decide"
         return predict_time(self.name, profile, after, inputs=inputs, note=note)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Move to the best doubling by the likeliest rule for the learning rate."""
+        """Use the best doubling with the most promising rule for the learning rate."""
         return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Return three learning rates for the best doubling, for a quarter of it, and an eighth.
 
-        And for the one that the noise scale would choose, where that is another one.
+        Also for the one that the noise scale favours, if it is another one.
         """
         larger = self._best_batch(profile, recipe)
         doublings = batch_doublings(profile, recipe, limit=memory_batch(profile))
@@ -125,16 +125,16 @@ class LargerBatch(Rung):
         return recipe.stopping.early and profile.num_val > 0
 
     def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the doubling at the knee; for SGD that stops early, the one that ends soonest."""
+        """Return the doubling at the knee; for SGD with early stopping, the fastest to the loss."""
         if self._stops_early(profile, recipe) and _rule(recipe).follows_noise_scale:
             return self._soonest(profile, recipe)
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
         return sizes[-1] if sizes else recipe.batch.global_batch_size
 
     def _soonest(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the doubling that gets to the same loss soonest, by the noise scale.
+        """Return the doubling that reaches the same loss fastest, by the noise scale.
 
-        This batch if none gets there sooner.
+        The current batch size if none is faster.
         """
         batch = recipe.batch.global_batch_size
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
@@ -146,9 +146,9 @@ class LargerBatch(Rung):
         return min((batch, *sizes), key=to_target)
 
     def _more_epochs(self, profile: Profile, recipe: Recipe, larger: int) -> float:
-        """Return epochs with a larger batch over those with this one; 1 where they are fixed.
+        """Return the ratio of epochs with a larger batch and with this one; 1 if they are fixed.
 
-        Beyond the batch that the noise scale would choose it says nothing of Adam-like rules.
+        For Adam-like optimisers, the noise scale is not valid beyond the batch that it favours.
         """
         if not self._stops_early(profile, recipe):
             return 1.0
@@ -157,20 +157,20 @@ class LargerBatch(Rung):
         return epochs_ratio(recipe.batch.global_batch_size, larger, profile.noise_scale)
 
     def _step_s(self, profile: Profile, batch: int) -> float:
-        """Return t(b) = a + c b, and a little more than nothing where both are 0."""
+        """Return t(b) = a + c b, or a tiny positive time if both are 0."""
         fixed_s, per_example_s = profile.step_fixed_s or 0.0, profile.step_per_example_s or 0.0
         return max(fixed_s + per_example_s * batch, 1e-12)
 
     def _lr_growths(self, profile: Profile, recipe: Recipe, larger: int) -> list[float]:
-        """Return the factors on the learning rate, the likeliest first."""
+        """Return the factors for the learning rate, the most promising first."""
         batch = recipe.batch.global_batch_size
         more_epochs = epochs_ratio(batch, larger, profile.noise_scale)
         return _rule(recipe).lr_growths(larger / batch, more_epochs=more_epochs)
 
     def _moved(self, profile: Profile, recipe: Recipe, larger: int, lr_growth: float) -> Recipe:
-        """Move batch, learning rate, warm-up and schedule as one.
+        """Change batch size, learning rate, warm-up and schedule together.
 
-        What goes through the model at once stays as the recipe limits it: the limit may be memory.
+        The micro batch size of the recipe stays, as it may be there to limit memory.
         """
         shrink = recipe.batch.global_batch_size / larger  # of whatever counts in steps
         batch = replace(
@@ -196,10 +196,11 @@ class LargerBatch(Rung):
         if not self._stops_early(profile, recipe):
             return "epochs are fixed by the schedule"
         if profile.noise_scale is None:
-            return "epochs taken as equal, as the noise scale is unknown"
+            return "assumes the same number of epochs, as the noise scale is unknown"
         if self._soonest(profile, recipe) == recipe.batch.global_batch_size:
-            return "epochs taken as equal, as the noise scale is that of SGD; a probe decides"
-        return f"epochs by a noise scale of {profile.noise_scale:.0f} examples, a rough number"
+            why = "as the noise scale is that of SGD; a probe decides"
+            return f"assumes the same number of epochs, {why}"
+        return f"epochs from a noise scale of about {profile.noise_scale:.0f} examples"
 
 
 def _rule(recipe: Recipe) -> BatchRule:

@@ -1,4 +1,4 @@
-"""A larger trunk, where capacity lies idle."""
+"""Use a larger trunk, if the device has idle capacity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepladder.rungs.contract import Against, Rung
 from stepladder.rungs.formulas import num_kept, predict_time, scale_model
 
 _BUSY_MFU = 0.5
-"""Model FLOPs utilisation from which on the device has little left to give."""
+"""Model FLOPs utilisation from which the device has little idle capacity."""
 
 
 class _Growth(NamedTuple):
@@ -30,14 +30,14 @@ class _Growth(NamedTuple):
 
 
 class LargerModel(Rung):
-    """Spend idle capacity on the next larger trunk whose weights are at hand.
+    """Use idle capacity for the next larger trunk whose weights are available.
 
-    For accuracy's own sake it is tried on a busy device as well, and where weights begin random the
-    next one of the family needs none.
+    A climb for accuracy tries it on a busy device as well, and without pretrained weights if the
+    model starts from random ones.
 
-    Trades: time, and memory at prediction, for accuracy.
+    Trades: time, and memory at inference, for accuracy.
     Source: Tan and Le 2019, "EfficientNet", arXiv:1905.11946; Databricks 2019, "How (Not) To
-    Scale Deep Learning in 6 Easy Steps", step 3 (a larger network as the other use of spare
+    Scale Deep Learning in 6 Easy Steps", step 3 (a larger network as another use of spare
     capacity).
     """
 
@@ -51,21 +51,21 @@ class LargerModel(Rung):
         self._needs_idle = needs_idle
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where no weights are at hand, or the device is busy."""
+        """Refuse if no weights are available, or the device is busy."""
         if not profile.is_built_in:
             return "the task builds its own model"
         larger = self._next(profile, recipe)
         if larger is None:
-            return "no weights of a larger trunk are at hand"
+            return "no weights of a larger trunk are available"
         if self._needs_idle and profile.mfu is not None and profile.mfu >= _BUSY_MFU:
             what = "the trunk's pass" if recipe.features.cached else "the step"
-            return f"no idle capacity: {what} reaches {100 * profile.mfu:.0f} % of the peak"
+            return f"no idle capacity: {what} reaches {100 * profile.mfu:.0f} % of peak FLOP/s"
         if self._growth(profile, recipe) is None:
-            return f"not known: how much more {larger} computes"
+            return f"the FLOPs of {larger} are not known"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale the model's share of the time by the FLOPs of the trunks, counted."""
+        """Scale the model's share of the time by the ratio of the trunks' FLOPs."""
         larger, growth = self._next(profile, recipe), self._growth(profile, recipe)
         assert growth is not None  # refused before
         return predict_time(
@@ -73,7 +73,7 @@ class LargerModel(Rung):
             profile,
             scale_model(profile, recipe, growth.flops),
             inputs={"flops_ratio": growth.flops},
-            note=f"{larger}: {growth.flops:.1f} times the FLOPs, taken as that much more time",
+            note=f"{larger}: {growth.flops:.1f} times the FLOPs, assumed to take as much more time",
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
@@ -85,17 +85,17 @@ class LargerModel(Rung):
         return math.ceil(example_bytes * num_kept(profile, recipe.features))
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Name the larger trunk, with the weights of the hub; random ones stay random."""
+        """Use the larger trunk, with weights from the hub, or random ones as before."""
         name = self._next(profile, recipe) or recipe.model.name
         weights = WeightsSource.NONE if self._is_random(recipe) else WeightsSource.HUB
         return replace(recipe, model=replace(recipe.model, name=name, weights=weights))
 
     def _is_random(self, recipe: Recipe) -> bool:
-        """Return True if the larger trunk begins with random weights, as this one does."""
+        """Return True if the larger trunk starts from random weights, as this one does."""
         return not self._needs_idle and recipe.model.weights is WeightsSource.NONE
 
     def _next(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Return the trunk after this one; the profile lists them from small to large."""
+        """Return the next larger trunk; the profile lists them from small to large."""
         names, name = profile.larger_trunks, recipe.model.name
         if self._is_random(recipe):
             names = next((family for family in FAMILIES if name in family), ())
@@ -103,7 +103,7 @@ class LargerModel(Rung):
         return rest[0] if rest else None
 
     def _growth(self, profile: Profile, recipe: Recipe) -> _Growth | None:
-        """Compare the trunk after this one with it; None where that cannot be counted."""
+        """Compare the next larger trunk with this one; None if its cost cannot be counted."""
         larger = self._next(profile, recipe)
         side = math.isqrt(profile.example_bytes // 3)
         now = trunk_cost(recipe.model.name, side)

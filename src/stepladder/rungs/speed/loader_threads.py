@@ -1,4 +1,4 @@
-"""Reading threads on all cores."""
+"""Use reading threads on all cores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from stepladder.rungs.reading_time import fetch_and_decode_s, from_store_s, stil
 
 
 class LoaderThreads(Rung):
-    """Read and decode on one thread a core.
+    """Read and decode with one thread per core.
 
     The order of the examples does not depend on the threads that read them.
 
-    Trades: memory for a few more pictures in flight; on a CPU, cores that the step would have had.
+    Trades: memory for a few more pictures in flight; on a CPU, cores that the step could use.
     Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
     arXiv:2007.06775.
     """
@@ -33,20 +33,20 @@ class LoaderThreads(Rung):
     exactness: ClassVar[Exactness] = Exactness.BITWISE
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where all cores read already, or a Dataset might not bear it."""
+        """Refuse if all cores read already, or a Dataset may not be thread-safe."""
         threads = recipe.loader.threads
         if profile.default_threads == 0:
             return "the data is read in the main thread, in order"
         if threads == 0 and profile.store_encoding is None:
-            return "a Dataset need not be safe for several threads; --loader.threads N names more"
+            return "a Dataset may not be thread-safe; use --loader.threads N if this one is"
         if threads == 0 or threads >= profile.num_cores:
-            return "already on: one thread a core"
+            return "already on: one thread per core"
         if profile.loader_cpu_s is None:
-            return "not measured: what reading costs"
+            return "not measured: the cost of reading"
         return why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading go as fast as the cores allow, and the disk or the link."""
+        """Predict reading as fast as the cores, the disk and the link allow."""
         (fetch_s, decode_s), cores = fetch_and_decode_s(profile), max(1, profile.num_cores)
         cpu_s = fetch_s + decode_s
         after = scale_loading(profile, recipe, threads=cores, cpu_s=cpu_s, cpu_s_after=cpu_s)
@@ -62,5 +62,5 @@ class LoaderThreads(Rung):
         return predict_time(self.name, profile, after, inputs=inputs)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Name one thread a core."""
+        """Set one thread per core."""
         return replace(recipe, loader=replace(recipe.loader, threads=profile.num_cores))

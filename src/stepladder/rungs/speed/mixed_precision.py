@@ -1,4 +1,4 @@
-"""Sixteen-bit arithmetic over 32-bit weights."""
+"""Mixed precision: 16-bit arithmetic with 32-bit weights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stepladder.rungs.formulas import predict_replayed
 
 
 class MixedPrecision(Rung):
-    """Compute matrix products and convolutions in 16 bits, and keep weights and sums in 32.
+    """Compute matrix products and convolutions in 16 bits, and keep weights and sums in 32 bits.
 
-    bf16 where the hardware has it (its range is that of fp32), else fp16 with a scaled loss on a
+    bf16 if the hardware supports it (its range is that of fp32), else fp16 with loss scaling on a
     GPU.
 
-    Trades: digits of activations and gradients; half of their memory.
+    Trades: precision of activations and gradients, for half of their memory.
     Source: Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740; bf16:
     Kalamkar et al. 2019, "A Study of BFLOAT16 for Deep Learning Training", arXiv:1905.12322.
     """
@@ -29,7 +29,7 @@ class MixedPrecision(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where 16 bits would be emulated."""
+        """Refuse if it is on, or if 16 bits would be emulated."""
         if recipe.device.precision is not Precision.FP32:
             return "already on"
         if profile.device == "cpu" and not profile.has_bf16:
@@ -46,7 +46,7 @@ class MixedPrecision(Rung):
         return predict_replayed(self.name, profile, recipe, variant=variant)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Set the precision that the hardware offers."""
+        """Set the 16-bit precision that the hardware supports."""
         return replace(recipe, device=replace(recipe.device, precision=self._precision(profile)))
 
     def _precision(self, profile: Profile) -> Precision:

@@ -1,4 +1,4 @@
-"""A JPEG store decoded once into a store of pixels."""
+"""Decode a JPEG store once into a store of pixels."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from stepladder.rungs.reading_time import (
 )
 
 _NUM_COPIES = 2
-"""A stored picture is copied out of the page cache, and into its batch."""
+"""A picture is copied out of the page cache, and into its batch."""
 
 
 class PixelStore(Rung):
-    """Decode each picture once, and read pixels from then on.
+    """Decode each picture once, and then read pixels.
 
-    Trades: disk, some ten times that of JPEGs, for no decoding; a slow disk may lose by it.
+    Trades: about ten times the disk space of JPEGs, for no decoding; slower on a slow disk.
     Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training",
     arXiv:2007.06775 (preparation stalls).
     """
@@ -43,29 +43,31 @@ class PixelStore(Rung):
     exactness: ClassVar[Exactness] = Exactness.BITWISE
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where pictures are decoded once anyway, or there is no room."""
+        """Refuse if pictures are decoded only once anyway, or the disk is too small."""
         reasons = {
             "already on": recipe.data.decode_once,
-            "the data is no store of JPEGs": profile.store_encoding != "jpeg",
+            "the data is not a JPEG store": profile.store_encoding != "jpeg",
             "the task reads its pictures itself": not profile.is_built_in,
-            "each picture is decoded once already, for its features": recipe.features.cached,
-            "each picture is decoded once already, into memory": is_held_in_memory(profile, recipe),
-            "not measured: what reading costs": profile.loader_cpu_s is None,
-            "not measured: the memory's bandwidth": not profile.bandwidth_bytes_per_s,
+            "each picture is already decoded only once, for its features": recipe.features.cached,
+            "each picture is already decoded only once, into memory": (
+                is_held_in_memory(profile, recipe)
+            ),
+            "not measured: the cost of reading": profile.loader_cpu_s is None,
+            "not measured: memory bandwidth": not profile.bandwidth_bytes_per_s,
         }
         refusal = next((reason for reason, holds in reasons.items() if holds), None)
         needed = self.disk_bytes(profile, recipe)
         if refusal is None and needed > profile.free_disk_bytes:
             have = profile.free_disk_bytes
-            return f"pixels take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
+            return f"pixels need {needed / 1e9:.1f} GB of disk; {have / 1e9:.1f} GB are free"
         return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading take a fetch and two copies of the pixels, after one pass that decodes all.
+        """Predict reading as a fetch and two copies of the pixels, after one pass that decodes all.
 
-        The fetch is that of a JPEG as it was measured, with copies of the bytes that pixels have
-        more; decoding goes away. What memory does not keep of the pixels comes from the disk in
-        every epoch. The pass is no faster than disk or link give the JPEGs.
+        The fetch is the measured one of a JPEG, plus copies of the additional bytes; decoding is
+        not needed. Pixels that memory cannot cache are read from disk in every epoch. The pass is
+        limited by the rate of disk or link for the JPEGs.
         """
         fetch_s, decode_s = fetch_and_decode_s(profile)
         cpu_s, bandwidth = fetch_s + decode_s, profile.bandwidth_bytes_per_s or 1.0
@@ -84,7 +86,7 @@ class PixelStore(Rung):
         )
         after = scale_loading(profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=read_s)
         after = no_faster_than(after, profile, recipe, example_s=disk_s)
-        note = "pixels read from the page cache"
+        note = "pixels are read from the page cache"
         if disk_s > 0 or not profile.disk_bytes_per_s:
             note += f"; {about_disk(profile)}"
         return predict_time(
@@ -102,9 +104,9 @@ class PixelStore(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the bytes of all decoded pictures, of test and what a sample leaves out included."""
+        """Return the bytes of all decoded pictures, including test and any outside of a sample."""
         return int(all_data_bytes(profile, recipe) + profile.example_bytes * profile.num_test)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for a store of pixels."""
+        """Turn on the store of pixels."""
         return replace(recipe, data=replace(recipe.data, decode_once=True))

@@ -1,4 +1,4 @@
-"""A trunk that has learnt before."""
+"""Use a pretrained trunk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepladder.rungs.formulas import predict_time
 
 
 class Pretrained(Rung):
-    """Start from a trunk that was trained on many pictures, instead of from random weights.
+    """Start from a pretrained trunk instead of random weights.
 
-    Trades: whatever bias its training data had; its preprocessing has to be kept.
+    Trades: the bias of its training data; its preprocessing has to be used.
     Source: Yosinski et al. 2014, "How transferable are features in deep neural networks?",
     arXiv:1411.1792; step 0 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy
     Steps".
@@ -28,7 +28,7 @@ class Pretrained(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where the weights are not ours to choose."""
+        """Refuse if it is on, or if the task builds its own model."""
         if not profile.is_built_in:
             return "the task builds its own model"
         if profile.is_pretrained or recipe.model.weights is not WeightsSource.NONE:
@@ -36,12 +36,12 @@ class Pretrained(Rung):
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Say nothing on the accuracy: how near the pictures are to ImageNet's is not known."""
-        note = "the time stays as it is; what accuracy it gives is measured"
+        """Assume the same time; the accuracy depends on the similarity to ImageNet."""
+        note = "assumes the same time; the accuracy gain is measured, not predicted"
         return predict_time(self.name, profile, profile.time, note=note)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Take the packaged weights, or for another trunk those of the hub."""
+        """Use the packaged weights, or those of the hub for another trunk."""
         default = ModelConfig()  # the trunk whose weights come with the installation
         is_packaged = recipe.model.name == default.name
         weights = default.weights if is_packaged else WeightsSource.HUB

@@ -1,4 +1,4 @@
-"""Pictures read each epoch instead of held in memory."""
+"""Read pictures in each epoch instead of holding them in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stepladder.rungs.reading_time import about_store, fetch_and_decode_s, from_
 
 
 class Streaming(Rung):
-    """Read the pictures from disk each epoch, where memory does not hold those of the job.
+    """Read the pictures from disk in each epoch, if those of the job do not fit into memory.
 
-    Where it holds the sample and not all, it is a part of `all_data`, which moves both as one.
+    If only the sample fits, `all_data` includes this change.
 
-    Trades: reading in every epoch, for memory that does not grow with the data.
+    Trades: reading in every epoch, for memory use that does not grow with the data.
     Source: step 4 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy Steps".
     """
 
@@ -29,22 +29,22 @@ class Streaming(Rung):
     exactness: ClassVar[Exactness] = Exactness.BITWISE
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where memory does not stand in the way."""
+        """Refuse if memory is not the limit."""
         where, free = recipe.data.where, host_bytes(profile)
         holds_all = all_data_bytes(profile, recipe) <= free
-        sample = "memory holds the sample; all_data streams where it does not hold all"
+        sample = "the sample fits into memory; all_data streams if all data does not"
         reasons = {
             "already on": where is Where.STREAM,
-            "the data is no store of pictures": profile.store_encoding is None,
-            "auto holds pictures in memory only where they fit": where is Where.AUTO,
-            "each picture is read once, for its features": recipe.features.cached,
-            "memory holds all of the pictures": holds_all,
+            "the data is not a store of pictures": profile.store_encoding is None,
+            "data.where auto holds pictures in memory only if they fit": where is Where.AUTO,
+            "each picture is read only once, for its features": recipe.features.cached,
+            "all pictures fit into memory": holds_all,
             sample: _held_bytes(profile) <= free,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Keep only the batches in flight, and read in every step and validation."""
+        """Predict memory for the batches in flight, and reading in every step and validation."""
         held = _held_bytes(profile)
         batches = recipe.loader.prefetch_batches + 2
         in_flight = batches * recipe.batch.global_batch_size * profile.example_bytes
@@ -66,10 +66,10 @@ class Streaming(Rung):
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Read each epoch."""
+        """Read the pictures in each epoch."""
         return replace(recipe, data=replace(recipe.data, where=Where.STREAM))
 
 
 def _held_bytes(profile: Profile) -> int:
-    """Return the memory of the decoded pictures that the job uses, of a sample its own."""
+    """Return the memory of the decoded pictures that the job uses, those of its sample."""
     return profile.example_bytes * (profile.num_train + profile.num_val)

@@ -1,4 +1,4 @@
-"""Examples shuffled within windows of files, where single ones are dear to read."""
+"""Shuffle examples within windows of files, if single examples are expensive to read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from stepladder.rungs.reading_time import about_store, fetch_and_decode_s, from_
 
 
 class WindowedOrder(Rung):
-    """Read a store that is far file by file, and shuffle files and the rows of a few of them.
+    """Read a remote or slow store file by file, shuffling the files and rows of a few files.
 
-    A shuffle over everything asks for one example here and one there: of an object store each
-    brings its whole file, where the cache does not hold them all; of a disk that turns, each is a
-    move of its arm.
+    A global shuffle reads single examples from all files: from an object store, each downloads its
+    whole file unless the cache holds all of them; on a hard disk, each needs a seek.
 
-    Trades: neighbours in a window meet more often than by chance.
+    Trades: examples of the same window are in a batch together more often than by chance.
     Source: Nguyen et al. 2022, "Why Globally Re-shuffle? Revisiting Data Shuffling in Large Scale
     Deep Learning", IPDPS (a partial exchange, tuned, keeps the accuracy of a global one).
     """
@@ -31,27 +30,25 @@ class WindowedOrder(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where single examples are cheap, are not shuffled over everything, or lie here."""
+        """Refuse if single examples are cheap, not shuffled globally, or in memory."""
         reasons = {
-            "the data is no store": profile.is_store_near is None,
+            "the data is not a store": profile.is_store_near is None,
             "already on: data.order is not global": recipe.data.order is not OrderMode.GLOBAL,
-            "a single example of this store costs little more than its bytes": (
-                profile.is_store_near is True
-            ),
-            "each picture is read once, for its features": recipe.features.cached,
-            "each picture is read once, into memory": is_held_in_memory(profile, recipe),
-            "not measured: a step on batches that lie ready": profile.replay_host_s is None,
-            "not measured: how fast files come": not _rate(profile),
-            "memory or the cache holds the whole store": _store_s(profile, recipe) == 0,
+            "reading single examples from this store is cheap": (profile.is_store_near is True),
+            "each picture is read only once, for its features": recipe.features.cached,
+            "each picture is read only once, into memory": is_held_in_memory(profile, recipe),
+            "not measured: a step on batches already in memory": profile.replay_host_s is None,
+            "not measured: the rate of reading files": not _rate(profile),
+            "the whole store fits into memory or the cache": _store_s(profile, recipe) == 0,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let each epoch read every file once, at the rate of the link or of the disk.
+        """Predict reading every file once per epoch, at the rate of the link or the disk.
 
             step = max(batch bytes / rate, compute + batch decode / cores)
 
-        The second term's decoding counts on a CPU, where it shares the cores with the step.
+        Decoding in the second term counts only on a CPU, where it shares the cores with the step.
         """
         now, batch = profile.time, recipe.batch.global_batch_size
         store_s = _store_s(profile, recipe)
@@ -75,7 +72,7 @@ class WindowedOrder(Rung):
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Ask for windows."""
+        """Turn on the windowed order."""
         return replace(recipe, data=replace(recipe.data, order=OrderMode.WINDOWED))
 
 

@@ -48,7 +48,7 @@ def test_rounding_is_named_by_the_power_of_ten_above_it(off: float, words: str) 
     before = Computed({"losses": [torch.tensor([0.5, 2.0], dtype=torch.float64)]})
     after = Computed({"losses": [torch.tensor([0.5, 2.0 * (1 + off)], dtype=torch.float64)]})
     assert describe_difference(before, after, Exactness.ROUNDING) == words
-    with pytest.raises(TrialFailed, match="other results: losses differ"):
+    with pytest.raises(TrialFailed, match="different results: losses differ"):
         describe_difference(before, after, Exactness.BITWISE)
 
 
@@ -118,7 +118,7 @@ def test_a_fused_optimizer_takes_the_same_steps_where_gradients_are_more_than_ro
 
 
 def stepped(*steps: tuple[list[float], list[float]]) -> Computed:
-    """Return what is computed of one tensor of weights, by step: its gradient, and it after that."""
+    """Return the gradient of a tensor of weights and the tensor after it, by step."""
     found = Computed()
     for slope, weights in steps:
         found.slopes.append([torch.tensor(slope)])
@@ -225,7 +225,7 @@ def test_another_model_is_seen(blobs, recipe) -> None:
     after = compute(
         recipe, Material(task=other, sources=open_sources(other)), device=CPU, steps=False
     )
-    with pytest.raises(TrialFailed, match="other results"):
+    with pytest.raises(TrialFailed, match="different results"):
         describe_difference(before, after, Exactness.ROUNDING)
 
 

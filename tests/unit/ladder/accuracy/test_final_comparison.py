@@ -59,7 +59,10 @@ def test_without_classes_the_loss_may_rise_by_that_share_of_itself(
     ("low", "unsure"),
     [
         (-0.009, None),
-        (-0.012, "perhaps worse by more than 1 point: 732 examples tell ± 0.8 points"),
+        (
+            -0.012,
+            "may be worse by more than 1 point: 732 held-out examples resolve only ± 0.8 points",
+        ),
     ],
 )
 def test_what_the_bound_does_not_exclude_is_said(
@@ -72,8 +75,8 @@ def test_what_the_bound_does_not_exclude_is_said(
     assert together.loses is None, "by the estimate it is within what may be lost"
     assert (together.change.unsure or "").startswith(unsure or "")
     assert (together.change.unsure is None) == (unsure is None)
-    row = together_row(JointChange(accuracy=accuracy, unsure="perhaps worse"), WIDE)
-    assert row.endswith("against the job as written; perhaps worse")
+    row = together_row(JointChange(accuracy=accuracy, unsure="may be worse"), WIDE)
+    assert row.endswith("compared with the original job; may be worse")
 
 
 def test_what_diverges_only_with_everything_kept_is_lost(make_lab, recipe: Recipe) -> None:
@@ -102,11 +105,11 @@ def test_its_row_says_what_was_undone() -> None:
     change = JointChange(accuracy=Interval(estimate=-0.004, low=-0.012, high=0.004))
     row = together_row(change, WIDE)
     assert row.split() == [
-        *("all", "that", "was", "kept", "−0.4", "[−1.2,", "+0.4]"),
-        *("against", "the", "job", "as", "written"),
+        *("all", "kept", "rungs", "−0.4", "[−1.2,", "+0.4]"),
+        *("compared", "with", "the", "original", "job"),
     ]
     assert together_row(replace(change, undone=("one", "two")), WIDE).endswith("undone: one, two")
     said = together_row(JointChange(why_not="not compared: too long"), WIDE)
-    assert said.endswith("not tested against the job as written: not compared: too long")
+    assert said.endswith("not compared with the original job: too long")
     with_loss = JointChange(loss=Interval(estimate=0.01, low=0.0, high=0.02))
     assert "loss +0.010" in together_row(with_loss, WIDE)

@@ -117,7 +117,7 @@ def test_a_low_training_error_never_calls_for_fitting_more(rung: Rung) -> None:
 
 @pytest.mark.parametrize("rung", REMEDIES, ids=lambda rung: rung.name)
 def test_without_an_error_above_its_noise_nothing_is_a_remedy(rung: Rung) -> None:
-    assert "tell from none" in (why_not_by_fit(rung, fit(0.0, 0.01)) or "")
+    assert "no error above the noise" in (why_not_by_fit(rung, fit(0.0, 0.01)) or "")
 
 
 def test_a_training_error_that_falls_in_each_training_falls() -> None:

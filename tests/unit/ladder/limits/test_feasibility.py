@@ -46,8 +46,8 @@ def test_what_would_take_more_than_is_allowed_is_refused(rung, large, recipe) ->
 @pytest.mark.parametrize(
     ("fact", "reason"),
     [
-        ("is_trunk_frozen", "the trunk learns, so its features change"),
-        ("has_head", "the model has no form head(trunk(x))"),
+        ("is_trunk_frozen", "the trunk is trained, so its features change"),
+        ("has_head", "the model is not of the form head(trunk(x))"),
     ],
 )
 def test_its_own_reason_comes_first(large, recipe, fact, reason) -> None:

@@ -46,14 +46,17 @@ def test_requests_to_end_pass_through(error: BaseException) -> None:
 
 
 def test_what_hangs_is_interrupted() -> None:
-    with pytest.raises(TrialFailed, match="hung: not done after"), guarded(Watchdog(0.05)):
+    with pytest.raises(TrialFailed, match="hung: not finished after"), guarded(Watchdog(0.05)):
         time.sleep(30)
 
 
 def test_what_outlasts_its_budget_need_not_hang() -> None:
     watchdog = Watchdog(0.05, time_left=lambda: 0.01)
     watchdog.expect(0.01)
-    with pytest.raises(BudgetEnded, match="the budget ended: not done after"), guarded(watchdog):
+    with (
+        pytest.raises(BudgetEnded, match="the budget ran out: not finished after"),
+        guarded(watchdog),
+    ):
         time.sleep(30)
 
 

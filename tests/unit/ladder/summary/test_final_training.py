@@ -109,7 +109,7 @@ def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
     assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now it would be another"
     said = io.StringIO()
     climb(auto, Mine(tmp_path / "store"), task_name="mine", display=PlainDisplay(said))
-    assert "already climbed" in said.getvalue()
+    assert "already holds a finished climb" in said.getvalue()
 
 
 class Interrupting(Display):
@@ -269,4 +269,4 @@ def test_a_climb_that_is_ended_says_which_command_goes_on(
 ) -> None:
     with pytest.raises(InterruptedRun) as ended:
         climb(job, blobs(), task_name="blobs", display=Ending(when), **dict.fromkeys(flags, True))
-    assert ended.value.fix == f"The same command{without} goes on from there."
+    assert ended.value.fix == f"The same command{without} resumes from there."

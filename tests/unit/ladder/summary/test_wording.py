@@ -76,8 +76,8 @@ def test_the_columns_stand_under_their_titles() -> None:
     lines = [header(WIDE), baseline_row(BASELINE, WIDE), row(STOPPING, WIDE)]
     assert lines == [
         " rung                     predicted  measured            accuracy (paired)  verdict",
-        " 0 as written             –          24 min              val 64.9 %         "
-        "baseline: 60 epochs, batch 2 (extrapolated from 3 so far)",
+        " 0 original               –          24 min              val 64.9 %         "
+        "baseline: 60 epochs, batch 2 (extrapolated from 3 measured)",
         " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]  "
         "kept: 11 epochs (by replay, 5 seeds)",
     ]
@@ -109,7 +109,7 @@ def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
     }
     kept = replace(STOPPING, change=change)
     assert reason_words(kept).startswith(
-        "batch 8, learning rate 0.008, patience 24, the best weights; 11 epochs"
+        "batch 8, learning rate 0.008, patience 24, best weights; 11 epochs"
     )
     dropped = replace(kept, verdict=replace(kept.verdict, decision=Decision.DROPPED))
     assert "batch 8" not in reason_words(dropped)
@@ -118,10 +118,12 @@ def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
 def test_the_end_is_told_with_its_noise() -> None:
     assert end_line(CLIMB, 200) == (
         " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
-        "(661 examples, read once), difference +0.3 ± 0.9 of one training each"
+        "(661 examples, read once), difference +0.3 ± 0.9 from a single training run each"
     )
     alike = end_line(CLIMB | {"learns_alike": True}, 200)
-    assert alike.endswith("difference +0.3 ± 0.9 of one training each, alike but for rounding")
+    assert alike.endswith(
+        "difference +0.3 ± 0.9 from a single training run each, identical up to rounding"
+    )
     assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, 200)
     assert end_line({"baseline": BASELINE}) == (
         " end to end                          not measured: the climb did not end"
@@ -131,20 +133,20 @@ def test_the_end_is_told_with_its_noise() -> None:
 def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
     same = CLIMB | {"is_as_written": True, "speedup": 0.83}
     assert end_line(same, WIDE) == (
-        " end to end                          nothing paid: the job as written, 6.0 s, "
+        " end to end                          nothing paid off: the original job, 6.0 s, "
         "test 75.3 % (661 examples, read once)"
     )
-    assert "nothing was kept before the budget ended" in end_line(same | {"untried": ["gpu"]})
+    assert "nothing was kept before the budget ran out" in end_line(same | {"untried": ["gpu"]})
 
 
 def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
     ends = {"result": {"total_s": 7.7}, "speedup": 7.0 / 7.7}
     said = end_line(ends | {"baseline": {"total_s": 7.0, "runs_s": [5.8, 8.2]}}, WIDE)
-    assert "(7.0 s → 7.7 s; as written 5.8 s and 8.2 s: the noise is larger than" in said
+    assert "(7.0 s → 7.7 s; the original job took 5.8 s and 8.2 s: the noise is larger than" in said
     said = end_line(ends | {"baseline": {"total_s": 8.0, "runs_s": [7.8, 8.2]}}, WIDE)
-    assert "as written" not in said
+    assert "the original job took" not in said
     said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [8.2, 9.8]}}, WIDE)
-    assert "(9.0 s → 7.7 s; as written 8.2 s and 9.8 s)" in said
+    assert "(9.0 s → 7.7 s; the original job took 8.2 s and 9.8 s)" in said
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_losses_are_told_at_both_ends_to_the_same_digits(
         "result": {"total_s": 3.0, "test_loss": after},
         "loss_change": dict(zip(("estimate", "low", "high"), change, strict=True)),
     }
-    assert end_line(ends, 300).endswith(f"test loss {said} of one training each")
+    assert end_line(ends, 300).endswith(f"test loss {said} from a single training run each")
 
 
 def test_a_small_loss_has_the_digits_that_show_its_change() -> None:

@@ -59,7 +59,7 @@ def test_a_known_length_is_compared_with_every_seed() -> None:
 
 def test_too_few_common_seeds_are_no_comparison() -> None:
     before, after = length({0: 10.0, 1: 20.0}), length({1: 10.0}, "diverged")
-    with pytest.raises(TrialFailed, match="diverged: 1 of 2 seeds ended both before and after"):
+    with pytest.raises(TrialFailed, match="diverged: 1 of 2 seeds finished both before and after"):
         pair_lengths(before, after)
 
 
@@ -105,7 +105,7 @@ def test_two_pairs_are_run_where_the_budget_has_ended(make_lab, profile, recipe,
     lab = make_lab(recipe, budget_s=1e-9)
     speed = timed(lab, profile, recipe, tmp_path)
     assert len(speed.before_s) == len(speed.after_s) == MIN_PAIRS
-    assert speed.cut_short == "the budget ended after 2 pairs"
+    assert speed.cut_short == "the budget ran out after 2 timed pairs"
     assert speed.is_too_little
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
@@ -124,7 +124,7 @@ def test_pairs_end_with_the_budget_and_not_before(
     monkeypatch.setattr(Lab, "time_left", lambda lab: next(left, 0.0))
     monkeypatch.setattr(speed_module.Lab, "allowed_s", lambda lab, share: 1e9)
     speed = timed(make_lab(recipe), profile, recipe, tmp_path)
-    assert speed.cut_short == "the budget ended after 5 pairs"
+    assert speed.cut_short == "the budget ran out after 5 timed pairs"
     assert len(speed.before_s) == 5
 
 

@@ -72,8 +72,8 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
     page = page_of(build_climb(build_run(tmp_path / "run")))
     order = [
         "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
-        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points of one training "
-        "each, over 661 examples read once)",
+        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points from a single "
+        "training run each, over 661 examples read once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
         "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
@@ -305,7 +305,7 @@ def test_what_all_kept_rungs_change_together_is_told(build_climb: Build, tmp_pat
     assert "All that was kept" not in page_of(folder).text
     change = {"accuracy": {"estimate": -0.002, "low": -0.008, "high": 0.003}, "num_trainings": 5}
     text = page_of(changed(folder, together=change | {"undone": ["larger_batch"]})).text
-    said = "All that was kept, against the job as written; undone: larger_batch: accuracy −0.2"
+    said = "All that was kept, compared with the original job; undone: larger_batch: accuracy −0.2"
     assert said in text
     text = page_of(changed(folder, together={"why_not": EVIL})).text
     assert EVIL in text

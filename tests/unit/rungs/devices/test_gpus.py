@@ -79,9 +79,9 @@ def test_a_list_that_a_spreadsheet_saved_is_read(tmp_path: Path) -> None:
     [
         ("name,price\nSmall,1\n", "no column half_flops_per_s, fp32_flops_per_s"),
         (HEAD, "has no rows"),
-        (HEAD + "Small,4e12,fast,1e11,\n", "fp32_flops_per_s: 'fast' is no number above 0"),
-        (HEAD + "Small,4e12,1e12,-1,\n", "bytes_per_s: '-1' is no number above 0"),
-        (HEAD + "Small,4e12\n", "fp32_flops_per_s: '' is no number above 0"),
+        (HEAD + "Small,4e12,fast,1e11,\n", "fp32_flops_per_s: 'fast' is not a number above 0"),
+        (HEAD + "Small,4e12,1e12,-1,\n", "bytes_per_s: '-1' is not a number above 0"),
+        (HEAD + "Small,4e12\n", "fp32_flops_per_s: '' is not a number above 0"),
     ],
 )
 def test_a_bad_list_is_refused_with_its_place(tmp_path: Path, text: str, what: str) -> None:
@@ -121,7 +121,7 @@ def test_the_longest_name_that_fits_is_this_machines(
     make_profile: Callable[..., Profile],
 ) -> None:
     profile = replace(on_small(make_profile, mfu=0.1), device_name="NVIDIA H200")
-    assert LargerGpu().why_not(profile, Recipe()) == "no GPU of the list would be faster"
+    assert LargerGpu().why_not(profile, Recipe()) == "no GPU in the list would be faster"
     with_80gb = replace(profile, device_name="NVIDIA A100-SXM4-80GB")
     found = LargerGpu().predict(with_80gb, Recipe())
     assert found.inputs["more_bytes"] == pytest.approx(4800 / 2039)

@@ -61,4 +61,4 @@ def test_blocks_that_memory_limits_get_a_larger_batch(make_profile: Make) -> Non
     assert both.apply(tight, recipe).batch.global_batch_size > 16
     unknown = replace(tight, num_blocks=0)
     refusal = why_nothing_enabled(GradientCheckpointing(), unknown, recipe)
-    assert refusal == "what room it gives is not known"
+    assert refusal == "the freed memory is not known"
