@@ -88,9 +88,7 @@ def find(
     }
     warnings = [*listing.warnings, *check_classes(counts), *_split_warnings(config, listing)]
     if bad:
-        warnings.append(
-            f"{len(bad)} pictures cannot be used and were skipped: see {QUARANTINE_NAME}"
-        )
+        warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
     warnings += _trait_warnings(traits)
     num_copies, copy_warnings = _compare_bytes(rows)
@@ -135,8 +133,8 @@ def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
         return [unused] if config.group_by else []
     if Split.TEST not in {picture.split for picture in listing.pictures}:
         return [
-            f"the source has no splits: {100 * config.val_frac:g} % of it became val, and there is no "
-            "test split; for one, make folders train, val and test, or name a column with "
+            f"the source has no splits: {100 * config.val_frac:g} % of it became val, and there is "
+            "no test split; for one, make folders train, val and test, or name a column with "
             "--split-column"
         ]
     return []
@@ -147,8 +145,8 @@ def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
     said = {
         Trait.BAD_EXIF: "have damaged EXIF data, which was ignored: if it had a rotation, they are "
         "stored unrotated",
-        Trait.MISNAMED: "have the extension of another format (for example a PNG named .jpg) and were "
-        "read by their actual format",
+        Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg) and were read "
+        "by their actual format",
     }
     return [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
 
@@ -162,8 +160,8 @@ def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
         num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
         if num_leaked:
             warnings.append(
-                f"{num_leaked} of {len(rows[split])} pictures of {split} are also in train (identical "
-                f"files), so the accuracy on {split} is optimistic"
+                f"{num_leaked} of {len(rows[split])} pictures of {split} are also in train "
+                f"(identical files), so the accuracy on {split} is optimistic"
             )
     labels: dict[bytes, set[int]] = defaultdict(set)
     for some in rows.values():
@@ -200,7 +198,7 @@ def _compare_looks(
             )
             warnings.append(
                 f"{near.num_near} of {near.num_compared} pictures of {split} "
-                f"({100 * near.frac:.1f} %) are near-duplicates of one of train, so the accuracy on "
-                f"{split} is optimistic: {advice}"
+                f"({100 * near.frac:.1f} %) are near-duplicates of one of train, so the accuracy "
+                f"on {split} is optimistic: {advice}"
             )
     return log, warnings

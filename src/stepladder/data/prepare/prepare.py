@@ -296,7 +296,7 @@ class _Job:
     def _make_shards(
         self, plan: Plan, unread: list[Bad], num_pictures: int
     ) -> tuple[list[Finished], int]:
-        """Return the record of each file, and the number of pictures in files that already existed."""
+        """Return the record of each file, and the number of pictures in existing files."""
         bad = list(unread)
         num_kept = 0
         progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)

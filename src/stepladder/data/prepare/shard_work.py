@@ -30,9 +30,7 @@ from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
 from stepladder.records import ShardInfo, read_json, write_json
 
-_AHEAD_PER_WRITER = (
-    16  # chunks of four workers: hashing and writing take a fifth of decoding's time
-)
+_AHEAD_PER_WRITER = 16  # chunks of four workers: writing takes a fifth of decoding's time
 _MIN_WRITERS = 2  # one writes while another waits for the disk
 
 _CHUNK = 16  # pictures decoded per task: one picture per task would cost a tenth more

@@ -21,9 +21,7 @@ from stepladder.errors import DataError, UsageError
 FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
-_DRAWN_FIX = (
-    " If val was split off by --val-frac: add pictures, or make folders train and val yourself."
-)
+_DRAWN_FIX = " If val was split off by --val-frac: add pictures, or make folders train and val."
 
 
 def draw_split(key: bytes, *, val_frac: float) -> Split:

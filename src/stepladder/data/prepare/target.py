@@ -43,7 +43,7 @@ class FolderTarget:
     """A folder on a disk: the store is created next to it and renamed.
 
     Attributes:
-        work: folder on a local disk in which the store is created; an interrupted run resumes there.
+        work: folder on a local disk in which the store is created and a run resumes.
     """
 
     def __init__(self, out: Path) -> None:
