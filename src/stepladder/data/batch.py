@@ -14,7 +14,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: what the model is called with; for pictures uint8 (n, 3, h, w).
-        targets: int64 (n,), or (n, C) class weights after MixUp; None if the inputs hold the targets.
+        targets: int64 (n,), or (n, C) class weights after MixUp; None if inputs include them.
         ids: int64 (n,), on the CPU; the example's row in its split.
     """
 

@@ -100,9 +100,7 @@ def _prepare(
 ) -> _Picture:
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
     if is_kept and data.startswith(NPY_MAGIC):
-        raise BadPictureError(
-            "is an NPY file, which cannot be stored as JPEG without encoding (use --jpeg-size resized)"
-        )
+        raise BadPictureError("is an NPY file, not a JPEG file (use --jpeg-size resized)")
     size = config.size
     content = decode_content(data, size=size, fit=config.fit, max_pixels=config.max_pixels)
     stored = content
