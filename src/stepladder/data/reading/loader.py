@@ -201,7 +201,7 @@ class Loader:
         self._min_last = batch_size if drop_last else min(min_last, batch_size)
         if self._reader.num_examples < self._min_last:
             raise UsageError(
-                f"{self._reader.num_examples} examples are fewer than one batch of {self._min_last}, "
+                f"{self._reader.num_examples} examples are fewer than a batch of {self._min_last}, "
                 f"which {'drop_last' if drop_last else 'min_last'} drops",
                 fix="Use a smaller batch_size, or drop_last=False and min_last=0.",
             )

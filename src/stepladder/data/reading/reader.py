@@ -195,7 +195,7 @@ class Reader:
         return self._where is Where.MEMORY
 
     def files_stats(self) -> ShardFilesStats | None:
-        """Return statistics of fetching files since this reader was created; None if they are local.
+        """Return statistics of fetching files since the reader was created; None if local.
 
         Includes all splits of a store and all its readers.
         """
@@ -435,7 +435,8 @@ def _check_choices(source: Source, where: Where, fraction: float) -> None:
         needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
         if needed > free:
             raise ResourceError(
-                f"the decoded pictures need {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free",
+                f"the decoded pictures need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB "
+                "are free",
                 where="data.where",
                 fix="Use --data.where stream, or a smaller --data.fraction.",
             )

@@ -72,7 +72,7 @@ def parse_manifest(value: Any, *, where: str) -> Manifest:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise DataError(
-            f"the store has format version {version}, but this stepladder reads version {FORMAT_VERSION}",
+            f"the store has format version {version}, but stepladder reads {FORMAT_VERSION}",
             where=where,
             fix=f"{PREPARE_AGAIN}, or use the version of stepladder that wrote it.",
         )
@@ -106,8 +106,8 @@ def _no_store(folder: Path) -> DataError:
     return DataError(
         f"{what} (a store has a {MANIFEST_NAME})",
         where=str(folder),
-        fix="Create one with stepladder prepare PHOTOS --out STORE, or use the folder of an existing "
-        "one; for a run, set it with --data.store.",
+        fix="Create one with stepladder prepare PHOTOS --out STORE, or use the folder of an "
+        "existing one; for a run, set it with --data.store.",
     )
 
 
