@@ -59,7 +59,7 @@ def crop_matrices(uniform: Float64, *, smallest: float, height: int, width: int)
 
 
 def rotations(angle: Float64) -> Float64:
-    """Return matrices that rotate counter-clockwise by angles in radians. Shapes: (n,) -> (n, 2, 3)."""
+    """Return matrices that rotate counter-clockwise by radians. Shapes: (n,) -> (n, 2, 3)."""
     cosine, sine, zero = np.cos(angle), np.sin(angle), np.zeros_like(angle)
     rows = [[cosine, -sine, zero], [sine, cosine, zero]]
     return np.moveaxis(np.array(rows), 2, 0)

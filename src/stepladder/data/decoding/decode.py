@@ -34,8 +34,8 @@ DECODE_VERSION = 1
 _ERRORS = (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError)
 _DCT_FACTORS = (8, 4, 2)  # the other scales of libjpeg-turbo are slower than a full decode
 _DCT_LEAD_IN_THIRDS = 4
-"""A scaled decode has at least 4/3 of the sides needed, so that the antialiased resize does the last
-third; pixels then differ from those of a full decode by less (3.3 of 255 on average, 120
+"""A scaled decode has at least 4/3 of the sides needed, so that the antialiased resize does the
+last third; pixels then differ from those of a full decode by less (3.3 of 255 on average, 120
 photographs) than bilinear differs from Lanczos (3.6)."""
 
 

@@ -44,7 +44,7 @@ class BadPictureError(DataError):
 
 
 def name_format(data: bytes) -> str:
-    """Return the format of a file by its first bytes: "JPEG", "PNG", ..., or "an unknown format"."""
+    """Return the format by a file's first bytes: "JPEG", "PNG", ..., or "an unknown format"."""
     if data.startswith(JPEG_MAGIC):
         return "JPEG"
     if data.startswith(PNG_MAGIC):
