@@ -225,8 +225,8 @@ class MachineUse:
         phases: fraction of the training time by phase, the largest first.
         energy_wh: energy of the whole run; None: not measured.
         held_by: the bottleneck: "data wait", "host work", "validation", "checkpoints", "small
-            batch", "the final evaluation" or another part of the run; None: there is none, or it
-            is not known.
+            batch", "the final evaluation" or another part of the run; None: no bottleneck, or
+            not known.
         said: explanations, in sentences with numbers.
     """
 

@@ -15,7 +15,7 @@ from stepladder.errors import DataError
 
 T = TypeVar("T")
 
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # as written by to_json
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # the strings of to_json
 _LARGEST = 2**64  # limit of an int; arithmetic with floats fails beyond it
 _SCALARS: tuple[type, ...] = (bool, int, float, str, type(None))
 

@@ -67,7 +67,7 @@ class Prediction:
         memory_frac: peak memory with the rung divided by that without; None: not predicted.
         provenance: MODELLED or REPLAYED.
         inputs: the numbers that it is computed from, by name.
-        note: its assumptions, in one sentence; empty if there are none.
+        note: its assumptions, in one sentence; may be empty.
     """
 
     rung: str

@@ -41,7 +41,7 @@ def has_any(folder: Path, marks: Sequence[str]) -> bool:
 
 
 def run_of(file: Path, marks: Sequence[str] = RUN_MARKS) -> Path | None:
-    """Return the run folder that contains a file, also in a subfolder; None if there is none."""
+    """Return the run folder that contains a file, also in a subfolder, or None."""
     return next((up for up in file.parents[:_MAX_UP] if has_any(up, marks)), None)
 
 

@@ -152,7 +152,7 @@ def decode_content(
     kind, height, width, orientation, _ = form
     if height * width > max_pixels:
         raise BadPictureError(
-            f"has {width}x{height} pixels, more than --max-pixels allows ({max_pixels})"
+            f"has {width}x{height} pixels, more than the limit of {max_pixels} (--max-pixels)"
         )
     try:
         if kind == "JPEG":

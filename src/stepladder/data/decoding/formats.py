@@ -177,7 +177,7 @@ def read_orientation(tiff: bytes) -> int | None:
 
 
 def check_png(data: bytes) -> bytes:
-    """Check the CRC of every critical chunk; return the EXIF block, empty if there is none.
+    """Check the CRC of every critical chunk; return the EXIF block, or b"".
 
     Decoders ignore IDAT checksums, so a flipped byte would not be noticed.
 

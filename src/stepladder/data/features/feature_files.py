@@ -274,7 +274,7 @@ class FeatureFolder:
         self._copies = FeatureCopies.beside(root)
 
     def load(self) -> Features | None:
-        """Read the features and check their sha256; return None if there are none.
+        """Read the features and check their sha256; return None if they do not exist.
 
         Features larger than a quarter of the free memory are memory-mapped.
 

@@ -220,7 +220,7 @@ class Order:
         fraction: fraction of the rows to use, in (0, 1]; the same rows in every epoch.
         fraction_seed: seed for choosing these rows, independent of seed.
         block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows;
-            empty if there are none. Used by windowed order.
+            empty if the data has no blocks. Used by windowed order.
         window_rows: approximate rows of a window of windowed order.
         is_sample_of_blocks: whether a fraction samples whole blocks instead of rows.
         version: version of this order.

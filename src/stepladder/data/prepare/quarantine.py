@@ -47,7 +47,7 @@ def check_share(
     share = 100 * len(found) / num_pictures
     raise DataError(
         f"{len(found)} of {num_pictures} pictures ({share:.1f} %) cannot be used, "
-        f"more than --max-bad allows ({100 * max_bad:g} %)",
+        f"more than the limit of {100 * max_bad:g} %",
         where=str(source),
         why=shown,
         fix="Fix or remove them, or allow more"

@@ -44,7 +44,7 @@ class Source(ABC):
             the consumer's thread reads without prefetching, whatever the user sets.
         rows_per_task: rows that one thread reads per task.
         block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows,
-            such as the files of a store; None if there are none.
+            such as the files of a store; None if the data has no blocks.
         max_window_rows: maximum rows of a shuffle window, if there is a limit.
         has_mixed_blocks: whether each block is a random sample of the rows.
         is_near: whether random access to a row is cheap, as in memory or on an SSD; False if it
