@@ -125,9 +125,7 @@ def _make(store: Store, work: WorkFolder, place: Path) -> None:
                 path = work.store / info.name
                 infos.append(_copy_shard(path, rows, range(first, stop), pool, sums))
                 first = stop
-    shutil.rmtree(
-        place, ignore_errors=True
-    )  # an existing copy is incomplete, as it could not be opened
+    shutil.rmtree(place, ignore_errors=True)  # an existing copy is incomplete: it failed to open
     publish(work.store, place, _manifest(store, infos, train_sums))
 
 
