@@ -80,9 +80,7 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
     grey = _grey(x)
     num_pixels = grey[0].numel()
     total = grey.sum(dim=(1, 2, 3), keepdim=True, dtype=torch.int64)
-    mean = (2 * total + num_pixels) // (
-        2 * num_pixels
-    )  # in integers, so that it does not depend on the batch
+    mean = (2 * total + num_pixels) // (2 * num_pixels)  # in integers: independent of the batch
     return _mix(mean.float(), x, factor)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _AHEAD_PER_WORKER = 4
-_OTHERWISE = "run without --data.decode_once"
+_OTHERWISE = "run without --data.decode-once"
 
 
 def copies_folder(store: Path, *, cache_dir: Path | None = None) -> Path:

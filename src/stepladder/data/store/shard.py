@@ -173,9 +173,7 @@ class Shard:
         Raises:
             DataError: if a row cannot be read, or its checksum does not match.
         """
-        verified = (
-            self._verified
-        )  # taken before the read, so that a later change is not marked as checked
+        verified = self._verified  # taken before the read: a later change must not be marked
         num_bytes = out.shape[1]
         lengths = self.index.lengths[rows]
         is_packed = self._compression is not Compression.NONE
