@@ -1,23 +1,23 @@
-"""Errors that a user can act on: what happened, where, why it matters, what to type.
+"""Errors with what happened, where, why it matters and how to fix it.
 
-Each class has an exit code, so that a script can tell a typing mistake from a full disk.
+Each class has an exit code, so that a script can distinguish a typing mistake from a full disk.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Final
 
-USER_TASK: Final = "stepladder_user_task_"  # how the modules of users' own Tasks are named
+USER_TASK: Final = "stepladder_user_task_"  # prefix of the module names of user-defined Tasks
 
 
 class StepladderError(Exception):
-    """Stop with a message a person can act on.
+    """Base class of errors with an actionable message.
 
     Args:
         what: what was found, in one sentence.
-        where: the file, line, row or option, printed in front.
+        where: the file, line, row or option, printed before the message.
         why: why it matters.
-        fix: what to do or to type.
+        fix: how to fix it, such as a command to run.
     """
 
     exit_code: ClassVar[int] = 1
@@ -43,11 +43,11 @@ class UsageError(StepladderError):
 
 
 class MissingExtraError(UsageError):
-    """An optional engine is not installed."""
+    """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
-            f"{feature} needs an extra: pip install 'stepladder[{extra}]'",
+            f"{feature} needs an optional dependency: pip install 'stepladder[{extra}]'",
         )
 
 
@@ -58,24 +58,24 @@ class DataError(StepladderError):
 
 
 class ResourceError(StepladderError):
-    """Disk, memory, permission or a device is missing, or another run holds the folder."""
+    """Out of disk or memory, no permission, no device, or the folder is locked by another run."""
 
     exit_code: ClassVar[int] = 4
 
 
 class DivergedError(StepladderError):
-    """The loss is no longer a finite number."""
+    """The loss is not finite."""
 
     exit_code: ClassVar[int] = 5
 
 
-class UnsoundJob(StepladderError):  # noqa: N818  (what is wrong is the job)
-    """A check failed, or could not run because the Task raised, and the job was to stop there."""
+class UnsoundJob(StepladderError):  # noqa: N818  (the job is wrong)
+    """A check failed or the Task raised during it, and the job is configured to stop then."""
 
     exit_code: ClassVar[int] = 6
 
 
-class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
+class InterruptedRun(StepladderError):  # noqa: N818  (requested, so not an error)
     """A signal ended the run after its state was saved.
 
     Args:
@@ -88,5 +88,5 @@ class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says without line breaks, to be told within a sentence."""
+    """Return the error message on one line, for use within a sentence."""
     return " ".join(str(error).split())

@@ -159,7 +159,7 @@ def test_bad_pictures_stop_it_and_the_remedy_puts_them_aside(photos: Path, prepa
     spoil(photos / "apple")
     said = prepare(code=3)
     assert "of 25 pictures" in said
-    assert "over the limit of 1 %" in said
+    assert "more than the limit of 1 %" in said
     assert "'apple/apple0.jpg': is empty (0 bytes)" in said
     assert not Path("store").exists()
     assert "4 unreadable pictures are listed" in prepare("photos", "--max-bad", "0.2")
@@ -230,7 +230,7 @@ def test_a_store_that_is_not_whole_is_made_again_unasked(photos: Path, prepare: 
 
 
 def test_a_folder_that_is_no_store_is_told(photos: Path, train: Run) -> None:
-    assert train("--data.store", "photos", code=3).startswith("photos: no store is here")
+    assert train("--data.store", "photos", code=3).startswith("photos: the folder is not a store")
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
     assert "stepladder prepare" in said

@@ -410,7 +410,7 @@ def test_a_null_picture_is_put_aside_by_file_and_row(tmp_path: Path) -> None:
     prepare(config_of(source, max_bad=0.05))
     lines = (tmp_path / "store" / "quarantine.csv").read_text().splitlines()
     assert lines == ["path,reason", "t.parquet#12,is null (t.parquet: row 12)"]
-    with pytest.raises(DataError, match="over the limit of 1 %"):
+    with pytest.raises(DataError, match="more than the limit of 1 %"):
         prepare(config_of(source, "strict"))
 
 

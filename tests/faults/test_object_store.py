@@ -685,7 +685,9 @@ def test_a_store_that_is_replaced_is_never_mixed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     prepared(photos, size=16)
-    with pytest.raises(UsageError, match=r"here .* other size \(16 there, 24 asked for\)"):
+    with pytest.raises(
+        UsageError, match=r"here .* different size \(16 in the store, 24 requested\)"
+    ):
         prepared(photos, size=24)
     proxy.requests.clear()
     prepared(photos, size=24, overwrite=True)

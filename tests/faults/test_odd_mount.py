@@ -70,10 +70,10 @@ def test_what_it_lacks_is_found(mount: Path) -> None:
     assert abilities.is_far
     assert abilities.missing() == [
         "folders cannot be renamed",
-        "there are no locks",
-        "nothing can be synced",
-        "files cannot be written in the middle",
-        "files cannot be mapped",
+        "files cannot be locked",
+        "files cannot be synced",
+        "files do not support random writes",
+        "files cannot be memory-mapped",
     ]
     assert list(mount.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path:
     assert not (mount / "store" / MARKER).exists()
     assert not list((tmp_path / "tmp").glob("*/*.partial"))
     assert prepare(PrepareConfig(source=photos, out=mount / "store", size=16)).is_up_to_date
-    with pytest.raises(UsageError, match="made with other size"):
+    with pytest.raises(UsageError, match="made with different size"):
         prepare(PrepareConfig(source=photos, out=mount / "store", size=24))
     prepare(PrepareConfig(source=photos, out=mount / "store", size=24, overwrite=True))
     assert verify_store(mount / "store") == []
@@ -216,7 +216,7 @@ def test_a_log_that_cannot_be_written_leaves_nothing(mount: Path, photos: Path) 
     store = mount / "store"
     prepare(PrepareConfig(source=photos, out=store, size=16))
     before = sorted(store.iterdir())
-    with pytest.raises(ResourceError, match="the log cannot be written here") as caught:
+    with pytest.raises(ResourceError, match="cannot write the Delta log here") as caught:
         publish_as_delta(store)
     assert "Copy the store" in str(caught.value.fix)
     assert sorted(store.iterdir()) == before

@@ -199,9 +199,9 @@ def test_a_place_that_may_not_be_written_is_named(
 @pytest.mark.parametrize("place", ["file/store", "file/deep/store", "/proc/store", "x" * 300])
 def test_a_place_where_no_folder_can_be_is_named(place: str, source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match="no folder can be made here") as caught:
+    with pytest.raises(ResourceError, match="cannot create a folder here") as caught:
         prepare(dataclasses.replace(config_of(source), out=tmp_path / place))
-    assert "give another --out" in str(caught.value.fix)
+    assert "choose another --out" in str(caught.value.fix)
 
 
 def test_few_file_handles_are_enough(source: Path) -> None:

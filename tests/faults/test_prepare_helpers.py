@@ -303,7 +303,7 @@ def test_a_disk_that_is_full_for_the_others_is_told_in_words(
     largest = max(len(data) for name, data in whole.items() if name.endswith(".parquet"))
     _, said, error = script("started", most_bytes=largest - 1).end()
     assert said == "begun\n"  # and once: the script is not run by the others
-    assert "the disk is full, or a file may not grow further" in error
+    assert "the disk is full, or a quota or file size limit is reached" in error
     assert "Traceback" not in error
     assert error.endswith(" []\n")
     prepare(config)

@@ -249,7 +249,7 @@ def test_how_many_bad_pictures_are_too_many_is_the_users(photos: Path, prepare: 
     half = photos / "apple" / "apple0.jpg"
     half.write_bytes(half.read_bytes()[:-200])
     said = prepare("photos", "--max-bad", "0", code=3)
-    assert "1 of 24 pictures (4.2 %) cannot be used, over the limit of 0 %" in said
+    assert "1 of 24 pictures (4.2 %) cannot be used, more than the limit of 0 %" in said
     allowed = said.split("--max-bad ")[1].split()[0]  # the remedy that it gives
     prepare("photos", "--max-bad", allowed)
     assert quarantine() == {"apple/apple0.jpg": "cannot be decoded: Premature end of JPEG file"}
@@ -275,7 +275,7 @@ def test_a_png_with_the_name_of_a_jpeg_is_read_and_told(photos: Path, prepare: R
     (photos / "apple" / "odd.jpg").write_bytes(encode(picture, "PNG"))
     (photos / "apple" / "page.jpg").write_bytes(encode(picture, "WEBP"))
     said = prepare("photos", "--max-bad", "0.1")
-    assert "1 pictures have the name of another format" in said
+    assert "1 pictures have the wrong extension" in said
     assert quarantine() == {"apple/page.jpg": '"is WebP, not JPEG or PNG"'}
 
 
@@ -330,7 +330,7 @@ def test_bombs_and_huge_files_take_no_memory(photos: Path) -> None:
     for name, reason in (
         ("sof.jpg", "is 65500x65500 pixels"),
         ("wide.png", "is 40000x40000 pixels"),
-        ("large.png", "is 10000x10000 pixels, over the limit of 50000000"),
+        ("large.png", "has 10000x10000 pixels, more than the limit of 50000000"),
         ("huge.jpg", "larger than the maximum size of a picture"),
     ):
         assert re.search(rf"{name},.*{reason}", listed), listed
@@ -412,9 +412,9 @@ def test_one_picture_a_class_is_told_with_a_way_out(photos: Path, prepare: Run) 
         for name in ("apple", "bread", "corn"):
             (photos / name / f"{name}{idx}.jpg").unlink()
     said = prepare("photos", "--val-frac", "0.5", code=3)
-    assert "in val that train lacks: " in said
+    assert "of val are not in train: " in said
     assert "(1 in val)" in said
-    assert "If val was drawn: add pictures" in said
+    assert "If val was split off by --val-frac: add pictures" in said
 
 
 def test_a_run_never_goes_on_with_other_classes(photos: Path, prepare: Run, train: Run) -> None:
@@ -574,7 +574,7 @@ def test_a_label_that_is_no_class_is_told_by_file_and_row(tmp_path: Path, label:
     with pytest.raises(DataError) as caught:
         _ = split.labels
     assert str(caught.value).startswith(
-        f"{tmp_path}/store/train-all.parquet: row 2: label {label} is none of the 2 classes"
+        f"{tmp_path}/store/train-all.parquet: row 2: label {label} is not one of the 2 classes"
     )
 
 
@@ -630,10 +630,10 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
     for file in Path("moved/apple").glob("*.jpg"):
         file.write_bytes(file.read_bytes() + b" ")  # each is another file now
     said = run("verify", "store", "--repair", "--source", "moved", code=3)
-    assert "train-all.parquet cannot be made as before" in said
+    assert "cannot recreate train-all.parquet" in said
     assert "stepladder prepare … --overwrite" in said
     assert Path("store/train-all.parquet").read_bytes() == b"PAR1"
     log = json.loads(Path("store/prepare_log.json").read_text())
     del log["config"]
     Path("store/prepare_log.json").write_text(json.dumps(log))
-    assert "does not say how the store was made" in run("verify", "store", "--repair", code=3)
+    assert "does not say how the store was created" in run("verify", "store", "--repair", code=3)

@@ -82,9 +82,9 @@ def test_a_shard_cut_while_it_is_read_is_an_error(tmp_path: Path, build_store: A
     rows = train_of(tmp_path / "s")
     rows.picture(3)
     os.truncate(tmp_path / "s" / "train-0.parquet", 100)
-    with pytest.raises(DataError, match="cut or replaced"):
+    with pytest.raises(DataError, match="truncated or replaced"):
         rows.picture(3)
-    with pytest.raises(DataError, match="cut or replaced"):
+    with pytest.raises(DataError, match="truncated or replaced"):
         read_all(rows)
 
 
@@ -126,7 +126,9 @@ def test_a_cut_index_does_not_kill_the_process(
     words = [sys.executable, "-c", CUT_INDEX, str(tmp_path / "s"), mode]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ("train-0.parquet.index: the file was cut or replaced" in done.stdout) == (code == 3)
+    assert ("train-0.parquet.index: the file was truncated or replaced" in done.stdout) == (
+        code == 3
+    )
 
 
 def test_a_sector_that_cannot_be_read_is_damage_of_its_file(
@@ -140,7 +142,7 @@ def test_a_sector_that_cannot_be_read_is_damage_of_its_file(
     build_store(tmp_path / "s")
     bad, pread = (tmp_path / "s" / "train-1.parquet").stat().st_ino, os.pread
     monkeypatch.setattr(os, "pread", lost)
-    told = ["shard train-1.parquet: it cannot be read (Input/output error)"]
+    told = ["shard train-1.parquet: cannot be read (Input/output error)"]
     assert verify_store(tmp_path / "s") == told
     damaged = damaged_shards(tmp_path / "s", load_manifest(tmp_path / "s"))
     assert [info.name for info in damaged] == ["train-1.parquet"]

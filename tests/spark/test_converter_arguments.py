@@ -21,7 +21,7 @@ from pyspark.sql import functions as fn
     [
         ({"compression": "bogus"}, "compression: 'bogus' is not supported.*\n.*snappy, zstd"),
         ({"block_bytes": 0}, "block_bytes is 0"),
-        ({"max_bytes": "10"}, "max_bytes is '10'\n.*whole number, 1 or more"),
+        ({"max_bytes": "10"}, "max_bytes is '10'\n.*integer of at least 1"),
         ({"max_bytes": 0}, "max_bytes is 0"),
     ],
     ids=str,
@@ -119,5 +119,5 @@ def test_an_epoch_is_gone_on_with_by_other_shards(spark: Any, tmp_path: Path) ->
     assert sorted(seen) == list(range(103))
     with pytest.raises(UsageError, match="batch_size is 0"):
         converter.loader(0)
-    with pytest.raises(UsageError, match="order: 'bogus' is none of its choices"):
+    with pytest.raises(UsageError, match="order: invalid choice 'bogus'"):
         converter.loader(8, order="bogus")

@@ -1,4 +1,4 @@
-"""Pictures to a store, a store to batches; tables of others as they are."""
+"""Convert pictures to a store; read batches from a store or an external table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loader", "Store", "from_spark", "open_table"]
 
-# Imported when first used: naming this room brings in no torch.
+# Imported on first use, so that importing this package does not import torch.
 _HOMES = {
     "Loader": "stepladder.data.reading.loader",
     "Store": "stepladder.data.store.store",

@@ -1,4 +1,4 @@
-"""What a reader yields and a step consumes."""
+"""The batch that a reader yields and a training step consumes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """Some examples.
+    """A batch of examples.
 
     Attributes:
         inputs: what the model is called with; for pictures uint8 (n, 3, h, w).
-        targets: int64 (n,), or (n, C) shares of classes after MixUp; None where the inputs say all.
+        targets: int64 (n,), or (n, C) class weights after MixUp; None if inputs include them.
         ids: int64 (n,), on the CPU; the example's row in its split.
     """
 
@@ -27,8 +27,8 @@ class Batch(NamedTuple):
     ) -> Batch:
         """Copy inputs and targets to a device; 4-d inputs into the memory format.
 
-        Page-locked tensors go to a GPU on a stream of their own, so that a copy runs beside the
-        step before it; what uses them on the current stream waits for the copy.
+        Pinned tensors are copied to a GPU on a separate stream, so that the copy overlaps with the
+        previous step; the current stream waits for the copy.
         """
         inputs = _move(self.inputs, device, memory_format)
         return Batch(inputs, _move(self.targets, device, None), self.ids)
@@ -40,12 +40,12 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _copy_beside(value: Tensor, device: torch.device, memory_format: torch.memory_format) -> Tensor:
-    """Copy a page-locked tensor on the device's copy stream."""
+    """Copy a pinned tensor on the device's copy stream."""
     stream, current = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
         moved = value.to(device, non_blocking=True, memory_format=memory_format)
     current.wait_stream(stream)
-    moved.record_stream(current)  # its memory is not given to another copy while a step reads it
+    moved.record_stream(current)  # no other copy may reuse its memory while a step reads it
     return moved
 
 

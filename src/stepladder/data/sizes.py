@@ -1,4 +1,4 @@
-"""Sizes as a person reads them."""
+"""Human-readable sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _ROUNDED_UP = 0.9995  # from here on three digits round to the next unit
 
 
 def say_size(num_bytes: int) -> str:
-    """Say a size in the unit that fits it: `824 bytes`, `1.5 kB`, `37 MB`, `8.24 GB`."""
+    """Format a size in a suitable unit: `824 bytes`, `1.5 kB`, `37 MB`, `8.24 GB`."""
     for size, unit in _UNITS:
         if num_bytes >= _ROUNDED_UP * size:
             value = num_bytes / size

@@ -1,8 +1,8 @@
-"""Keep freed memory in the process, so that large CPU tensors do not fault in anew each time.
+"""Keep freed memory in the process, so that large CPU tensors do not page-fault on every use.
 
-glibc gives every large block back to the kernel when it is freed, and asks for it again, zeroed and
-page by page, when the next layer needs one. For a network's activations that can be half of all CPU
-time. Two settings of malloc keep such blocks in the process. Results do not change by a bit.
+glibc returns every large block to the kernel when it is freed, and requests it again, zeroed page
+by page, for the next layer. For a network's activations that can be half of all CPU time. Two
+settings of malloc keep such blocks in the process. Results are bitwise identical.
 
 Source: mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
 """
@@ -15,7 +15,7 @@ import platform
 
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
-_LARGEST_BLOCK_BYTES = (1 << 30, 32 << 20)  # older versions of glibc take at most 32 MiB
+_LARGEST_BLOCK_BYTES = (1 << 30, 32 << 20)  # older versions of glibc accept at most 32 MiB
 _NEVER_TRIM = (1 << 31) - 1
 _OWN_SETTINGS = (
     "MALLOC_MMAP_THRESHOLD_",
@@ -26,13 +26,13 @@ _OWN_SETTINGS = (
 
 
 def keep_freed_memory() -> bool:
-    """Tell malloc to keep freed blocks of up to 1 GiB, for as long as the process lives.
+    """Configure malloc to keep freed blocks of up to 1 GiB until the process ends.
 
-    The process then holds what it needed at its peak, and more where blocks of many sizes leave
-    gaps. Does nothing where the C library is not glibc, or where the user has set malloc up.
+    The process then keeps its peak memory, and more if blocks of many sizes cause fragmentation.
+    Does nothing if the C library is not glibc, or if the user has configured malloc.
 
     Returns:
-        Whether it was done.
+        Whether malloc was configured.
     """
     if platform.libc_ver()[0] != "glibc" or any(os.environ.get(name) for name in _OWN_SETTINGS):
         return False

@@ -8,10 +8,10 @@ import shutil
 
 
 def compiler_missing(device: str) -> str | None:
-    """Name what torch.compile lacks on a device ("cpu" or "cuda"); None: nothing.
+    """Return what torch.compile is missing on a device ("cpu" or "cuda"), or None.
 
-    On the CPU it calls the C++ compiler that the environment names as CXX, or else g++; on CUDA it
-    takes Triton, which calls a C compiler (CC, gcc or clang).
+    On the CPU it needs the C++ compiler in the environment variable CXX, or g++; on CUDA it needs
+    Triton, which calls a C compiler (CC, gcc or clang).
     """
     if device == "cuda":
         if importlib.util.find_spec("triton") is None:

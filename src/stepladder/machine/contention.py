@@ -1,4 +1,4 @@
-"""Whether other processes took the cores that this one was timed on."""
+"""Detect other processes that used the cores during a timing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import psutil
 from stepladder.machine.limits import num_cores
 
 MAX_CORES_MISSING: Final = 0.1
-"""Cores missing on average from which on times cannot be trusted.
+"""Mean number of missing cores above which timings cannot be trusted.
 
-Threads that meet after every operation wait for the slowest: beside one other busy process, two
-threads on two cores were 2 to 60 times as slow.
+Threads that synchronize after every operation wait for the slowest: next to one other busy process,
+two threads on two cores were 2 to 60 times as slow.
 """
-_IDLE: Final = ("idle", "iowait", "guest", "guest_nice")  # guests are counted in user
+_IDLE: Final = ("idle", "iowait", "guest", "guest_nice")  # guest times are included in user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Usage:
     """CPU seconds so far.
 
     Attributes:
-        wall_s: on a clock of its own.
-        busy_s: of all cores, what a hypervisor took among them.
+        wall_s: monotonic wall time.
+        busy_s: of all cores, including time stolen by a hypervisor.
         own_s: of this process and its children.
     """
 
@@ -42,11 +42,13 @@ class Usage:
 
 
 def cores_missing(start: Usage, end: Usage, *, usable: int, total: int) -> float:
-    """Say how many of the cores that this process may use were taken by others, on average.
+    """Return the mean number of this process's cores that other processes used.
 
     Args:
+        start: usage at the start.
+        end: usage at the end.
         usable: cores that this process may use.
-        total: cores of the machine; others do no harm while enough of them are left.
+        total: cores of the machine; other processes may use those that are left.
 
     Returns:
         Cores, in [0, usable].
@@ -59,7 +61,7 @@ def cores_missing(start: Usage, end: Usage, *, usable: int, total: int) -> float
 
 
 def cores_missing_since(start: Usage) -> float:
-    """Say how many cores others have taken from this process since then, on average."""
+    """Return the mean number of this process's cores that others have used since then."""
     usable = num_cores()
     total = psutil.cpu_count() or usable
     return cores_missing(start, Usage.now(), usable=usable, total=total)
@@ -72,7 +74,7 @@ def _own_s() -> float:
     for child in process.children(recursive=True):
         try:
             times = child.cpu_times()
-        except psutil.Error:  # it has just ended, and is counted with the children above
+        except psutil.Error:  # it has just ended and is included in children_user above
             continue
         own_s += float(times.user + times.system)
     return own_s

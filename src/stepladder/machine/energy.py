@@ -1,4 +1,4 @@
-"""Energy of a run, where the machine can tell: RAPL for the CPU, NVML for GPUs."""
+"""Energy of a run, if the machine reports it: RAPL for the CPU, NVML for GPUs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Add up the energy that the machine's own counters report.
+    """Sum the energy that the machine's counters report.
 
-    The counters cover the whole package or device: other programs on the machine count too.
-    RAPL counters wrap within an hour under load; call `poll` at least that often (SystemSampler
-    does).
+    The counters cover the whole package or device, including other programs on the machine. RAPL
+    counters wrap within an hour under load; call `poll` at least that often (SystemSampler does).
 
     Attributes:
-        sources: the counters behind the sum, such as ("rapl:package-0", "nvml"); empty: nothing
-            can be read, and `stop` gives None.
+        sources: the counters in the sum, such as ("rapl:package-0", "nvml"); empty if none can be
+            read, and `stop` then returns None.
     """
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
@@ -35,7 +34,7 @@ class EnergyMeter:
         self.sources = (*names, "nvml") if self._nvml.energy_j() is not None else names
 
     def start(self) -> None:
-        """Begin to count from zero."""
+        """Reset the sum to zero."""
         with self._lock:
             self._rapl_j = 0.0
             counters = {zone: _counter(zone) for zone in self._rapl}
@@ -43,7 +42,7 @@ class EnergyMeter:
             self._nvml_start_j = self._nvml_last_j = self._nvml.energy_j()
 
     def poll(self) -> None:
-        """Read the counters, so that one that wraps loses nothing."""
+        """Read the counters, so that a wrap-around is not missed."""
         with self._lock:
             for zone, last in list(self._rapl_last.items()):
                 now = _counter(zone)
@@ -66,14 +65,14 @@ class EnergyMeter:
 
 
 def _package_zones(powercap: Path) -> list[Path]:
-    """List the top zones (intel-rapl:0); their children are parts of them."""
+    """List the top-level zones (intel-rapl:0), which include their children."""
     if not powercap.is_dir():
         return []
     return sorted(zone for zone in powercap.glob("intel-rapl:*") if zone.name.count(":") == 1)
 
 
 def _counter(zone: Path) -> int | None:
-    """Read a zone's energy in microjoules (readable by root only on most systems)."""
+    """Return a zone's energy in microjoules (readable only by root on most systems)."""
     try:
         return int((zone / "energy_uj").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a result depends on beside its recipe: machine, versions, commit. Holds no secret."""
+"""The environment of a result: machine, versions, commit. Contains no secrets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LIBRARIES = (
     "mlflow-skinny",
     "torchvision",
 )
-# Numbers and the speed depend on these. Any other variable may hold a secret and is never read.
+# Variables that affect results or speed. Others may contain secrets and are never read.
 _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",
@@ -97,7 +97,7 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of the libraries that matter, without importing them."""
+    """Return the installed versions of relevant libraries, without importing them."""
     return dict(_installed())
 
 
@@ -111,7 +111,7 @@ def _installed() -> tuple[tuple[str, str], ...]:
 
 
 def cpu_model() -> str:
-    """Name the processor."""
+    """Return the name of the processor."""
     for key in ("model name", "Model", "Hardware"):
         if value := _cpuinfo(key):
             return value
@@ -119,17 +119,18 @@ def cpu_model() -> str:
 
 
 def instruction_set() -> tuple[str, ...]:
-    """List the instruction extensions that change speed or the last bits of a result."""
+    """List the instruction set extensions that affect speed or rounding."""
     present = set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
     return tuple(name for name in _INSTRUCTIONS if name in present)
 
 
 def git_state(folder: Path, *, only: str | None = None) -> dict[str, Any] | None:
-    """Return the commit of the repository around a folder and whether files differ from it.
+    """Return the commit of a folder's repository and whether files differ from it.
 
     Args:
-        only: look at these files below the folder alone, new ones among them: "*.py"; None: at
-            all that the repository knows of.
+        folder: a folder in the repository.
+        only: check only these files in the folder, including untracked ones, such as "*.py"; None:
+            all tracked files.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:

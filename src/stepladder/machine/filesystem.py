@@ -1,7 +1,7 @@
-"""What the file system under a folder can do, found out by doing it once.
+"""Test what the file system of a folder supports.
 
-Mounts of object stores (FUSE, such as /dbfs) and network shares look like folders, and may lack
-what a disk has: folders that are renamed in one step, locks, writes in the middle of a file.
+Mounts of object stores (FUSE, such as /dbfs) and network shares look like folders, but may not
+support atomic renames of folders, locks, or writes in the middle of a file.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from typing import Final
 MOUNTS: Final = Path("/proc/self/mounts")
 SYS: Final = Path("/sys")
 _FAR_KINDS: Final = ("fuse", "9p", "nfs", "cifs", "smb", "ceph", "lustre", "davfs")
-_LOCAL_KIND: Final = "fuseblk"  # a disk of this machine, such as one of NTFS
+_LOCAL_KIND: Final = "fuseblk"  # a local disk, such as NTFS
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 class FileCalls:
-    """The calls on which file systems differ; one object, so that a test can make each fail."""
+    """Calls that some file systems do not support; tests replace them to fail."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Make a hard link."""
+        """Create a hard link."""
         os.link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a folder."""
-        os.rename(source, target)  # noqa: PTH104  # Path.rename would hide the pair of calls
+        os.rename(source, target)  # noqa: PTH104  # for symmetry with replace
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file over another."""
         os.replace(source, target)  # noqa: PTH105
 
     def lock(self, handle: int) -> None:
-        """Take the exclusive lock of an open file, without waiting.
+        """Acquire the exclusive lock of an open file, without waiting.
 
         Raises:
             BlockingIOError: if another process holds it.
@@ -50,11 +50,11 @@ class FileCalls:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync(self, handle: int) -> None:
-        """Bring an open file to the disk."""
+        """Sync an open file to the disk."""
         os.fsync(handle)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make what was created, renamed and removed in a folder durable."""
+        """Sync a folder, so that creations, renames and removals in it are durable."""
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -66,20 +66,19 @@ class FileCalls:
         os.pwrite(handle, data, at)
 
     def map(self, handle: int) -> bytes:
-        """Read a file by mapping it."""
+        """Read a file through a memory mapping."""
         with mmap.mmap(handle, 0, access=mmap.ACCESS_READ) as data:
             return data[:]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAbilities:
-    """What works in a folder.
+    """What the file system of a folder supports.
 
     Attributes:
-        kind: of its file system, as the system names it: ext4, fuse.s3fs, nfs4; says nothing of
-            what works.
-        is_far: whether that kind most often is a network's.
-        has_sync: of files.
+        kind: type of the file system, such as ext4, fuse.s3fs or nfs4; for information only.
+        is_far: whether file systems of this type are usually on a network.
+        has_sync: whether files can be synced.
     """
 
     kind: str = field(default="", compare=False)
@@ -95,12 +94,12 @@ class FolderAbilities:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it does all that stores and caches need of a local disk."""
+        """Whether it supports everything that stores and caches need."""
         return not self.missing()
 
     @property
     def can_hold_work(self) -> bool:
-        """Whether a folder can be made here, held by a lock, and be put in place by a rename."""
+        """Whether it supports work folders: locks, syncs, random writes and renames."""
         return (
             self.has_folder_rename
             and self.has_file_rename
@@ -110,23 +109,23 @@ class FolderAbilities:
         )
 
     def missing(self) -> list[str]:
-        """Say in words what does not work; hard links and syncs of folders are not looked at."""
+        """List in words what is not supported; hard links and folder syncs are not checked."""
         words = (
             (self.has_folder_rename, "folders cannot be renamed"),
             (self.has_file_rename, "files cannot be renamed"),
-            (self.has_locks, "there are no locks"),
-            (self.has_sync, "nothing can be synced"),
-            (self.has_random_writes, "files cannot be written in the middle"),
-            (self.has_mapping, "files cannot be mapped"),
+            (self.has_locks, "files cannot be locked"),
+            (self.has_sync, "files cannot be synced"),
+            (self.has_random_writes, "files do not support random writes"),
+            (self.has_mapping, "files cannot be memory-mapped"),
         )
         return [said for works, said in words if not works]
 
 
 def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilities | None:
-    """Try what works in a folder that is there, and leave nothing behind.
+    """Test what an existing folder supports, and clean up.
 
     Returns:
-        What was found; None if nothing can be written there at all.
+        The result, or None if the folder is not writable.
     """
     with contextlib.suppress(OSError):
         return try_abilities(folder, calls)
@@ -134,10 +133,10 @@ def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilit
 
 
 def try_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
-    """Try what works in a folder that is there, and leave nothing behind.
+    """Test what an existing folder supports, and clean up.
 
     Raises:
-        OSError: if nothing can be written there at all.
+        OSError: if the folder is not writable.
     """
     calls = calls or FileCalls()
     place = Path(tempfile.mkdtemp(prefix=".stepladder-probe.", suffix=".tmp", dir=folder))
@@ -163,7 +162,7 @@ def try_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbiliti
 
 
 def kind_of(path: Path, mounts: Path = MOUNTS) -> str:
-    """Name the kind of file system on which a path lies; empty where the system does not say."""
+    """Return the type of a path's file system; empty if it is unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -177,26 +176,26 @@ def kind_of(path: Path, mounts: Path = MOUNTS) -> str:
         point = fields[1]
         for escape, letter in _ESCAPES:
             point = point.replace(escape, letter)
-        # of two mounts on one folder the later one is seen
+        # of two mounts on one folder, the later one is visible
         if len(point) >= best and place.is_relative_to(point):
             best, kind = len(point), fields[2]
     return kind
 
 
 def is_far(path: Path, mounts: Path = MOUNTS) -> bool:
-    """Return True if a path lies on a kind of file system that most often is a network's."""
+    """Return True if the type of a path's file system is usually on a network."""
     kind = kind_of(path, mounts)
     return kind.startswith(_FAR_KINDS) and kind != _LOCAL_KIND
 
 
 def nearest_folder(path: Path) -> Path:
-    """Return a path if it is a folder, or else the nearest folder above it."""
+    """Return a path if it is a folder, else its nearest parent that is one."""
     place = path.absolute()
     return next(folder for folder in (place, *place.parents) if folder.is_dir())
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder and what is in it; a symbolic link loses only the link."""
+    """Remove a file, or a folder with its content; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -204,7 +203,7 @@ def remove(path: Path) -> None:
 
 
 def leads_to(path: Path, handle: int) -> bool:
-    """Return True if a path still leads to an open file."""
+    """Return True if a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -212,19 +211,19 @@ def leads_to(path: Path, handle: int) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file, in hexadecimal."""
+    """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_on_spinning_disk(path: Path, sys: Path = SYS) -> bool:
-    """Return True if the kernel says that a folder's disk spins.
+    """Return True if the kernel reports that a path's disk is a spinning disk.
 
-    Virtual disks say so whatever lies behind them: only SATA and SAS names (`sd`) are believed.
+    Virtual disks always report that, so only SATA and SAS names (`sd`) are considered.
 
     Args:
-        path: a file or folder that exists.
-        sys: where sysfs is.
+        path: an existing file or folder.
+        sys: mount point of sysfs.
     """
     try:
         device = path.stat().st_dev
@@ -237,7 +236,7 @@ def is_on_spinning_disk(path: Path, sys: Path = SYS) -> bool:
 
 def _link(place: Path, calls: FileCalls) -> bool:
     calls.link(place / "file", place / "link")
-    (place / "link").unlink()  # what is written later is in one file alone
+    (place / "link").unlink()  # so that later writes affect only one file
     return True
 
 
@@ -264,7 +263,7 @@ def _with_file(path: Path, call: Callable[[int], None]) -> bool:
 
 
 def _lock_twice(path: Path, calls: FileCalls) -> bool:
-    """Take a lock, and be refused it by way of another handle: some mounts grant it to all."""
+    """Check that a locked file cannot be locked again, as some mounts grant all locks."""
     with path.open("rb+") as first, path.open("rb+") as second:
         calls.lock(first.fileno())
         try:

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs through NVML, without a CUDA context and without torch where that is possible.
+"""NVIDIA GPUs through NVML, without a CUDA context and if possible without torch.
 
-NVML comes with the extra `gpu`. Whatever fails here (no driver, no library, a device that does
-not report) means "not known", never an error: telemetry must not stop a run.
+NVML is installed by the extra `gpu`. Failures (no driver, no library, an unsupported query) are
+reported as "not known" and never raised: telemetry must not stop a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One device this process may use."""
+    """A device that this process may use."""
 
     name: str
     memory_bytes: int
@@ -23,10 +23,10 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUse:
-    """Use of the visible devices at one moment; None where they do not report it.
+    """Current use of the visible devices; None if they do not report it.
 
     Attributes:
-        percent: mean over devices of the share of time with a kernel running.
+        percent: mean over devices of the percentage of time with a kernel running.
         memory_bytes: memory in use, summed.
         power_w: power drawn, summed.
     """
@@ -37,25 +37,25 @@ class GpuUse:
 
 
 class Nvml:
-    """The visible devices of NVML; empty where there is no driver or no library."""
+    """The visible devices of NVML; empty without driver or library."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: list[Any] = []
         try:
-            import pynvml  # an extra
+            import pynvml  # optional dependency
 
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handles = _visible_handles(pynvml)
-        except Exception:  # a missing or broken driver raises whatever it likes
+        except Exception:  # a missing or broken driver can raise anything
             self._handles = []
 
     def __len__(self) -> int:
         return len(self._handles)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Name the visible devices."""
+        """Return the visible devices."""
         found = []
         for handle in self._handles:
             name = _ask(self._nvml.nvmlDeviceGetName, handle)
@@ -71,7 +71,7 @@ class Nvml:
         return tuple(found)
 
     def use(self) -> GpuUse | None:
-        """Read the use of the visible devices, or None if there is none."""
+        """Return the current use of the visible devices, or None if there are no devices."""
         if not self._handles:
             return None
         nvml = self._nvml
@@ -85,7 +85,7 @@ class Nvml:
         )
 
     def energy_j(self) -> float | None:
-        """Read the energy drawn since the driver was loaded, in joules, summed (from Volta on)."""
+        """Return the energy since the driver was loaded, in joules, summed (Volta and later)."""
         if not self._handles:
             return None
         totals = self._all(self._nvml.nvmlDeviceGetTotalEnergyConsumption)  # millijoules
@@ -97,25 +97,25 @@ class Nvml:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Name the GPUs this process may use: by NVML, else by torch (imported only then)."""
+    """Return the GPUs that this process may use, from NVML, else from torch (imported then)."""
     found = Nvml().gpus()
     return found or _gpus_by_torch()
 
 
 def _gpus_by_torch() -> tuple[Gpu, ...]:
     try:
-        import torch  # seconds to import
+        import torch  # takes seconds to import
 
         properties = [
             torch.cuda.get_device_properties(idx) for idx in range(torch.cuda.device_count())
         ]
         return tuple(Gpu(name=item.name, memory_bytes=item.total_memory) for item in properties)
-    except Exception:  # a broken CUDA build raises whatever it likes
+    except Exception:  # a broken CUDA build can raise anything
         return ()
 
 
 def _visible_handles(nvml: Any) -> list[Any]:
-    """Map CUDA_VISIBLE_DEVICES, as indices or UUIDs, onto NVML's devices."""
+    """Return NVML's handles of CUDA_VISIBLE_DEVICES, given as indices or UUIDs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(idx) for idx in range(nvml.nvmlDeviceGetCount())]
@@ -126,7 +126,7 @@ def _visible_handles(nvml: Any) -> list[Any]:
         elif word.startswith(("GPU-", "MIG-")):
             handles.append(nvml.nvmlDeviceGetHandleByUUID(word))
         else:
-            break  # as CUDA does: -1 hides itself and all that follow
+            break  # like CUDA: -1 hides this and all following devices
     return handles
 
 

@@ -1,4 +1,4 @@
-"""What this process may use: cores, memory, disk; a container's limit, not the host's size."""
+"""Cores, memory and disk that this process may use, including limits of its container."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pathlib import Path
 import psutil
 
 ROOT = Path("/")
-_NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2^63 where there is no limit
+_NO_LIMIT = 1 << 60  # cgroup v1 has a number near 2^63 if there is no limit
 
 
 def num_cores(root: Path = ROOT) -> int:
-    """Count the cores this process may use: its affinity, cut to the cgroup's quota, 1 or more."""
+    """Return the cores that this process may use: affinity and cgroup quota, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _cpu_quota(root)
     return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int:
-    """Return the memory this process may use at most: the smaller of the machine and its cgroups."""
+    """Return the memory limit of this process: the minimum of the machine and its cgroups."""
     limits = [limit for limit, _ in _memory_cgroups(root)]
     return min([psutil.virtual_memory().total, *limits])
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """Return the memory that can still be taken without swapping, within the cgroup's limit."""
+    """Return the memory available without swapping, within the cgroup's limit."""
     left = [max(0, limit - used) for limit, used in _memory_cgroups(root)]
     return min([psutil.virtual_memory().available, *left])
 
 
 def disk_free_bytes(path: Path) -> int:
-    """Return the free bytes where a path is, or would be made."""
+    """Return the free bytes on the disk of a path, which need not exist."""
     place = path.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -42,7 +42,7 @@ def disk_free_bytes(path: Path) -> int:
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Return the tightest CPU quota over all enclosing cgroups, in cores."""
+    """Return the lowest CPU quota of all enclosing cgroups, in cores."""
     quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         words = _read(folder / "cpu.max").split()  # v2: "200000 100000" or "max 100000"
@@ -55,7 +55,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def _memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield (limit, use without cache) in bytes of each enclosing cgroup that has a limit."""
+    """Yield (limit, usage without cache) in bytes for each enclosing cgroup with a limit."""
     names = (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -72,10 +72,10 @@ def _memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield this process's cgroup of a controller and those around it, innermost first.
+    """Yield this process's cgroup of a controller and its parents, innermost first.
 
-    A container often sees its own cgroup mounted as the root while /proc names the host's path:
-    folders that are not there are passed over by the readers.
+    In a container, its own cgroup is often mounted as the root while /proc has the host's path;
+    callers skip folders that do not exist.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")

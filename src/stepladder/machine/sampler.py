@@ -1,4 +1,4 @@
-"""A thread that reads CPU, memory and GPU use while training runs."""
+"""A thread that samples CPU, memory and GPU use during training."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stepladder.machine.gpu import Nvml
 
 
 class SystemSampler:
-    """Call back with the use of this process and its children, every few seconds.
+    """Sample the use of this process and its children every few seconds.
 
-    A sample is {"cpu_percent", "rss_bytes"} and, where the system tells them, {"energy_wh",
-    "disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_bytes_per_s"}, and where a GPU
-    reports them {"gpu_percent", "gpu_memory_bytes", "power_w"}. 100 % is one core. Memory is
-    anonymous and shared pages, without the page cache. Energy counts from the meter's start. Disk
-    bytes are those that went to or came from the device, not the page cache. Network bytes are
-    those of the whole machine or container, in and out, without loopback: the system counts none
-    by process. A sampler never stops a run: after an error, its callback's too, it falls silent.
+    A sample is {"cpu_percent", "rss_bytes"} and, if the system reports them, {"energy_wh",
+    "disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_bytes_per_s"}, and if a GPU reports
+    them {"gpu_percent", "gpu_memory_bytes", "power_w"}. 100 % is one core. Memory is anonymous and
+    shared pages, without the page cache. Energy is since the meter's start. Disk bytes exclude the
+    page cache. Network bytes are those of the whole machine or container, in and out, without
+    loopback, as the system does not count them per process. A sampler never stops a run: it ends
+    silently after an error, also of the callback.
 
     Args:
         every_s: seconds between samples.
         on_sample: called in the sampler's thread.
-        energy: a meter to poll at each sample.
+        energy: a meter to poll on each sample.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SystemSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; after return no callback runs."""
+        """Stop the thread; no callback runs after that."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -72,13 +72,13 @@ class SystemSampler:
             tree = _tree()
             last_s, last_cpu_s, traffic = time.monotonic(), _cpu_s(tree), _Traffic(tree)
             while not self._stopping.wait(self._every_s):
-                tree = _tree()  # once for all: it looks at every process of the machine
+                tree = _tree()  # once per sample, as it scans all processes of the machine
                 now_s, cpu_s = time.monotonic(), _cpu_s(tree)
                 passed_s = max(now_s - last_s, 1e-9)
                 share = max(0.0, cpu_s - last_cpu_s) / passed_s
                 last_s, last_cpu_s = now_s, cpu_s
                 self._on_sample(self._sample(tree, 100 * share) | traffic.rates(tree, passed_s))
-        except Exception:  # telemetry must not stop a run, nor print into its display
+        except Exception:  # telemetry must not stop a run or disturb its output
             return
 
     def _sample(self, tree: Sequence[psutil.Process], cpu_percent: float) -> dict[str, float]:
@@ -95,24 +95,24 @@ class SystemSampler:
             }
             sample.update({key: value for key, value in parts.items() if value is not None})
         if self._energy is not None and (so_far := self._energy.stop()) is not None:
-            sample["energy_wh"] = round(so_far, 6)  # and a counter that wraps is read in time
+            sample["energy_wh"] = round(so_far, 6)  # also polls, before a counter wraps
         return sample
 
 
 class _Traffic:
-    """Bytes over the disk and the network since the last look, as rates."""
+    """Disk and network rates since the last call."""
 
     def __init__(self, tree: Sequence[psutil.Process]) -> None:
         self._disk = _disk_bytes(tree)
         self._network = _network_bytes()
 
     def rates(self, tree: Sequence[psutil.Process], passed_s: float) -> dict[str, float]:
-        """Return bytes a second since the last call; keys whose counters are not there are absent."""
+        """Return bytes per second since the last call, without keys that are not available."""
         disk, network = _disk_bytes(tree), _network_bytes()
         found: dict[str, float] = {}
         if disk:
             for idx, key in enumerate(("disk_read_bytes_per_s", "disk_write_bytes_per_s")):
-                # the count of a process that ended is in that of its parent: it cancels here
+                # a process that ended is counted by its parent, so that the sum is unaffected
                 grown = sum(io[idx] for io in disk.values())
                 grown -= sum(io[idx] for io in self._disk.values())
                 found[key] = round(max(0, grown) / passed_s, 1)
@@ -123,7 +123,7 @@ class _Traffic:
 
 
 def _disk_bytes(tree: Sequence[psutil.Process]) -> dict[int, tuple[int, int]]:
-    """Return bytes read from and written to disks, by process; empty where none are counted."""
+    """Return bytes read from and written to disks by process; empty if not available."""
     found = {}
     for process in tree:
         try:
@@ -135,7 +135,7 @@ def _disk_bytes(tree: Sequence[psutil.Process]) -> dict[int, tuple[int, int]]:
 
 
 def _network_bytes() -> int | None:
-    """Return bytes in and out over all interfaces but loopback; None where none are counted."""
+    """Return bytes in and out of all interfaces except loopback; None if not available."""
     try:
         counters = psutil.net_io_counters(pernic=True, nowrap=True)
     except (psutil.Error, OSError):
@@ -160,7 +160,7 @@ def _tree() -> list[psutil.Process]:
 
 
 def _cpu_s(tree: Sequence[psutil.Process]) -> float:
-    """Return the CPU seconds of the living processes and of the children that ended."""
+    """Return the CPU seconds of running processes and of their children that ended."""
     total = 0.0
     for process in tree:
         try:

@@ -1,4 +1,4 @@
-"""What reaches disk or passes between rooms as data: frozen dataclasses, JSON, JSONL."""
+"""Records that are saved to disk or passed between packages: frozen dataclasses, JSON, JSONL."""
 
 from stepladder.records.files import (
     Json,

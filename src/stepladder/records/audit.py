@@ -1,4 +1,4 @@
-"""Logs of trainings as data, whoever wrote them, and what an audit says of them."""
+"""Parsed training logs of any origin, and the results of an audit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from stepladder.records.findings import Finding
 
-STILL_RUNNING, CUT_SHORT = "still_running", "cut_short"  # stop reasons of a run without an end
+STILL_RUNNING, CUT_SHORT = "still_running", "cut_short"  # stop reasons of an unfinished run
 
 
 class LogFormat(StrEnum):
-    """Who wrote a log."""
+    """Format of a log."""
 
     KERAS_OUTPUT = "keras_output"
     KERAS_HISTORY = "keras_history"
@@ -25,7 +25,7 @@ class LogFormat(StrEnum):
 
 
 class SizeSource(StrEnum):
-    """Where the number of held-out examples comes from."""
+    """Source of the number of held-out examples."""
 
     GIVEN = "given"
     LOGGED = "logged"
@@ -33,11 +33,11 @@ class SizeSource(StrEnum):
 
 
 class Relation(StrEnum):
-    """What two accuracies stand on.
+    """How the examples of two accuracies are related.
 
-    SAME_EXAMPLES: the log says that it is the same set.
+    SAME_EXAMPLES: the log states that they are the same set.
     OTHER_EXAMPLES: sets of different sizes or names.
-    NOT_SAID: sets of one size; whether they are the same is not written.
+    NOT_SAID: sets of equal size; the log does not state whether they are the same.
     """
 
     SAME_EXAMPLES = "same_examples"
@@ -47,18 +47,18 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LogRow:
-    """One evaluation of a logged training, and the training before it. None: not logged.
+    """An evaluation in a training log, and the training since the previous one. None: not logged.
 
     Attributes:
-        epoch: whole epochs done; after the first it is 1.
-        step: optimiser steps done.
+        epoch: completed epochs; 1 after the first.
+        step: completed optimiser steps.
         samples_seen: training examples used.
         elapsed_s: seconds since the start.
         train_loss, train_accuracy: as logged, usually a mean over the epoch in training mode.
-        val_loss, val_loss_sem, val_accuracy: held-out; accuracies lie in [0, 1].
-        score: the metric that `--metric` names, where it is none of these.
+        val_loss, val_loss_sem, val_accuracy: held-out; accuracies are in [0, 1].
+        score: the metric named by `--metric`, if it is not one of these.
         learning_rate: at the end of the row.
-        data_wait_frac: share of the time spent waiting for data, in [0, 1].
+        data_wait_frac: fraction of the time spent waiting for data, in [0, 1].
     """
 
     epoch: float | None = None
@@ -77,30 +77,30 @@ class LogRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLog:
-    """One training as its log tells it.
+    """A training according to its log.
 
     Attributes:
-        name: what tables call it.
-        path: the file or folder, as it was given.
-        rows: its evaluations, in order; rows without a held-out number are among them.
-        digits: decimals that its accuracies are written with, as shares; None: as floats.
-        num_train, num_val, num_test: examples, where the log says.
-        val_set: name of the held-out set, where the log says.
-        epochs: whole epochs done; None: not logged.
-        max_epochs: epochs that it was to run; None: not logged.
-        total_s: seconds that it took; None: not logged.
-        test_accuracy, test_loss: on a set of its own.
-        stop_reason: as the log says, of runs of ours also STILL_RUNNING or CUT_SHORT; None: it does
-            not.
-        kept: the validation of the weights that a run of ours ended with; of the best, or of the
-            last that were validated, where it has not ended; None: not known.
-        num_unreadable: cells that hold no number where one belongs.
-        is_val_test: the held-out numbers of the rows are of the test set: no validation is logged.
-        score_name: name of the metric in `score`; is_score_share: it is a share of examples.
+        name: name in tables.
+        path: the file or folder, as given by the user.
+        rows: its evaluations, in order, including rows without held-out metrics.
+        digits: decimals of its accuracies, as fractions; None if they are full floats.
+        num_train, num_val, num_test: number of examples, if logged.
+        val_set: name of the held-out set, if logged.
+        epochs: completed epochs; None: not logged.
+        max_epochs: planned epochs; None: not logged.
+        total_s: duration in seconds; None: not logged.
+        test_accuracy, test_loss: on a separate test set.
+        stop_reason: from the log, or STILL_RUNNING or CUT_SHORT for a stepladder run; None: not
+            logged.
+        kept: validation of the final weights of a stepladder run; if it has not ended, of the best
+            or the last validated ones; None: not known.
+        num_unreadable: cells that should be numbers but are not.
+        is_val_test: the held-out metrics of the rows are of the test set; no validation is logged.
+        score_name: name of the metric in `score`; is_score_share: it is a fraction of examples.
         data_wait_frac: over the whole run.
-        settings: options of the run, where the log has them.
-        notes: what could not be read or had to be assumed, a sentence each.
-        damaged: those of them that are of damaged files.
+        settings: options of the run, if logged.
+        notes: what could not be read or was assumed, one sentence each.
+        damaged: the notes about damaged files.
     """
 
     name: str
@@ -131,17 +131,17 @@ class RunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Two results, and whether what lies between them is more than noise.
+    """The difference between two results, and whether it is more than noise.
 
     Attributes:
         first, second: names of the runs.
-        metric: what was compared.
-        change: second less first.
-        sem: standard error of the change, as of two independent sets of examples.
-        in_sems: change over sem; None: sem is not known.
+        metric: the metric compared.
+        change: second minus first.
+        sem: standard error of the change, assuming independent sets of examples.
+        in_sems: change divided by sem; None: sem is not known.
         in_examples: change in examples of the smaller set.
-        relation: what the two stand on.
-        is_clear: the change lies outside two standard errors.
+        relation: how the examples of both are related.
+        is_clear: whether the change is more than two standard errors.
     """
 
     first: str
@@ -158,17 +158,17 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
-    """What an audit says of one training.
+    """The audit of one training.
 
     Attributes:
-        log: what was read.
-        metric: what it is judged by.
+        log: the parsed log.
+        metric: the metric that it is judged by.
         result: the held-out value that would be reported: the best of the run's evaluations.
-        result_sem: its standard error by the number of held-out examples; None: not known.
-        one_example: what one example is worth, 1 / n; None: not known.
-        num_val, num_val_from: held-out examples, and where the number comes from.
-        best_epoch: where the best evaluation was.
-        findings: what was found, in a fixed order.
+        result_sem: its standard error from the number of held-out examples; None: not known.
+        one_example: change of the metric by one example, 1 / n; None: not known.
+        num_val, num_val_from: number of held-out examples, and its source.
+        best_epoch: epoch of the best evaluation.
+        findings: in a fixed order.
     """
 
     log: RunLog
@@ -184,12 +184,12 @@ class AuditedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """audit.json: what logs support.
+    """audit.json: the audit of training logs.
 
     Attributes:
         runs: one for each training in the logs.
-        differences: between trainings, each against the one before it.
-        unreadable: logs that held no training, a sentence each.
+        differences: between trainings, each compared with the previous one.
+        unreadable: logs without a training, one sentence each.
     """
 
     runs: tuple[AuditedRun, ...]

@@ -1,4 +1,4 @@
-"""climb.json: what a climb gave from end to end, beside the trials that led there."""
+"""climb.json: the end-to-end result of a climb, next to its trials."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stepladder.records.profile import Provenance
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The job as it was written.
+    """The original job.
 
     Attributes:
         total_s: time to a trained model.
         measured_epochs: epochs that were timed.
         epochs: epochs until the recipe ends.
-        epochs_are: where that number comes from.
+        epochs_are: provenance of epochs.
         global_batch_size: examples of an optimiser step.
-        is_extrapolated: total_s is more than what was timed.
-        runs_s: total_s as found before the climb and after it, whose mean it is, or the shorter
-            where they are more than twice apart; of a short job each is a whole run. Empty: it was
-            found once.
+        is_extrapolated: whether total_s is extrapolated from fewer epochs.
+        runs_s: the timings before and after the climb; total_s is their mean, or the shorter one if
+            they differ by more than a factor of two. For a short job each is a whole run. Empty if
+            it was timed once.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.
@@ -44,15 +44,15 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The training with everything that was kept, timed from end to end.
+    """The training with all kept rungs, timed end to end.
 
     Attributes:
-        total_s: time to a trained model, one-time work included, the final evaluation not.
-        epochs: until it stopped.
+        total_s: time to a trained model, including one-time work, without the final evaluation.
+        epochs: epochs until it stopped.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
-        one_time_s: seconds of total_s that lie outside the training's own clock, by name: features
-            that it found ready, the decoded copy, compiled code.
+        one_time_s: seconds of total_s outside of the training loop, by name: precomputed features,
+            the decoded copy, compiled code.
     """
 
     total_s: float
@@ -65,17 +65,17 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class JointChange:
-    """What all kept rungs together change against the job as written, on held-out examples.
+    """Change of held-out metrics by all kept rungs together, compared with the original job.
 
     Attributes:
         accuracy: change in accuracy, in [-1, 1]; None: not known, or no classes.
         loss: change of the mean held-out loss; negative is better.
-        num_trainings: trainings of each that it rests on.
-        is_replayed: whether heads learnt from features.
-        undone: rungs that were undone because too much was lost, the first one first.
-        unsure: that more than max_accuracy_loss may be lost, in words, where the estimate is within
-            it and the bound is not; None: elsewhere.
-        why_not: why it is not known; None: it is.
+        num_trainings: number of trainings of each recipe.
+        is_replayed: whether only heads were trained, on features.
+        undone: rungs that were undone because they lost too much accuracy, in order.
+        unsure: a warning if the estimate is within max_accuracy_loss but its bound is not, else
+            None.
+        why_not: why the change is not known; None: it is.
     """
 
     accuracy: Interval | None = None
@@ -89,16 +89,16 @@ class JointChange:
 
 @dataclass(frozen=True, kw_only=True)
 class FitErrors:
-    """What a recipe's trainings get wrong, of what they learnt from and of what they did not.
+    """Training and held-out error of a recipe.
 
     Attributes:
-        training, held_out: shares of examples, in [0, 1]; without classes mean losses. Means over
+        training, held_out: error rates, in [0, 1]; without classes mean losses. Means over
             trainings, both in evaluation mode without augmentation.
         training_sem: standard error of the training error.
-        gap_sem: that of the difference between both.
-        target: error that cannot be had lower, as the user says.
-        num_held_out: different examples behind held_out.
-        is_loss: they are losses.
+        gap_sem: standard error of the difference.
+        target: lowest achievable error according to the user.
+        num_held_out: number of distinct held-out examples.
+        is_loss: whether they are losses.
     """
 
     training: float
@@ -112,11 +112,12 @@ class FitErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """What would come next, beyond this machine: predicted, never tried.
+    """The next step beyond this machine: predicted, not tried.
 
     Attributes:
-        gain: predicted time now over time then; None: not predicted.
-        text: in a sentence.
+        rung: name of the rung.
+        gain: predicted speed-up; None: not predicted.
+        text: the step in one sentence.
     """
 
     rung: str
@@ -126,35 +127,35 @@ class NextStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ClimbSummary:
-    """The whole climb.
+    """Summary of a climb.
 
     Attributes:
-        baseline, result: the two ends; None: not reached.
-        climb_s: seconds that all profiles and trials took.
-        num_test: test examples, read once for both ends.
-        are_pictures: the job is the built-in one, whose examples are pictures.
+        baseline, result: the original job and the final one; None: not reached.
+        climb_s: seconds of all profiles and trials.
+        num_test: number of test examples, evaluated once for baseline and result.
+        are_pictures: whether it is the built-in job, whose examples are pictures.
         test_change: change in test accuracy, paired by example, in [-1, 1].
         loss_change: change in mean test loss; negative is better.
-        learns_alike: what was kept changes no more than rounding, so that both ends differ as two
-            trainings of one recipe do.
-        why_not_compared: why the job as written was not judged on test; None: it was.
-        together: the loss against the job as written, tested again at the end; None: fewer than two
-            kept rungs may lose any.
-        speedup: baseline over result in time to a trained model.
-        is_as_written: nothing was kept, so that both ends are the same job.
+        learns_alike: whether the kept rungs change only rounding, so that baseline and result
+            differ like two trainings of one recipe.
+        why_not_compared: why the original job was not evaluated on test; None: it was.
+        together: change against the original job, tested again at the end; None if fewer than two
+            kept rungs can lose accuracy.
+        speedup: time to a trained model of the baseline divided by that of the result.
+        is_as_written: whether nothing was kept, so that the result is the original job.
         next: the next step beyond this machine.
-        untried: rungs that the budget left untried, or without the second look that was due.
-        num_from_ledger: verdicts that were taken from earlier climbs.
-        budget_s: None: no limit was given.
-        machine: what the times hold for.
-        max_accuracy_loss, min_gain: what the verdicts were asked to keep to.
-        try_all: rungs were tried whatever gain was predicted.
-        why_no_advice: why it went no further than the last kept rung; None: it went on to the end.
-        max_cache_bytes: what a rung was allowed to write.
-        prices: digest of the user's list of GPUs; None: our own was used.
-        aim: what was tried: speed-ups, or remedies for a poor fit.
-        fit_before, fit_after: where accuracy was the aim, the errors of the job as written and of
-            the result; None: not measured.
+        untried: rungs that were not tried, or not confirmed, because the budget ended.
+        num_from_ledger: number of verdicts from earlier climbs.
+        budget_s: time limit; None: none.
+        machine: the machine of the timings.
+        max_accuracy_loss, min_gain: thresholds of the verdicts.
+        try_all: whether rungs were tried regardless of the predicted gain.
+        why_no_advice: why the climb ended after the last kept rung; None: it ran to the end.
+        max_cache_bytes: how much a rung was allowed to write.
+        prices: digest of the user's list of GPUs; None: the built-in list was used.
+        aim: the aim of the tried rungs: speed-ups, or remedies for a poor fit.
+        fit_before, fit_after: if accuracy was the aim, the errors of the original job and of the
+            result; None: not measured.
     """
 
     baseline: Baseline | None = None

@@ -1,4 +1,4 @@
-"""compare.json: trainings beside each other."""
+"""compare.json: a comparison of trainings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stepladder.records.ladder import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRun:
-    """One training of a comparison.
+    """A training in a comparison.
 
     Attributes:
-        audited: what its log says.
-        accuracy: on test where there is a test result, else the best on validation; in [0, 1].
-        low, high: its bounds at 95 % by the number of examples; None: that is not known.
-        num: examples that it stands on.
-        split: test or val; None: there is no accuracy.
+        audited: the audit of its log.
+        accuracy: on test if there is a test result, else the best on validation; in [0, 1].
+        low, high: its 95 % bounds from the number of examples; None if that is not known.
+        num: number of examples.
+        split: test or val; None if there is no accuracy.
     """
 
     audited: AuditedRun
@@ -35,14 +35,14 @@ class PairedResult:
     Attributes:
         first, second: names of the runs.
         split: test or val.
-        num: examples that both have judged.
-        num_left_out: examples that only one of them has judged.
-        only_first, only_second: examples that only one of them classifies rightly; None: no
-            classes.
-        p: of McNemar's exact test that both are equally good.
-        accuracy: change of accuracy, second less first.
+        num: number of examples that both have predicted.
+        num_left_out: number of examples that only one of them has predicted.
+        only_first, only_second: number of examples that only one of them classifies correctly;
+            None: no classes.
+        p: p-value of McNemar's exact test that both are equally accurate.
+        accuracy: change of accuracy, second minus first.
         loss: change of the mean loss; negative is better.
-        why_not: why there is no such result; empty: there is one.
+        why_not: why there is no result; empty if there is one.
     """
 
     first: str
@@ -60,10 +60,11 @@ class PairedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionDifference:
-    """An option that is not the same in all runs.
+    """An option that differs between runs.
 
     Attributes:
-        values: one for each run, in order; None: its log does not say.
+        key: name of the option.
+        values: one for each run, in order; None: not logged.
     """
 
     key: str
@@ -72,13 +73,14 @@ class OptionDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Trainings beside each other, each judged against the first.
+    """A comparison of trainings, each with the first.
 
     Attributes:
-        options: that differ.
-        pairs: on the same examples, each against the first.
-        differences: by the logs alone, each against the first.
-        unreadable: logs that held no training, a sentence each.
+        runs: the trainings.
+        options: options that differ.
+        pairs: results on the same examples, each compared with the first.
+        differences: from the logs only, each compared with the first.
+        unreadable: logs without a training, one sentence each.
     """
 
     runs: tuple[ComparedRun, ...]

@@ -1,4 +1,4 @@
-"""diagnosis.json: how well a run fits its data, what would help, and what its machine did."""
+"""diagnosis.json: fit, remedies and machine use of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stepladder.records.findings import Finding
 class FitKind(StrEnum):
     """How well a model fits its data.
 
-    UNDERFIT: it is wrong on much of what it was shown.
-    GOOD_FIT: it learnt what it was shown, and held-out data has not become worse.
-    OVERFIT: held-out data became worse while training went on improving.
-    NOT_YET_KNOWN: the curves do not tell.
+    UNDERFIT: the training error is high.
+    GOOD_FIT: the training error is low, and the held-out error has not become worse.
+    OVERFIT: the held-out error became worse while the training error improved.
+    NOT_YET_KNOWN: the curves are inconclusive.
     """
 
     UNDERFIT = "underfit"
@@ -26,11 +26,11 @@ class FitKind(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How far a statement can be trusted.
+    """Confidence of a statement.
 
-    SURE: far outside the noise, on equal terms.
+    SURE: far outside the noise, in a fair comparison.
     LIKELY: outside the noise.
-    WEAK: something that it needs was not measured, or had to be assumed.
+    WEAK: something was not measured or had to be assumed.
     """
 
     SURE = "sure"
@@ -40,18 +40,19 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What the curves of a run say.
+    """Result of the analysis of a run's curves.
 
     Attributes:
-        kind: the finding.
-        confidence: how far to trust it.
-        is_overconfident: validation loss rose while accuracy rose too: probabilities became too
-            sure, not wrong more often. It is no overfit where accuracy was still rising at the end.
-        is_learning_rate_too_high: training stays poor and its loss jumps, or is no number.
-        is_still_improving: validation was still becoming better at the end.
-        best_step, best_epoch: where validation was best; None: there is no validation.
-        evidence: sentences with their numbers.
-        numbers: the same for programs, by name.
+        kind: the result.
+        confidence: its confidence.
+        is_overconfident: validation loss and accuracy both rose: probabilities became
+            overconfident, but there are not more errors. Not an overfit if accuracy was still
+            rising at the end.
+        is_learning_rate_too_high: training stays poor and its loss jumps, or is not finite.
+        is_still_improving: validation was still improving at the end.
+        best_step, best_epoch: position of the best validation; None: there is no validation.
+        evidence: sentences with numbers.
+        numbers: the numbers of the evidence by name, for programs.
     """
 
     kind: FitKind
@@ -66,7 +67,7 @@ class Fit:
 
 
 class LrVerdict(StrEnum):
-    """Where a run's learning rate lies in the range that a range test found usable.
+    """A run's learning rate compared with the usable range found by a range test.
 
     NOT_TOLD: the loss never fell by more than its noise, so that there is no range.
     """
@@ -79,15 +80,15 @@ class LrVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RangeTest:
-    """A training whose learning rate rises exponentially, from the run's first weights.
+    """A learning rate range test: the rate rises exponentially, from the run's initial weights.
 
     Attributes:
         lrs, losses: learning rate of each step, and the smoothed training loss before it.
-        low, high: where the loss begins to fall, and where it falls no more; None: not found.
+        low, high: rates at which the loss starts and stops falling; None: not found.
         suggested: a learning rate well inside the range; None: not found.
-        lr: that of the run.
-        verdict: where it lies.
-        took_s: seconds.
+        lr: learning rate of the run.
+        verdict: the run's learning rate compared with the range.
+        took_s: duration in seconds.
     """
 
     lrs: tuple[float, ...]
@@ -102,20 +103,20 @@ class RangeTest:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCurve:
-    """Trainings on parts of the data, and what more data would give.
+    """Trainings on subsets of the data, and the predicted gain of more data.
 
         error(n) = a n^-b + c
 
     Attributes:
         sizes: training examples of each training.
-        errors: validation error of each: share of wrong examples, or mean loss.
-        is_share: whether errors are shares.
-        a, b, c: of the fit; c is what no amount of data removes.
-        error_now: the fit at all of the data.
-        error_at_double, low_at_double, high_at_double: at twice as much, with its 90 % interval.
-        gain, low_gain, high_gain: error now less error at twice as much, with its 90 % interval.
-        num_seeds: trainings of each size.
-        took_s: seconds.
+        errors: validation error of each training: error rate, or mean loss.
+        is_share: whether errors are error rates.
+        a, b, c: parameters of the fit; c is the error that more data cannot remove.
+        error_now: error of the fit with all data.
+        error_at_double, low_at_double, high_at_double: with twice the data, and 90 % interval.
+        gain, low_gain, high_gain: error_now minus error_at_double, and 90 % interval.
+        num_seeds: number of trainings of each size.
+        took_s: duration in seconds.
     """
 
     sizes: tuple[int, ...]
@@ -137,14 +138,14 @@ class LearningCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One thing to try.
+    """A remedy to try.
 
     Attributes:
-        name: what it is called; that of the rung that tries it, where there is one.
+        name: its name; the name of the rung that tries it, if there is one.
         against: "training error" or "validation error".
-        why: the evidence, in one sentence with its numbers.
-        options: options that it would set, by dotted name; empty: a climb finds them.
-        command: what to type.
+        why: the evidence, in one sentence with numbers.
+        options: options to set, by dotted name; empty if a climb finds them.
+        command: command to run.
     """
 
     name: str
@@ -156,17 +157,17 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStage:
-    """One network of a chain.
+    """A network of a chain.
 
     Attributes:
-        name: as the Task calls it.
-        seconds: it took for all examples.
-        time_frac: its share of the time of all stages, in [0, 1].
-        own_error: mean error of its own output against the truth; None: the Task gives none.
-        end_error: mean error at the end of the chain if this stage were perfect; None: the Task
-            gives no truth for it.
-        gain, gain_sem: by how much the error at the end falls if this stage, besides those before
-            it, were perfect, and its standard error over the examples; None: not known.
+        name: its name in the Task.
+        seconds: time for all examples.
+        time_frac: fraction of the time of all stages, in [0, 1].
+        own_error: mean error of its own output; None: the Task does not report it.
+        end_error: mean error at the end of the chain if this stage were perfect; None: the Task has
+            no ground truth for it.
+        gain, gain_sem: reduction of the error at the end if this stage and those before it were
+            perfect, and its standard error over the examples; None: not known.
     """
 
     name: str
@@ -183,11 +184,11 @@ class Chain:
     """The stages of a Task that is a chain of networks.
 
     Attributes:
-        stages: in their order.
-        end_error: mean error at the end as it is.
-        improve_first: the stage whose perfection would gain most, beyond twice its noise; None:
-            none stands out.
-        num_examples: validation examples that were looked at.
+        stages: in order.
+        end_error: mean error at the end.
+        improve_first: the stage with the largest gain, by more than twice its noise; None: no stage
+            stands out.
+        num_examples: number of validation examples evaluated.
     """
 
     stages: tuple[ModelStage, ...]
@@ -198,13 +199,13 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What a run did with one part of its machine.
+    """Use of one part of the machine by a run.
 
     Attributes:
         name: such as "CPU".
-        unit: of the numbers.
+        unit: unit of the numbers.
         mean, low, high: mean, 5th and 95th percentile over the samples.
-        num_samples: how many.
+        num_samples: number of samples.
     """
 
     name: str
@@ -217,16 +218,16 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineUse:
-    """How the machine was used over a run, and what held it back.
+    """Use of the machine during a run, and the bottleneck.
 
     Attributes:
-        uses: CPU, GPU, memory, disk and network, as far as they were sampled.
-        phases: share of the training time by phase of the clock, the largest first.
-        energy_wh: of the whole run; None: not measured.
-        held_by: what the time goes to beside computing: "data wait", "host work", "validation",
-            "checkpoints", "small batch", "the final evaluation" or another part of the
-            run; None: nothing stands out, or it is not known.
-        said: what it means, in sentences with their numbers.
+        uses: CPU, GPU, memory, disk and network, if sampled.
+        phases: fraction of the training time by phase, the largest first.
+        energy_wh: energy of the whole run; None: not measured.
+        held_by: the bottleneck: "data wait", "host work", "validation", "checkpoints", "small
+            batch", "the final evaluation" or another part of the run; None: no bottleneck, or
+            not known.
+        said: explanations, in sentences with numbers.
     """
 
     uses: tuple[Use, ...]
@@ -238,20 +239,20 @@ class MachineUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """diagnosis.json: what is known of a run, and what would make it better.
+    """diagnosis.json: the diagnosis of a run and its remedies.
 
     Attributes:
         run: name of its folder.
-        status: finished, interrupted, diverged, or running (it goes on, or was killed).
+        status: finished, interrupted, diverged, or running (or killed).
         fit: how well it fits.
-        terms: what the judgement of training rests on, in words.
+        terms: how the training error was measured, in words.
         remedies: in the order to try them.
         machine: use of the machine.
         range_test, learning_curve, chain: None: not measured.
-        num_norms: normalisation layers of the model; None: it was not built.
-        findings: whether it beats what needs no training, and the like.
-        could_not: what could not be measured or read, and why, a sentence each.
-        took_s: seconds of everything.
+        num_norms: number of normalisation layers of the model; None: it was not built.
+        findings: other findings, such as whether the run beats a trivial baseline.
+        could_not: what could not be measured or read and why, one sentence each.
+        took_s: total duration in seconds.
     """
 
     run: str

@@ -1,7 +1,7 @@
-"""JSON and JSONL files, and records as JSON.
+"""JSON and JSONL files, and conversion of records to JSON.
 
-Files are written beside their place and renamed over it, so that a reader sees the old file or
-the new one, never half of one.
+Files are written to a temporary file and renamed, so that a reader sees the old file or the new
+one, never a partial one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 
-def to_json(value: object) -> Any:  # noqa: PLR0911  (one line a kind of value)
-    """Turn records, enums, paths and tuples into plain JSON; non-finite floats into strings."""
-    if type(value) in _PLAIN:  # most are
+def to_json(value: object) -> Any:  # noqa: PLR0911  (one return per type)
+    """Convert records, enums, paths and tuples to plain JSON; non-finite floats to strings."""
+    if type(value) in _PLAIN:  # most values
         return value
     if isinstance(value, Enum):
         return value.value
@@ -45,7 +45,7 @@ def to_json(value: object) -> Any:  # noqa: PLR0911  (one line a kind of value)
 
 
 def fsync_dir(folder: Path) -> None:
-    """Make renames and removals in a folder durable (a no-op where folders cannot be synced)."""
+    """Sync renames and removals in a folder (a no-op if folders cannot be synced)."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -59,7 +59,7 @@ def fsync_dir(folder: Path) -> None:
 
 
 def fsync_file(handle: int) -> None:
-    """Bring an open file to the disk (a no-op where the file system has no such thing).
+    """Sync an open file to the disk (a no-op if the file system does not support it).
 
     Raises:
         OSError: if the disk fails.
@@ -95,7 +95,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        DataError: if it is missing or not JSON; names the file.
+        DataError: if it is missing or not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -106,11 +106,11 @@ def read_json(path: Path) -> Any:
 
 
 def _fix(path: Path) -> str:
-    return f"List all that is damaged: stepladder verify {shlex.quote(str(path.parent))}"
+    return f"List all damaged files: stepladder verify {shlex.quote(str(path.parent))}"
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file; a half last line, as a kill leaves it, is passed over."""
+    """Yield the objects of a JSONL file; skip incomplete lines, such as those left by a kill."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:

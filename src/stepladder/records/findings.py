@@ -1,4 +1,4 @@
-"""checks.json and its relatives: what a check or a detector found, with its evidence."""
+"""checks.json and related files: findings of checks and detectors, with evidence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stepladder.records.files import Json
 
 
 class Severity(StrEnum):
-    """How bad it is if a check does not pass.
+    """Severity of a check that does not pass.
 
-    ERROR: the result would be wrong, or there would be none.
-    WARNING: it would be worse or slower than it has to be, or prove less.
-    INFO: worth knowing.
+    ERROR: the result would be wrong or missing.
+    WARNING: the result would be worse, slower or less conclusive than possible.
+    INFO: for information.
     """
 
     ERROR = "error"
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a check came to. A check that itself raises could not run; it never passed."""
+    """Outcome of a check. A check that raises is COULD_NOT_RUN, never PASSED."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -34,20 +34,20 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check, or one detector, came to.
+    """The result of one check or detector.
 
     Attributes:
         check: its name.
-        outcome: FAILED where something of severity ERROR was found, WARNED below, and PASSED where
-            it is for information only; the others as they say.
-        fault: which fault of `FAULTS` was found; None: none, or it did not look.
-        evidence: what was seen, in one sentence with its numbers.
-        fix: what to do, in one line; empty where nothing is to be done.
-        where: the file and line of the user's code, "train.py:12"; None: not of one line.
-        numbers: the evidence for programs, by name.
-        examples: paths or ids of examples that show it.
-        coverage: what it looked at, where that was not all, such as "32 of 661 examples".
-        took_s: seconds that it took.
+        outcome: FAILED if it found a fault of severity ERROR, WARNED for severity WARNING, and
+            PASSED for severity INFO or no fault.
+        fault: the fault of `FAULTS` that was found; None: none, or it did not run.
+        evidence: what was found, in one sentence with numbers.
+        fix: how to fix it, in one line; empty if there is nothing to fix.
+        where: file and line of the user's code, such as "train.py:12"; None: not a single line.
+        numbers: the numbers of the evidence by name, for programs.
+        examples: paths or ids of affected examples.
+        coverage: what was checked, if not everything, such as "32 of 661 examples".
+        took_s: duration in seconds.
     """
 
     check: str
@@ -63,7 +63,7 @@ class Finding:
 
     @property
     def is_alarm(self) -> bool:
-        """Whether something is to be done."""
+        """Whether it failed or warned."""
         return self.outcome in (Outcome.FAILED, Outcome.WARNED)
 
 
@@ -73,11 +73,11 @@ class CheckReport:
 
     Attributes:
         tier: fast or full.
-        key: identity of job, data, code and machine; where it is the same, so are the findings.
+        key: identity of job, data, code and machine; the findings are valid while it is the same.
         findings: in the order of the checks.
-        took_s: seconds that all took.
-        limit_s: seconds that they were given; None: no limit.
-        left_out: checks for which no time was left.
+        took_s: total duration in seconds.
+        limit_s: time limit in seconds; None: no limit.
+        left_out: checks that were skipped because of the time limit.
     """
 
     tier: str

@@ -1,4 +1,4 @@
-"""Records from JSON: the way back from `to_json`, by the types of the dataclass."""
+"""Build records from JSON by the types of the dataclass; the inverse of `to_json`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stepladder.errors import DataError
 
 T = TypeVar("T")
 
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # as to_json spells them
-_LARGEST = 2**64  # of an int; beyond, arithmetic with floats fails
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # the strings of to_json
+_LARGEST = 2**64  # limit of an int; arithmetic with floats fails beyond it
 _SCALARS: tuple[type, ...] = (bool, int, float, str, type(None))
 
 
 def from_json(kind: type[T], value: object) -> T:
-    """Build a record from plain JSON, as `to_json` gives it.
+    """Build a record from plain JSON, as returned by `to_json`.
 
-    Keys that the record does not have are passed over: a later version may have written them.
+    Unknown keys are ignored, as a later version may have written them.
 
     Raises:
-        DataError: if a key is missing or a value has another type; names its place in the record.
+        DataError: if a key is missing or a value has the wrong type; has its path in the record.
     """
     built: T = _read(kind, value, kind.__name__)
     return built
@@ -76,7 +76,7 @@ def _union(kind: Any, value: object, where: str) -> Any:
         except DataError as error:
             problem = error
     if len(choices) == 2 and type(None) in choices:
-        raise problem  # an optional record: its own complaint says more
+        raise problem  # an optional record: its own error is more specific
     raise _wrong(kind, value, where)
 
 
@@ -86,7 +86,7 @@ def _tuple(items: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]
     if len(items) == 2 and items[1] is Ellipsis:
         items = (items[0],) * len(value)
     if len(items) != len(value):
-        raise DataError(f"{len(items)} items belong here, not {len(value)}", where=where)
+        raise DataError(f"expected {len(items)} items, got {len(value)}", where=where)
     return tuple(
         _read(item, part, f"{where}[{idx}]")
         for idx, (item, part) in enumerate(zip(items, value, strict=True))
@@ -104,7 +104,7 @@ def _mapping(kinds: tuple[Any, ...], value: object, where: str) -> dict[Any, Any
 
 
 def _key(kind: Any, key: object, where: str) -> Any:
-    """Read a key; JSON writes a number as a string."""
+    """Read a key; numbers are strings in JSON."""
     if kind in (int, float) and isinstance(key, str):
         try:
             return kind(key)
@@ -118,14 +118,14 @@ def _plain(kind: Any, value: object, where: str) -> Any:
         return float(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return _float(value, where)
-    if not isinstance(kind, type):  # a forward reference to Json: any JSON is right
+    if not isinstance(kind, type):  # a forward reference to Json: any JSON is valid
         return value
     if issubclass(kind, Enum):
         try:
             return kind(value)
         except ValueError:
             names = ", ".join(str(item.value) for item in kind)
-            raise DataError(f"{value!r} is none of {names}", where=where) from None
+            raise DataError(f"{value!r} is not one of {names}", where=where) from None
     if issubclass(kind, Path) and isinstance(value, str):
         return Path(value)
     is_too_large = isinstance(value, int) and abs(value) >= _LARGEST
@@ -145,4 +145,4 @@ def _wrong(kind: Any, value: object, where: str) -> DataError:
     wanted = getattr(kind, "__name__", None) or str(kind)
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
-    return DataError(f"{shown} is no {wanted}", where=where)
+    return DataError(f"expected {wanted}, got {shown}", where=where)

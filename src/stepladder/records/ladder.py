@@ -1,4 +1,4 @@
-"""What the ladder writes down: predictions, trials and verdicts."""
+"""Records of the ladder: predictions, trials and verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepladder.records.profile import Provenance, TrainingTime
 
 
 class Aim(StrEnum):
-    """What a rung is for."""
+    """Aim of a rung."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -19,10 +19,10 @@ class Aim(StrEnum):
 
 
 class Exactness(StrEnum):
-    """How far a rung may change what is learnt.
+    """How much a rung may change the result of training.
 
-    bitwise: not by a bit. rounding: only as far as other orders of summation do. statistical: the
-    result is another one, and has to be shown to be no worse.
+    bitwise: not at all. rounding: only by rounding errors, such as of another order of summation.
+    statistical: the result differs and must be shown not to be worse.
     """
 
     BITWISE = "bitwise"
@@ -31,10 +31,10 @@ class Exactness(StrEnum):
 
 
 class Decision(StrEnum):
-    """What became of a rung.
+    """Decision about a rung.
 
-    kept, dropped, undecided: after a trial. not_here: it cannot apply, in words. skipped: its
-    predicted gain is below what is asked for. untried: the budget ended before.
+    kept, dropped, undecided: after a trial. not_here: it does not apply. skipped: its predicted
+    gain is below the minimum. untried: the budget ended before.
     """
 
     KEPT = "kept"
@@ -57,17 +57,17 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a rung is expected to give, written down before it is tried.
+    """The predicted effect of a rung, saved before it is tried.
 
     Attributes:
         rung: its name.
-        gain: time to a trained model now over that with the rung; above 1 is faster.
-        time: the predicted parts; None where only a bound is known.
-        accuracy_gain: change in accuracy, in [-1, 1]; None: no statement.
-        memory_frac: peak memory with the rung over that without; None: no statement.
+        gain: predicted speed-up in time to a trained model; above 1 is faster.
+        time: the predicted parts; None if only a bound is known.
+        accuracy_gain: change in accuracy, in [-1, 1]; None: not predicted.
+        memory_frac: peak memory with the rung divided by that without; None: not predicted.
         provenance: MODELLED or REPLAYED.
-        inputs: the numbers that it rests on, by name.
-        note: what it assumes, in a sentence; empty where the numbers say all.
+        inputs: the numbers that it is computed from, by name.
+        note: its assumptions, in one sentence; may be empty.
     """
 
     rung: str
@@ -82,20 +82,20 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One training to its end, judged on examples that it never saw.
+    """A complete training, evaluated on held-out examples.
 
     Attributes:
-        seed: of weights, order and dropout.
-        fold: index of the held-out fold; None: the validation split itself.
-        epochs: until it stopped.
-        num_validations: until it stopped.
-        rows: held-out examples, rows of the pool of train and validation.
-        losses: plain loss of each held-out example, in the order of rows.
-        hits: whether each was classified rightly; None without classes.
-        train_loss, train_accuracy: of as many of the examples that it learnt from, measured alike;
-            None: not measured, or without classes.
-        provenance: REPLAYED (the head alone on features) or MEASURED.
-        why_not: why it gave no result (diverged, out of memory, ...); None: it did.
+        seed: seed of weights, order and dropout.
+        fold: index of the held-out fold; None: the validation split.
+        epochs: epochs until it stopped.
+        num_validations: validations until it stopped.
+        rows: held-out examples, as rows of train and validation combined.
+        losses: unregularised loss of each held-out example, in the order of rows.
+        hits: whether each was classified correctly; None without classes.
+        train_loss, train_accuracy: of the same number of training examples, measured in the same
+            way; None: not measured, or without classes.
+        provenance: REPLAYED (only the head, on features) or MEASURED.
+        why_not: why there is no result (diverged, out of memory, ...); None: there is one.
     """
 
     seed: int
@@ -113,22 +113,22 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a trial decided.
+    """The verdict of a trial.
 
     Attributes:
         decision: kept, dropped or undecided.
-        reason: in words that stand in a table cell.
-        speed: time before over time after; None where it was not measured.
-        accuracy: change in accuracy, in [-1, 1]; None where outputs are equal to rounding, or
-            there are no classes.
+        reason: the reason in words, for a table cell.
+        speed: speed-up, time before divided by time after; None: not measured.
+        accuracy: change in accuracy, in [-1, 1]; None if outputs are equal up to rounding, or
+            without classes.
         loss: change of the mean held-out loss; negative is better.
-        exactness: what was found: "equal", "same to 1e-5", or empty.
+        exactness: measured exactness: "equal", "same to 1e-5", or empty.
         num_epochs: epochs with the rung, mean over seeds.
         is_replayed: whether epochs and accuracy come from replay on features.
-        num_trainings: trainings of each recipe that accuracy and loss rest on; 0: none, or not
-            written down.
-        gap_before, gap_after: generalisation gap, mean over trainings: training less held-out
-            accuracy, in [-1, 1]; without classes held-out less training loss; None: not measured.
+        num_trainings: number of trainings of each recipe behind accuracy and loss; 0: none, or not
+            recorded.
+        gap_before, gap_after: generalisation gap, mean over trainings: training minus held-out
+            accuracy, in [-1, 1]; without classes held-out minus training loss; None: not measured.
     """
 
     decision: Decision
@@ -146,29 +146,29 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One line of trials.jsonl: a rung, what was expected of it, and what it gave.
+    """One line of trials.jsonl: a rung, its prediction and its result.
 
     Attributes:
-        rung, level: its name, and its step in the order of the ladder.
-        change: options that it changes, by dotted name, to [before, after].
-        prediction: None where the rung was not predicted.
+        rung, level: its name, and its level in the ladder.
+        change: options that it changes, by dotted name, as [before, after].
+        prediction: None if the rung was not predicted.
         before, after: measured parts of the time, means over blocks.
         before_s, after_s: time to a trained model by block, paired by position.
         before_epochs, after_epochs: by seed, paired by position.
-        before_accuracy, after_accuracy: share of held-out examples that each training classifies
-            rightly, in [0, 1], paired by position.
-        verdict: what was decided; for a rung that was not tried, why.
-        took_s: seconds that the trial cost.
-        seed: of the trainings, the folds and the bootstrap.
-        commit: of the code, or the package's version.
+        before_accuracy, after_accuracy: held-out accuracy of each training, in [0, 1], paired by
+            position.
+        verdict: the verdict; for a rung that was not tried, the reason.
+        took_s: duration of the trial in seconds.
+        seed: seed of the trainings, the folds and the bootstrap.
+        commit: commit of the code, or the package's version.
         machine: key of the machine.
         job: key of the job: task, data, model and baseline.
         recipe: key of the recipe before.
-        options: key of the options that decide a verdict; empty: not written down.
-        budget_s: of the climb; None: no limit.
-        cores_missing: cores of this process that others took meanwhile, on average.
-        is_undone: a kept trial once more, dropped after all: by the test of all that was kept, or
-            as its recipe could not be measured. No measurement of its own.
+        options: key of the options that affect a verdict; empty: not recorded.
+        budget_s: budget of the climb; None: no limit.
+        cores_missing: mean number of this process's cores that others used during the trial.
+        is_undone: a kept trial that is now dropped: after the test of all kept rungs, or because
+            its recipe could not be measured. Not a new measurement.
     """
 
     rung: str

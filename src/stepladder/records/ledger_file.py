@@ -1,4 +1,4 @@
-"""The files of a climb in its run folder, by name, and how a ledger is set aside."""
+"""Names of a climb's files in its run folder, and archiving of a ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLIMB_FILE: Final = "climb.json"
 
 
 def set_ledger_aside(folder: Path) -> None:
-    """Put the ledger of a folder at the end of trials.earlier.jsonl, if there is one."""
+    """Append the ledger of a folder to trials.earlier.jsonl and remove it, if there is one."""
     ledger = folder / LEDGER_FILE
     if not ledger.exists():
         return

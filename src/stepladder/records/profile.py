@@ -1,4 +1,4 @@
-"""What was measured of a job under one recipe, and how long it takes to a trained model."""
+"""Measurements of a job under one recipe, and its time to a trained model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _MOSTLY: Final = 0.5
 
 
 class Provenance(StrEnum):
-    """Where a number comes from.
+    """Origin of a number.
 
-    measured: timed or counted here. read: stands in a file, a config or a library. assumed: taken
-    from experience, and said so. modelled: computed from other numbers. replayed: from single
-    operations, or from training the head alone on features of the frozen trunk.
+    measured: timed or counted on this machine. read: from a file, a config or a library. assumed: a
+    typical value. modelled: computed from other numbers. replayed: from single operations, or from
+    training only the head on features of the frozen trunk.
     """
 
     MEASURED = "measured"
@@ -27,13 +27,13 @@ class Provenance(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """Time to a trained model, by its parts; the unit in which the ladder counts.
+    """Time to a trained model by parts; the quantity that the ladder optimises.
 
     Attributes:
         one_time_s: work done once, by name: features, compile, store, load.
         epochs: epochs until training ends.
-        steps_per_epoch: optimiser steps of an epoch, the short last one as a part of a step.
-        step_s: one full step, waiting for data and copying included.
+        steps_per_epoch: optimiser steps of an epoch; a smaller last one counts as a fraction.
+        step_s: one full step, including waiting for data and copying.
         num_validations: validations until training ends.
         validation_s: one validation.
         checkpoint_s: all checkpoints together.
@@ -49,30 +49,30 @@ class TrainingTime:
 
     @property
     def epoch_s(self) -> float:
-        """The training steps of one epoch."""
+        """Seconds of the training steps of one epoch."""
         return self.steps_per_epoch * self.step_s
 
     @property
     def loop_s(self) -> float:
-        """Steps and validations of all epochs."""
+        """Seconds of the steps and validations of all epochs."""
         return self.epochs * self.epoch_s + self.num_validations * self.validation_s
 
     @property
     def total_s(self) -> float:
-        """Everything, from the start to the committed weights."""
+        """Total seconds from the start to the saved weights."""
         return sum(self.one_time_s.values()) + self.loop_s + self.checkpoint_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A training of the current recipe, to where the defaults would have stopped it.
+    """A training of the current recipe until the default early stopping would end it.
 
-    By replay on features, or for real.
+    Replayed on features, or a full training.
 
     Attributes:
         epochs: epochs that it ran.
         val_losses: mean validation loss after each validation.
-        epochs_to_stop: where the early stopping of the defaults would have ended it; None: nowhere.
+        epochs_to_stop: epochs at which default early stopping would end it; None: never.
         provenance: REPLAYED or MEASURED.
     """
 
@@ -86,79 +86,80 @@ class Curve:
 class Profile:
     """Facts about a model, its data and a machine under one recipe.
 
-    Seconds, bytes and FLOPs; "per example" is per picture or row. A None was not measured, and no
-    rung may guess it. `provenance` names for each number where it comes from.
+    Seconds, bytes and FLOPs; "per example" is per picture or row. None means not measured, and
+    rungs must not guess it. `provenance` has the origin of each number.
 
     Attributes:
         time: time to a trained model under this recipe.
-        no_advice_because: why the timelines carry no advice, or None.
-        num_train, num_val, num_test: examples; num_test is 0 in ledgers of earlier versions.
+        no_advice_because: why the timelines have no advice, or None.
+        num_train, num_val, num_test: number of examples; num_test is 0 in ledgers of earlier
+            versions.
         is_built_in: the recipe's model and head groups describe the model (a built-in Task).
         has_head: the model has the form head(trunk(x)).
-        is_trunk_frozen: no weight of the trunk learns.
-        is_random_before_head: the same example may reach the head with other features.
-        default_threads: that read where the recipe names none; None: one a core; 0: the main
-            thread, whatever the recipe names.
-        is_pretrained: the trunk has learnt weights.
-        num_conv2d, num_batchnorm: such layers in the model.
-        num_norms: layers that normalise, of any kind; None in ledgers of earlier versions.
-        num_blocks: alike blocks in the longest row of them, where gradient checkpointing can be
-            turned on; 0: none, or not known.
-        weight_bytes, trainable_bytes: all weights; those that learn.
-        example_bytes: one decoded example in memory.
-        feature_bytes: the trunk's output for one example; None without a trunk.
-        store_encoding: pixels or jpeg; None where the data is no store.
-        source_pixels: mean pixels of a stored JPEG before decoding; None where unknown.
-        stored_bytes: bytes of an example where it is stored; None where the data is no store.
-        is_store_near: a single example of the store costs little more than its bytes; False: a
-            request, or a disk arm's move; None: the data is no store, or it is not known.
-        device: cpu or cuda; device_name as people know it.
+        is_trunk_frozen: no weights of the trunk are trained.
+        is_random_before_head: the features of an example before the head may be random.
+        default_threads: reading threads if the recipe sets none; None: one per core; 0: the main
+            thread, whatever the recipe sets.
+        is_pretrained: the trunk has pretrained weights.
+        num_conv2d, num_batchnorm: number of such layers in the model.
+        num_norms: number of normalisation layers of any kind; None in ledgers of earlier versions.
+        num_blocks: length of the longest sequence of identical blocks, where gradient checkpointing
+            can be turned on; 0: none, or not known.
+        weight_bytes, trainable_bytes: size of all weights, and of the trained ones.
+        example_bytes: size of a decoded example in memory.
+        feature_bytes: size of the trunk's output for one example; None without a trunk.
+        store_encoding: pixels or jpeg; None if the data is not a store.
+        source_pixels: mean pixels of a stored JPEG before decoding; None if unknown.
+        stored_bytes: stored size of an example; None if the data is not a store.
+        is_store_near: whether random access to an example is cheap; False if it costs a network
+            request or a disk seek; None: the data is not a store, or it is not known.
+        device: cpu or cuda; device_name: its product name.
         num_cores: cores that this process may use.
-        has_cuda, has_bf16, has_compiler: what the machine offers. has_bf16: in hardware.
-        free_memory_bytes: memory for a step. On a CPU, host memory that is free; on CUDA, device
-            memory that is free or that torch holds in this process, weights and all, as peaks in
-            memory_by_batch count them. In ledgers of earlier versions only what was free.
-        free_host_bytes: host memory that is free; None in ledgers of earlier versions.
-        free_disk_bytes: where artefacts would be written.
-        disk_bytes_per_s: reading the store with none of it in memory; None: not to be known.
-        link_bytes_per_s: fetching the store's files from the object store in which they lie; None
-            where they lie on this machine, or it was not measured.
-        cache_hit_frac: share of these files that the cache had when they were asked for, in [0, 1];
-            None where none was asked for.
-        peak_flops_per_s: achieved by a large matrix product here, in the recipe's precision; in
-            TF32 where the model's own 32-bit operations run in it.
-        bandwidth_bytes_per_s: achieved by a large copy here.
-        phases_s: seconds of each phase of one mean step (data_wait, to_device, augment, forward,
+        has_cuda, has_bf16, has_compiler: features of the machine; has_bf16: in hardware.
+        free_memory_bytes: memory for a step. On a CPU, free host memory; on CUDA, device memory
+            that is free or allocated by torch in this process, including weights, as in the peaks
+            of memory_by_batch. In ledgers of earlier versions only free memory.
+        free_host_bytes: free host memory; None in ledgers of earlier versions.
+        free_disk_bytes: free space where artefacts would be written.
+        disk_bytes_per_s: speed of reading the store without page cache; None: not known.
+        link_bytes_per_s: speed of fetching the store's files from its object store; None if they
+            are local, or not measured.
+        cache_hit_frac: fraction of requested files that were in the cache, in [0, 1]; None if none
+            was requested.
+        peak_flops_per_s: achieved by a large matrix product, in the recipe's precision; in TF32 if
+            the model's own 32-bit operations use it.
+        bandwidth_bytes_per_s: achieved by a large copy.
+        phases_s: seconds of each phase of a mean step (data_wait, to_device, augment, forward,
             backward, optimizer).
-        unexplained_frac: share of the step's wall time that no phase covers.
-        replay_host_s: one step on real batches that lie ready in host memory.
-        replay_device_s: the same on batches that lie on the device.
-        loader_per_s: examples a second that the loader gives when nobody trains.
-        loader_cpu_s: CPU seconds of one thread to fetch and decode one example; where memory holds
-            the pictures, to copy it.
+        unexplained_frac: fraction of the step's wall time outside of all phases.
+        replay_host_s: one step on real batches that are already in host memory.
+        replay_device_s: the same on batches that are already on the device.
+        loader_per_s: examples per second of the loader without training.
+        loader_cpu_s: CPU seconds of one thread to fetch and decode one example, or to copy it if
+            pictures are kept in memory.
         loader_fetch_s, loader_decode_s: seconds of one thread to get and check the stored bytes of
-            one example, and to decode them; None where the data does not tell them apart.
-        fetch_bytes_per_s: stored bytes that one thread gets in a second of fetching.
+            one example, and to decode them; None if the data does not distinguish them.
+        fetch_bytes_per_s: stored bytes per second of one fetching thread.
         step_by_batch_s: seconds of a step by batch size, at least three sizes.
         step_fixed_s, step_per_example_s: a and c of t(b) = a + c b.
         memory_by_batch: peak bytes of a step by batch size (two sizes); of live tensors on a CPU.
         forward_flops, step_flops: FLOPs of one example, forward; forward and backward.
-        forward_bytes: bytes that the single operations of a forward pass read and write for one
-            example in a batch of the recipe's size, the features' where those are cached.
-        conv_frac: share of the forward FLOPs that convolutions do.
-        mfu: model FLOPs utilisation, in [0, 1]: of a step, and where features are cached of the
-            trunk's forward pass.
-        trunk_s: trunk forward of one example, in batches as features are computed in; None
-            without a trunk.
-        head_step_s: one step of the head alone on features at the recipe's batch size.
-        head_validation_s: one validation of the head alone on features.
+        forward_bytes: bytes that the operations of a forward pass read and write for one example,
+            in a batch of the recipe's size, or of the features' if those are cached.
+        conv_frac: fraction of the forward FLOPs in convolutions.
+        mfu: model FLOPs utilisation, in [0, 1]: of a step, or of the trunk's forward pass if
+            features are cached.
+        trunk_s: forward pass of the trunk for one example, in batches like those of feature
+            computation; None without a trunk.
+        head_step_s: one step of only the head, on features at the recipe's batch size.
+        head_validation_s: one validation of only the head, on features.
         op_replays: by variant (channels_last, bf16, channels_last+bf16, folded, fused_optimizer,
-            pointwise, ...), time of the replayed single operations over their time as they are.
-        curve: how training goes under this recipe; None where it was too long to find out.
+            pointwise, ...), time of the replayed operations divided by their unmodified time.
+        curve: a training under this recipe; None if it would take too long.
         noise_scale: gradient noise scale in examples; None: unknown.
-        noise_scale_unknown_because: why it is, in words; None where it is known.
-        save_s: the checkpoint at the end, best weights included; None: not measured.
-        larger_trunks: names of larger trunks whose weights are at hand.
+        noise_scale_unknown_because: the reason, in words; None if it is known.
+        save_s: time to save the final checkpoint, including best weights; None: not measured.
+        larger_trunks: names of larger trunks whose weights are available.
         provenance: by field name.
     """
 
@@ -230,9 +231,9 @@ class Profile:
 
 
 def is_mostly_conv(conv_frac: float | None) -> bool:
-    """Return True if convolutions set how fast a model is: they do more than half of its FLOPs.
+    """Return True if convolutions do more than half of a model's FLOPs.
 
     Args:
-        conv_frac: their share of the forward FLOPs, in [0, 1]; None: not counted.
+        conv_frac: their fraction of the forward FLOPs, in [0, 1]; None: not counted.
     """
     return (conv_frac or 0.0) > _MOSTLY

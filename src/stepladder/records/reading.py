@@ -1,4 +1,4 @@
-"""What reading took over a run: the totals of its `reader` events, all attempts together."""
+"""Reading statistics of a run: totals of its `reader` events over all attempts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ class Reading:
     """Totals of a run's reading of its training examples.
 
     Attributes:
-        num_read: examples read from where they are stored.
-        read_bytes: as they are stored; 0: not known.
-        fetch_s, decode_s: summed over threads.
-        wait_s: that the steps waited for batches.
-        num_threads: that read, at the last.
-        num_requests, num_retries, received_bytes: of an object store; requests sent again are
-            counted in both.
-        cache_hits, cache_misses: files of the store that were here, or not, when asked for.
+        num_read: examples read from storage.
+        read_bytes: stored bytes read; 0: not known.
+        fetch_s, decode_s: seconds, summed over threads.
+        wait_s: seconds that the steps waited for batches.
+        num_threads: reading threads of the last attempt.
+        num_requests, num_retries, received_bytes: of an object store; retries are counted in both.
+        cache_hits, cache_misses: requested files of the store that were in the cache, or not.
     """
 
     num_read: float = 0.0
@@ -37,27 +36,27 @@ class Reading:
 
     @property
     def decode_frac(self) -> float:
-        """Share of the reading threads' work that is decoding, in [0, 1]."""
+        """Fraction of the reading threads' time spent on decoding, in [0, 1]."""
         busy_s = self.fetch_s + self.decode_s
         return self.decode_s / busy_s if busy_s > 0 else 0.0
 
     @property
     def fetch_bytes_per_s(self) -> float | None:
-        """Bytes a second that one thread gets while it fetches; None: not known."""
+        """Bytes per second of one fetching thread; None if not known."""
         return self.read_bytes / self.fetch_s if self.read_bytes and self.fetch_s > 0 else None
 
     @property
     def hit_frac(self) -> float | None:
-        """Share of a remote store's files that the cache had; None: no file was asked for."""
+        """Fraction of requested files that were in the cache; None if none was requested."""
         num_asked = self.cache_hits + self.cache_misses
         return self.cache_hits / num_asked if num_asked else None
 
 
 def reading_of(events: Iterable[Mapping[str, Any]]) -> Reading | None:
-    """Add up the last totals of each attempt; None where no example was read.
+    """Sum the last totals of each attempt; return None if no example was read.
 
     Args:
-        events: those of the kind `reader`, in their order; whatever is no number counts as 0.
+        events: events of kind `reader`, in order; values that are not numbers count as 0.
     """
     last = {event.get("attempt"): event for event in events if _is_plain(event.get("attempt"))}
     totals = {

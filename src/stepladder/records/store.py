@@ -1,4 +1,4 @@
-"""What a store holds, as its manifest says."""
+"""The manifest of a store."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ class ShardInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a store holds. Has no time, host, engine or absolute path: same pictures, same bytes.
+    """The manifest of a store. Deterministic: has no time, host, engine or absolute path.
 
     Attributes:
-        fingerprint: sha256 over everything else here; the store's identity.
+        format_version: version of the format.
+        fingerprint: sha256 of all other fields; the store's identity.
         encoding: pixels or jpeg.
-        size: height and width of a picture as the reader yields it, in pixels.
+        size: height and width of the pictures that a reader yields, in pixels.
         fit: pad or crop.
         classes: class names; a label is an index into it.
-        class_counts: for each split, pictures of each class, in the order of classes.
+        class_counts: for each split, number of pictures of each class, in the order of classes.
         channel_sum, channel_sq_sum: over evenly spaced pixels of all pictures of train, per
             channel R, G, B, as integers.
-        num_pixels: pixels of train behind those sums.
-        options: the prepare options that shape the bytes.
-        versions: decoder and library versions that shape the bytes.
+        num_pixels: number of pixels in those sums.
+        shards: the Parquet files.
+        options: the prepare options that affect the bytes.
+        versions: decoder and library versions that affect the bytes.
     """
 
     format_version: int = 1

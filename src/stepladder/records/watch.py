@@ -1,4 +1,4 @@
-"""watch.json: what was seen of a script that knows nothing of us."""
+"""watch.json: observations of an unmodified training script."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WATCH_FILE: Final = "watch.json"
 
 
 class Needs(StrEnum):
-    """What it takes to see a fault.
+    """What is needed to detect a fault.
 
-    PASSIVE: looking on while the script runs.
-    EITHER: looking on sees most of it, the probe the rest.
-    PROBE: steps of our own, on a copy, after the script's last one.
+    PASSIVE: observing the script while it runs.
+    EITHER: mostly observation, completed by the probe.
+    PROBE: extra steps on a copy, after the script's last step.
     """
 
     PASSIVE = "passive"
@@ -29,13 +29,13 @@ class Needs(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTime:
-    """One part of the time from the script's first steps to its last.
+    """One part of the time from the script's first step to its last.
 
     Attributes:
         name: data_wait, forward, backward, optimizer, validation, checkpoint, unexplained.
-        total_s: by the host's clock.
-        share: of the whole, in [0, 1].
-        device_s: seconds a step by CUDA events, from the sampled steps; None: no GPU.
+        total_s: seconds of wall time.
+        share: fraction of the total, in [0, 1].
+        device_s: seconds per step by CUDA events, from the sampled steps; None: no GPU.
     """
 
     name: str
@@ -46,16 +46,16 @@ class PhaseTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """One way of taking steps that the probe timed on a copy.
+    """A variant of the training step that the probe timed on a copy.
 
     Attributes:
-        name: what was changed, such as `as_is` or `mixed_precision`.
-        example_s: seconds an example, the median over the repeats.
-        spread: largest over smallest repeat.
-        num_repeats: how often it was timed.
-        why_not: why it was not timed, or its time says nothing; None: it does.
-        gain: how many times as fast as steps as they are, by rounds that timed both; None: of those
-            themselves, and where it is not known.
+        name: the variant, such as `as_is` or `mixed_precision`.
+        example_s: seconds per example, the median over the repeats.
+        spread: largest divided by smallest repeat.
+        num_repeats: number of timings.
+        why_not: why it was not timed or its time is not usable; None: it is.
+        gain: speed-up over the unmodified step, from rounds that timed both; None: for that step
+            itself, or not known.
     """
 
     name: str
@@ -68,24 +68,24 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Clearing:
-    """How a script clears gradients, and what that does to those of one batch on a copy.
+    """How a script clears gradients, and the effect on the gradient of one batch on a copy.
 
     Attributes:
         optimizer: the optimiser's class.
         stepped_at: the script's line that steps it.
-        how: what clears them, such as `optimizer.zero_grad()`; None: no such call was seen.
-        where: the script's line that calls it.
-        num_looked: pairs of steps, one after the other, that were looked at.
-        num_uncleared: those of them between which gradients stayed what they were.
-        num_weights: weights whose gradients were followed.
-        uncleared: names of those whose gradients stayed more often than not.
-        num_backwards: calls of backward for each step.
-        norms: of one batch's gradient in five calls, with weights held and cleared as the script
-            does; where some are not cleared, of these alone. Empty: see `why_not`.
-        loss: the script's own, of torch.nn.functional; None: another, for which a weighted
-            mean of the outputs was taken.
+        how: the call that clears them, such as `optimizer.zero_grad()`; None: there was none.
+        where: the script's line of that call.
+        num_looked: pairs of consecutive steps that were checked.
+        num_uncleared: pairs between which gradients were not cleared.
+        num_weights: weights whose gradients were checked.
+        uncleared: names of weights whose gradients were not cleared in most pairs.
+        num_backwards: calls of backward per step.
+        norms: norm of one batch's gradient in five calls, with fixed weights, cleared as in the
+            script; if some gradients are not cleared, only of those. Empty: see `why_not`.
+        loss: the script's loss in torch.nn.functional; None: another one, replaced by a weighted
+            mean of the outputs.
         why_not: why there are no norms.
-        took_s: seconds that the test took.
+        took_s: duration of the test in seconds.
     """
 
     optimizer: str
@@ -105,31 +105,31 @@ class Clearing:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchReport:
-    """watch.json: the whole of it.
+    """watch.json: the report of `stepladder watch`.
 
     Attributes:
-        script: as it was given.
-        args: what the script was given.
-        is_complete: the script ended, in whatever way; False: it still runs, or it was killed.
+        script: path of the script, as given by the user.
+        args: arguments of the script.
+        is_complete: whether the script has ended; False: it is still running, or was killed.
         ending: how it ended, in words.
-        exit_code: of the script; None: it has not ended.
-        num_steps: optimiser steps that were seen; where several take turns, those of one of them.
+        exit_code: exit code of the script; None: it has not ended.
+        num_steps: observed optimiser steps; with several optimisers, those of one of them.
         wall_s: seconds from the script's first line to its end.
-        watched_s: seconds that the parts in `times` add up to.
-        times: where a step's time goes.
-        step_s: mean seconds a step, all of `times` included, what watching took not.
-        overhead_s: processor time that watching took, in seconds.
-        probe_s: seconds that the probe took after the last step; None: it was not asked for.
-        next: the one next step; its gain is an upper bound where `is_bound`.
-        is_bound: the gain of `next` is at most that, not measured.
+        watched_s: total seconds of the parts in `times`.
+        times: breakdown of a step's time.
+        step_s: mean seconds per step, including all of `times`, without the watcher's overhead.
+        overhead_s: CPU seconds of the watcher.
+        probe_s: seconds of the probe after the last step; None: it was off.
+        next: the recommended next step; its gain is an upper bound if `is_bound`.
+        is_bound: whether the gain of `next` is an upper bound, not measured.
         findings: one for each detector, alarms first.
-        not_seen: what could not be looked at, a sentence each.
-        loss_steps, loss_values: the loss handed to backward by step, thinned.
-        replays: what the probe timed.
-        clearing: what the probe found of how gradients are cleared; None: it was not asked for,
-            or no two steps in a row were seen.
+        not_seen: what could not be observed, one sentence each.
+        loss_steps, loss_values: the loss passed to backward by step, subsampled.
+        replays: variants that the probe timed.
+        clearing: how gradients are cleared according to the probe; None: it was off, or there were
+            no two consecutive steps.
         facts: batch size, devices, optimisers and versions, by name.
-        watcher_error: why the watcher switched itself off; None: it did not.
+        watcher_error: why the watcher was disabled after an error of its own; None: it was not.
     """
 
     script: str
@@ -157,5 +157,5 @@ class WatchReport:
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
-        """What is to be done something about, the worst first."""
+        """The findings that failed or warned, the worst first."""
         return tuple(finding for finding in self.findings if finding.is_alarm)

@@ -56,7 +56,7 @@ def test_a_write_that_does_nothing_is_found(tmp_path: Path) -> None:
     calls.write_at = lambda handle, data, at: None  # type: ignore[method-assign]
     abilities = find_abilities(tmp_path, calls)
     assert abilities is not None
-    assert abilities.missing() == ["files cannot be written in the middle"]
+    assert abilities.missing() == ["files do not support random writes"]
 
 
 def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
     calls.lock = lambda handle: None  # type: ignore[method-assign]
     abilities = find_abilities(tmp_path, calls)
     assert abilities is not None
-    assert abilities.missing() == ["there are no locks"]
+    assert abilities.missing() == ["files cannot be locked"]
 
 
 def test_two_that_look_at_once_do_not_meet(tmp_path: Path) -> None:

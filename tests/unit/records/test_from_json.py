@@ -80,16 +80,24 @@ def test_a_key_of_a_later_version_is_passed_over() -> None:
     ("kind", "value", "said"),
     [
         (Interval, {"estimate": 1.0, "low": 0.5}, "Interval.high: the key is missing"),
-        (Interval, [1, 2, 3], r"Interval: \[1, 2, 3\] is no Interval"),
-        (Interval, None, "Interval: None is no Interval"),
-        (Interval, {"estimate": "x", "low": 0, "high": 1}, "Interval.estimate: 'x' is no float"),
-        (Interval, {"estimate": True, "low": 0, "high": 1}, "Interval.estimate: True is no float"),
+        (Interval, [1, 2, 3], r"Interval: expected Interval, got \[1, 2, 3\]"),
+        (Interval, None, "Interval: expected Interval, got None"),
+        (
+            Interval,
+            {"estimate": "x", "low": 0, "high": 1},
+            "Interval.estimate: expected float, got 'x'",
+        ),
+        (
+            Interval,
+            {"estimate": True, "low": 0, "high": 1},
+            "Interval.estimate: expected float, got True",
+        ),
         (
             Verdict,
             {"decision": "perhaps", "reason": ""},
-            "Verdict.decision: 'perhaps' is none of kept, dropped, undecided",
+            "Verdict.decision: 'perhaps' is not one of kept, dropped, undecided",
         ),
-        (Verdict, {"decision": [], "reason": ""}, "Verdict.decision: .* is none of"),
+        (Verdict, {"decision": [], "reason": ""}, "Verdict.decision: .* is not one of"),
         (
             Verdict,
             {"decision": "kept", "reason": "", "speed": {"estimate": 1.0, "low": 1.0}},
@@ -98,21 +106,29 @@ def test_a_key_of_a_later_version_is_passed_over() -> None:
         (
             Trial,
             to_json(TRIAL) | {"before_s": [1.0, "fast"]},
-            r"Trial.before_s\[1\]: 'fast' is no float",
+            r"Trial.before_s\[1\]: expected float, got 'fast'",
         ),
         (
             Trial,
             to_json(TRIAL) | {"change": {"a": [1]}},
-            r"Trial.change\['a'\]: 2 items belong here, not 1",
+            r"Trial.change\['a'\]: expected 2 items, got 1",
         ),
         (
             Profile,
             to_json(PROFILE) | {"memory_by_batch": {"two": 5}},
-            "Profile.memory_by_batch: 'two' is no int",
+            "Profile.memory_by_batch: expected int, got 'two'",
         ),
-        (Profile, to_json(PROFILE) | {"num_train": 1.5}, "Profile.num_train: 1.5 is no int"),
-        (Profile, to_json(PROFILE) | {"num_val": 10**400}, "Profile.num_val: 1000.*… is no int"),
-        (TrainingTime, {"epochs": 10**400, "steps_per_epoch": 1, "step_s": 1}, "is no float"),
+        (
+            Profile,
+            to_json(PROFILE) | {"num_train": 1.5},
+            "Profile.num_train: expected int, got 1.5",
+        ),
+        (
+            Profile,
+            to_json(PROFILE) | {"num_val": 10**400},
+            "Profile.num_val: expected int, got 1000.*…",
+        ),
+        (TrainingTime, {"epochs": 10**400, "steps_per_epoch": 1, "step_s": 1}, "expected float"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(kind: type, value: object, said: str) -> None:

@@ -1,1 +1,1 @@
-"""Random changes of training batches."""
+"""Random augmentation of training batches."""

@@ -1,8 +1,7 @@
-"""Random changes to a training batch, as tensors on whatever device it is.
+"""Random augmentation of a training batch, on the device of its tensors.
 
-Crop, flip and RandAugment of a sample depend on (seed, epoch, its id) alone. MixUp's partner can
-only be another sample of the same batch, so it depends on which ids the batch holds, but not on
-their order.
+Crop, flip and RandAugment of a sample depend only on (seed, epoch, its id). MixUp's partner is
+another sample of the same batch, so it depends on the ids of the batch, but not on their order.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ Rows = npt.NDArray[np.int64]
 
 
 def is_augmenting(config: AugmentConfig) -> bool:
-    """Return True if anything is changed at all."""
+    """Return True if any augmentation is on."""
     return config.crop < 1 or config.flip or config.randaugment_ops > 0 or config.mixup_alpha > 0
 
 
 def augment(
     batch: Batch, config: AugmentConfig, *, seed: int, epoch: int, num_classes: int
 ) -> Batch:
-    """Crop, flip, RandAugment and MixUp, in this order, each if it is on.
+    """Apply crop, flip, RandAugment and MixUp, in this order, each if it is on.
 
-    Pictures stay uint8 and keep their memory layout. With MixUp the targets become shares of
-    classes, float32 (n, num_classes).
+    Pictures stay uint8 and keep their memory layout. With MixUp the targets become class weights,
+    float32 (n, num_classes).
 
     Shapes: inputs uint8 (n, 3, h, w), targets int64 (n,), ids (n,).
     """
@@ -63,10 +62,10 @@ def augment(
 
 
 def random_crop(pictures: Tensor, ids: Rows, *, smallest: float, seed: int, epoch: int) -> Tensor:
-    """Cut out a random part of each picture and stretch it to the picture's size.
+    """Crop a random part of each picture and resize it to the picture's size.
 
-    A part is never larger than the picture, so pixels are only ever stretched, and bilinear lookup
-    needs no antialiasing.
+    A part is never larger than the picture, so it is only enlarged, and bilinear sampling needs no
+    antialiasing.
     """
     uniform = draw_uniform(ids, seed=seed, epoch=epoch, purpose=Purpose.CROP, num=4)
     height, width = pictures.shape[-2:]
@@ -84,10 +83,10 @@ def random_flip(pictures: Tensor, ids: Rows, *, seed: int, epoch: int) -> Tensor
 def mixup(
     pictures: Tensor, targets: Tensor, ids: Rows, *, alpha: float, seed: int, epoch: int
 ) -> tuple[Tensor, Tensor]:
-    """Mix each picture and its target with a partner's, by a share from Beta(alpha, alpha).
+    """Mix each picture and its target with a partner's, with a weight from Beta(alpha, alpha).
 
-    The larger share is the sample's own. Partners go round a ring: the ids of the batch, sorted by
-    a draw for each.
+    The larger weight is the sample's own. Partners form a ring: the ids of the batch, sorted by a
+    random number for each.
 
     Shapes: pictures uint8 (n, 3, h, w), targets float (n, C).
 

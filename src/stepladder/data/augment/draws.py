@@ -1,7 +1,7 @@
-"""Random numbers that belong to a sample: a pure function of (seed, epoch, sample id, purpose).
+"""Random numbers of a sample: a pure function of (seed, epoch, sample id, purpose).
 
-No generator, no state: the same sample gets the same crop in any batch, on any rank, after any
-restart. The numbers are part of the randomness contract; golden vectors in the tests hold them.
+There is no generator and no state: a sample gets the same crop in any batch, on any rank, and after
+a restart. The numbers must never change; golden vectors in the tests pin them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: splitmix64's increment
 
 
 class Purpose(IntEnum):
-    """What a draw decides. A number is never reused for something else."""
+    """What a random number decides. A value is never reused for another purpose."""
 
     CROP = 1
     FLIP = 2
@@ -36,14 +36,14 @@ def draw_bits(
     """Draw 64 random bits, num times for each sample.
 
     Each word is absorbed by h = mix((h xor word) + golden), a bijection of h, so samples of one
-    (seed, epoch, purpose) never share their state.
+    (seed, epoch, purpose) never share a state.
 
     Args:
         ids: sample ids, (n,), any integers.
-        seed: any integer; its low 64 bits count.
+        seed: any integer; its low 64 bits are used.
         epoch: epoch, or the number of a cached view.
-        purpose: what the draw decides.
-        num: draws for each sample.
+        purpose: what the number decides.
+        num: number of draws for each sample.
 
     Returns:
         uint64 (n, num).

@@ -1,10 +1,10 @@
-"""RandAugment: a few random operations on each picture, all of one strength.
+"""RandAugment: a few random operations on each picture, all with the same magnitude.
 
 Source: Cubuk et al. 2020, "RandAugment: Practical automated data augmentation with a reduced
-search space", arXiv:1909.13719. Ranges of strength as in its reference code, on a scale of 0 to 10.
+search space", arXiv:1909.13719. Ranges are those of its reference code, on a scale of 0 to 10.
 
-The operations on colour and tone take uint8 (n, 3, h, w), each picture with its own strength, and
-follow Pillow's ImageOps and ImageEnhance, which the tests hold them to.
+The colour operations take uint8 (n, 3, h, w), each picture with its own strength, and match
+Pillow's ImageOps and ImageEnhance, against which they are tested.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Rows = npt.NDArray[np.int64]
 MAX_ANGLE = np.deg2rad(30.0)
 MAX_SHEAR = 0.3
 MAX_SHIFT_FRAC = 0.45  # of the picture's side
-MAX_FACTOR = 0.9  # enhancement factors lie in 1 +- this
+MAX_FACTOR = 0.9  # enhancement factors are in 1 +- this
 MAX_BITS_LOST = 4
 
 Operation = Callable[[Tensor, Float64], Tensor]
-"""Pictures uint8 (n, 3, h, w) and signed strengths (n,) in [-1, 1] to pictures."""
+"""Maps pictures uint8 (n, 3, h, w) and signed strengths (n,) in [-1, 1] to pictures."""
 
 _GREY = (299, 587, 114)  # thousandths, as in Pillow's conversion to L
 _SMOOTH = ((1, 1, 1), (1, 5, 1), (1, 1, 1))  # Pillow's SMOOTH kernel, over 13
 
 
 def autocontrast(x: Tensor) -> Tensor:
-    """Stretch each channel from 0 to 255; a flat channel stays."""
+    """Stretch each channel to 0 to 255; a constant channel is unchanged."""
     low = x.amin(dim=(2, 3), keepdim=True).int()
     high = x.amax(dim=(2, 3), keepdim=True).int()
     stretched = (x - low) * 255 // (high - low).clamp_min(1)
@@ -45,7 +45,7 @@ def autocontrast(x: Tensor) -> Tensor:
 
 
 def equalize(x: Tensor) -> Tensor:
-    """Flatten the histogram of each channel; a channel of one value stays."""
+    """Equalize the histogram of each channel; a constant channel is unchanged."""
     n, c, height, width = x.shape
     pixels = x.reshape(n * c, height * width).long()
     row = torch.arange(n * c, device=x.device).unsqueeze(1)
@@ -80,7 +80,7 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
     grey = _grey(x)
     num_pixels = grey[0].numel()
     total = grey.sum(dim=(1, 2, 3), keepdim=True, dtype=torch.int64)
-    mean = (2 * total + num_pixels) // (2 * num_pixels)  # in integers: the same in any batch
+    mean = (2 * total + num_pixels) // (2 * num_pixels)  # in integers: independent of the batch
     return _mix(mean.float(), x, factor)
 
 
@@ -93,7 +93,7 @@ def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     """Mix with the smoothed picture: 0 is smooth, above 1 sharper. Shapes: factor (n,)."""
     kernel = torch.tensor(_SMOOTH, dtype=torch.float32, device=x.device)
     smooth = x.float()
-    if min(x.shape[-2:]) >= 3:  # the border has no nine neighbours, and stays
+    if min(x.shape[-2:]) >= 3:  # border pixels lack neighbours and are unchanged
         total = F.conv2d(smooth, kernel.expand(x.shape[1], 1, 3, 3), groups=x.shape[1])
         smooth[:, :, 1:-1, 1:-1] = (total / kernel.sum() + 0.5).floor_()
     return _mix(smooth, x, factor)
@@ -161,16 +161,16 @@ OPERATIONS: tuple[tuple[str, Operation], ...] = (
     ("translate_x", _translate_x),
     ("translate_y", _translate_y),
 )
-"""In the order that draws index: append, never reorder."""
+"""Indexed by random draws: append, never reorder."""
 
 
 def randaugment(
     pictures: Tensor, ids: Rows, *, num_ops: int, magnitude: float, seed: int, epoch: int
 ) -> Tensor:
-    """Apply num_ops drawn operations to each picture, one after another.
+    """Apply num_ops random operations to each picture, one after another.
 
-    Pictures that drew the same operation go through it together. The magnitude is in [0, 10]; its
-    sign is drawn.
+    Pictures with the same operation are processed together. The magnitude is in [0, 10]; its sign
+    is random.
 
     Shapes: pictures uint8 (n, 3, h, w), ids (n,).
     """

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FILL = 128.0
-"""Grey that stands where a warp looks outside the picture."""
+"""Grey that fills pixels outside the picture."""
 
 Float64 = npt.NDArray[np.float64]
 
 
 def warp(pictures: Tensor, matrices: Float64, *, is_filled: bool) -> Tensor:
-    """Look up each output pixel at matrix x (its place), bilinearly.
+    """Sample each output pixel at matrix x (its coordinates), bilinearly.
 
-    Places are in pixels from the centre, x to the right and y down. Outside the picture there is
-    grey if is_filled; else its border goes on. Only elementwise operations make the places, so a
-    picture's result does not depend on the rest of its batch.
+    Coordinates are in pixels from the centre, x to the right and y down. Pixels outside the picture
+    are grey if is_filled, else they repeat its border. Coordinates are computed by elementwise
+    operations only, so a picture's result does not depend on the rest of its batch.
 
     Shapes: pictures uint8 (n, c, h, w), matrices (n, 2, 3); the result is like the pictures.
     """
@@ -37,10 +37,10 @@ def warp(pictures: Tensor, matrices: Float64, *, is_filled: bool) -> Tensor:
 
 
 def crop_matrices(uniform: Float64, *, smallest: float, height: int, width: int) -> Float64:
-    """Make random resized crops: a part of the area, of a random aspect, at a random place.
+    """Return matrices of random resized crops with random area, aspect and position.
 
-    The area share is uniform in [smallest, 1], the log of the aspect uniform in [log 3/4, log 4/3];
-    a side that would be longer than the picture is cut to it.
+    The fraction of the area is uniform in [smallest, 1], the log of the aspect uniform in
+    [log 3/4, log 4/3]; a side longer than the picture is clipped.
 
     Shapes: uniform (n, 4) in [0, 1); matrices (n, 2, 3).
 
@@ -59,21 +59,21 @@ def crop_matrices(uniform: Float64, *, smallest: float, height: int, width: int)
 
 
 def rotations(angle: Float64) -> Float64:
-    """Rotate by angles in radians, counter-clockwise as seen. Shapes: (n,) -> (n, 2, 3)."""
+    """Return matrices that rotate counter-clockwise by radians. Shapes: (n,) -> (n, 2, 3)."""
     cosine, sine, zero = np.cos(angle), np.sin(angle), np.zeros_like(angle)
     rows = [[cosine, -sine, zero], [sine, cosine, zero]]
     return np.moveaxis(np.array(rows), 2, 0)
 
 
 def shears(amount: Float64, *, is_x: bool) -> Float64:
-    """Shear along x or y by amounts a pixel. Shapes: (n,) -> (n, 2, 3)."""
+    """Return matrices that shear along x or y, by amounts per pixel. Shapes: (n,) -> (n, 2, 3)."""
     matrices = np.tile(np.eye(2, 3), (len(amount), 1, 1))
     matrices[:, 0 if is_x else 1, 1 if is_x else 0] = amount
     return matrices
 
 
 def translations(pixels: Float64, *, is_x: bool) -> Float64:
-    """Shift along x or y by pixels. Shapes: (n,) -> (n, 2, 3)."""
+    """Return matrices that shift along x or y, in pixels. Shapes: (n,) -> (n, 2, 3)."""
     matrices = np.tile(np.eye(2, 3), (len(pixels), 1, 1))
     matrices[:, 0 if is_x else 1, 2] = pixels
     return matrices

@@ -1,1 +1,1 @@
-"""From the bytes of a picture to RGB pixels."""
+"""Decode pictures to RGB pixels."""

@@ -1,7 +1,7 @@
-"""From the bytes of a JPEG, PNG or NPY to a square of RGB pixels. Thread-safe, deterministic.
+"""Decode a JPEG, PNG or NPY file to a square of RGB pixels. Thread-safe and deterministic.
 
-The bytes may be hostile: the format is told by magic bytes, the size read and bounded before
-anything is decoded, and no decoder but those of the three is ever reached.
+The bytes may be hostile: the format is detected by magic bytes, the size is checked before anything
+is decoded, and only the decoders of these three formats are used.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 DECODE_VERSION = 1
-"""Raised whenever the same bytes would give other pixels."""
+"""Incremented whenever the same bytes would decode to different pixels."""
 
 _ERRORS = (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError)
 _DCT_FACTORS = (8, 4, 2)  # the other scales of libjpeg-turbo are slower than a full decode
 _DCT_LEAD_IN_THIRDS = 4
-"""A scaled decode gives at least 4/3 of the sides needed: the antialiased resize then still does
-the last third, and pixels differ from those of a full decode by less (3.3 of 255 on average, 120
+"""A scaled decode has at least 4/3 of the sides needed, so that the antialiased resize does the
+last third; pixels then differ from those of a full decode by less (3.3 of 255 on average, 120
 photographs) than bilinear differs from Lanczos (3.6)."""
 
 
 class Form(NamedTuple):
-    """What a file's header says of its picture.
+    """Facts from the header of a picture file.
 
     Attributes:
         kind: JPEG, PNG or NPY.
-        height, width: in pixels, before any turn.
-        orientation: of a JPEG, EXIF's 1 to 8.
-        is_direct: whether libjpeg-turbo's simple interface turns it into RGB.
+        height, width: in pixels, before any rotation.
+        orientation: EXIF orientation of a JPEG, 1 to 8.
+        is_direct: whether libjpeg-turbo's simple interface can convert it to RGB.
     """
 
     kind: str
@@ -57,10 +57,10 @@ class Form(NamedTuple):
 
 
 def find_form(data: bytes) -> Form:
-    """Read the header of a picture's file.
+    """Read the header of a picture file.
 
     Raises:
-        BadPictureError: if it is none of JPEG, PNG and NPY, or has no whole header.
+        BadPictureError: if it is not JPEG, PNG or NPY, or its header is incomplete.
     """
     height, width = read_size(data)
     kind = name_format(data)
@@ -74,13 +74,13 @@ def _is_direct(data: bytes) -> bool:
 
     try:
         _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # subsampling that it does not know
+    except ValueError:  # unsupported subsampling
         return False
     return colorspace not in {"CMYK", "YCCK"}
 
 
 def decode_versions() -> dict[str, str]:
-    """Name what shapes decoded pixels; torch without its build, which does not."""
+    """Return the versions that affect decoded pixels; torch without its build."""
     libraries = {
         name: version(name).partition("+")[0] for name in ("simplejpeg", "pillow", "torch")
     }
@@ -97,25 +97,24 @@ def decode_picture(
     out: Pixels | None = None,
     form: Form | None = None,
 ) -> Pixels:
-    """Decode a picture into a square, upright, aspect kept, transparency on white.
+    """Decode a picture to an upright square; keeps the aspect and puts transparency on white.
 
     Args:
-        data: a whole JPEG or PNG file, or an NPY file of pixels.
+        data: a JPEG or PNG file, or an NPY file of pixels.
         size: height and width of the result, in pixels.
-        fit: how the picture becomes a square.
-        max_pixels: largest picture that is decoded, checked in its header.
+        fit: how the picture is fitted to the square.
+        max_pixels: maximum number of pixels, checked in the header.
         is_scaled: decode a JPEG that is much larger than needed at 1/2, 1/4 or 1/8 of its size, as
-            `prepare` always does. Where that happens, pixels differ slightly from those of a full
-            decode.
+            `prepare` always does; pixels then differ slightly from those of a full decode.
         out: memory for the result, such as a row of a batch: uint8 (size, size, 3), C-contiguous.
-            After an error it holds anything.
-        form: what `find_form` said of these very bytes.
+            Undefined after an error.
+        form: result of `find_form` for these bytes.
 
     Returns:
         uint8 RGB, shape (size, size, 3).
 
     Raises:
-        BadPictureError: if it is no JPEG or PNG, is damaged or too large; `what` says which.
+        BadPictureError: if it is not a JPEG, PNG or NPY, is damaged or too large; see `what`.
     """
     if out is not None and form is not None and form[1:] == (size, size, 1, True):
         return _decode_in_place(data, out)
@@ -143,17 +142,17 @@ def decode_content(
     out: Pixels | None = None,
     form: Form | None = None,
 ) -> Pixels:
-    """Decode a picture as decode_picture does, but leave the white padding out.
+    """Decode a picture like decode_picture, but without the white padding.
 
     Returns:
-        uint8 RGB, shape (h, w, 3) with h and w at most size. It lies in `out` where that is given
-        and the file is an upright JPEG of that very size.
+        uint8 RGB, shape (h, w, 3) with h and w at most size. It is in `out` if that is given and
+        the file is an upright JPEG of exactly that size.
     """
     form = form or find_form(data)
     kind, height, width, orientation, _ = form
     if height * width > max_pixels:
         raise BadPictureError(
-            f"is {width}x{height} pixels, over the limit of {max_pixels} (--max-pixels)"
+            f"has {width}x{height} pixels, more than the limit of {max_pixels} (--max-pixels)"
         )
     try:
         if kind == "JPEG":
@@ -168,17 +167,17 @@ def decode_content(
     except _ERRORS as error:
         raise BadPictureError(f"cannot be decoded: {error}") from None
     except MemoryError:
-        raise BadPictureError(f"is {width}x{height} pixels, more than memory holds") from None
+        raise BadPictureError(f"has {width}x{height} pixels, which do not fit in memory") from None
     if fit is Fit.CROP:
         pixels = crop_centre(pixels)
-    # sides as they lie in the file: scaling first leaves less to turn
+    # sides in file orientation: resizing first leaves fewer pixels to rotate
     out_height, out_width = fit_size(height, width, size=size, fit=fit)
     upright = turn(resize(pixels, out_height, out_width), orientation)
     return np.ascontiguousarray(upright)
 
 
 def _decode_in_place(data: bytes, out: Pixels) -> Pixels:
-    """Decode an upright JPEG of the size of `out`: by the shortest way, as threads take turns."""
+    """Decode an upright JPEG of the size of `out`, with minimal time under the GIL."""
     import simplejpeg
 
     try:
@@ -205,7 +204,7 @@ def _decode_jpeg(
     factors = _DCT_FACTORS if is_scaled else ()
     factor = next((f for f in factors if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
     fits_out = out is not None and (height, width) == out.shape[:2] and form.orientation == 1
-    # strict: a JPEG that ends early or has broken codes is an error, not grey blocks
+    # strict: a truncated or damaged JPEG is an error instead of grey blocks
     pixels: Pixels = simplejpeg.decode_jpeg(
         data,
         colorspace="RGB",
@@ -228,14 +227,14 @@ def _read_npy(data: bytes) -> Pixels:
 def _decode_by_pillow(data: bytes) -> Pixels:
     from PIL.JpegImagePlugin import JpegImageFile
 
-    with JpegImageFile(io.BytesIO(data)) as picture:  # it undoes Adobe's inversion of CMYK
+    with JpegImageFile(io.BytesIO(data)) as picture:  # it reverses Adobe's inversion of CMYK
         return np.array(picture.convert("RGB"))
 
 
 def _decode_png(data: bytes) -> Pixels:
     from PIL.PngImagePlugin import PngImageFile
 
-    # the class itself and not Image.open: the allow-list is then this one format
+    # the class itself instead of Image.open, so that only this format is allowed
     with PngImageFile(io.BytesIO(data)) as picture:
         picture.load()
         return np.array(_to_rgb(picture))

@@ -1,4 +1,4 @@
-"""What the first bytes of a file say: format, size, orientation; nothing is decoded here."""
+"""Read format, size and orientation from file headers, without decoding."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _OTHER_MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x80\x05\x95", "a Python pickle"),
 )
 _HTML_STARTS = (b"<!doctype html", b"<html", b"<?xml", b"<svg")
-_SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the others are tables
+_SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the rest are tables
 _MARKERS_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # no length follows
 _EXIF_ORIENTATION = 0x0112
 _MAX_NPY_HEADER_BYTES = 1024
 
 
 class BadPictureError(DataError):
-    """One picture cannot be used; `what` is the reason as quarantine.csv gives it."""
+    """One picture cannot be used; `what` is the reason in quarantine.csv."""
 
 
 def name_format(data: bytes) -> str:
-    """Name what a file is by its first bytes: "JPEG", "PNG", "GIF", ..., or "an unknown format"."""
+    """Return the format by a file's first bytes: "JPEG", "PNG", ..., or "an unknown format"."""
     if data.startswith(JPEG_MAGIC):
         return "JPEG"
     if data.startswith(PNG_MAGIC):
@@ -60,10 +60,10 @@ def name_format(data: bytes) -> str:
 
 
 def read_size(data: bytes) -> tuple[int, int]:
-    """Read (height, width) in pixels from the header, before any EXIF turn.
+    """Read (height, width) in pixels from the header, before EXIF rotation.
 
     Raises:
-        BadPictureError: if it is none of JPEG, PNG and NPY, or has no whole header.
+        BadPictureError: if it is not JPEG, PNG or NPY, or its header is incomplete.
     """
     if not data:
         raise BadPictureError("is empty (0 bytes)")
@@ -72,7 +72,7 @@ def read_size(data: bytes) -> tuple[int, int]:
         return _jpeg_size(data)
     if kind == "PNG":
         if len(data) < 33 or data[12:16] != b"IHDR":
-            raise BadPictureError("ends before its header does")
+            raise BadPictureError("is truncated: its header is incomplete")
         width, height = struct.unpack_from(">II", data, 16)
         return _checked_size(height, width)
     if kind == "NPY":
@@ -83,13 +83,13 @@ def read_size(data: bytes) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """How the pixels of an NPY file lie.
+    """Layout of the pixels in an NPY file.
 
     Attributes:
         height, width: in pixels.
         num_channels: 1 for grey, 3 for RGB.
-        start: where the pixels begin, in bytes.
-        is_fortran: whether the first axis runs fastest.
+        start: offset of the pixels in bytes.
+        is_fortran: whether they are in Fortran order.
     """
 
     height: int
@@ -102,41 +102,41 @@ class NpyHeader:
 def read_npy_header(data: bytes) -> NpyHeader:
     """Read the header of an NPY file of pixels: uint8, (h, w), (h, w, 1) or (h, w, 3).
 
-    Nothing is run or unpickled, and the pixels are as many as the header says.
+    Nothing is executed or unpickled, and the number of pixels is checked.
 
     Raises:
-        BadPictureError: if it is anything else.
+        BadPictureError: if it is not such a file.
 
     Source: NumPy, "A simple file format for NumPy arrays" (NEP 1).
     """
-    wide = data[6:7] > b"\x01"  # from version 2.0 on the length has four bytes
+    wide = data[6:7] > b"\x01"  # since version 2.0 the length has four bytes
     begin = 12 if wide else 10
     if len(data) < begin:
-        raise BadPictureError("ends before its header does")
+        raise BadPictureError("is truncated: its header is incomplete")
     (length,) = struct.unpack_from("<I" if wide else "<H", data, 8)
     start = begin + length
     if length > _MAX_NPY_HEADER_BYTES or start > len(data):
-        raise BadPictureError("ends before its header does")
+        raise BadPictureError("is truncated: its header is incomplete")
     try:
         header = ast.literal_eval(data[begin:start].decode("latin-1").strip())
         kind, is_fortran = header["descr"], header["fortran_order"]
         shape = tuple(header["shape"])
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
-        raise BadPictureError("has an NPY header that cannot be read") from None
+        raise BadPictureError("has an invalid NPY header") from None
     if kind not in {"|u1", "<u1", ">u1", "u1"}:
-        raise BadPictureError(f"is NPY of {str(kind)[:20]!r}; pixels are uint8")
+        raise BadPictureError(f"is an NPY file of dtype {str(kind)[:20]!r}, not uint8")
     is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] in {1, 3})
     if not is_picture or not all(type(side) is int for side in shape):
-        raise BadPictureError(f"is NPY of shape {str(shape)[:40]}, not (h, w), or (h, w, 3)")
+        raise BadPictureError(f"is an NPY file of shape {str(shape)[:40]}, not (h, w) or (h, w, 3)")
     height, width = _checked_size(shape[0], shape[1])
     num_channels = shape[2] if len(shape) == 3 else 1
     if len(data) - start != height * width * num_channels:
-        raise BadPictureError(f"is NPY of {width}x{height} pixels, but of another length")
+        raise BadPictureError(f"is an NPY file of {width}x{height} pixels with a wrong length")
     return NpyHeader(height, width, num_channels, start, bool(is_fortran))
 
 
 def jpeg_orientation(data: bytes) -> int:
-    """Read a JPEG's EXIF orientation, 1 to 8; 1 where there is none or EXIF is damaged."""
+    """Return a JPEG's EXIF orientation, 1 to 8; 1 if it is missing or damaged."""
     for marker, start, end in jpeg_segments(data):
         if marker == 0xE1 and data.startswith(b"Exif\x00\x00", start):
             return exif_orientation(data[start + 6 : end])
@@ -144,17 +144,17 @@ def jpeg_orientation(data: bytes) -> int:
 
 
 def exif_orientation(tiff: bytes) -> int:
-    """Read the orientation, 1 to 8, from an EXIF block; 1 where that is damaged."""
+    """Return the orientation in an EXIF block, 1 to 8; 1 if it is damaged."""
     return read_orientation(tiff) or 1
 
 
 def read_orientation(tiff: bytes) -> int | None:
     """Read the orientation, 1 to 8, from an EXIF block (a TIFF header and its first directory).
 
-    Only the one tag is looked up, so damage elsewhere in EXIF costs nothing.
+    Reads only this tag, so that damage elsewhere in EXIF does not matter.
 
     Returns:
-        1 where the block names none, or 0 as some cameras do; None where it is damaged.
+        1 if the tag is missing or 0, which some cameras write; None if the block is damaged.
 
     Source: CIPA DC-008 (Exif 2.32), section 4.6; TIFF 6.0, section 2.
     """
@@ -177,12 +177,12 @@ def read_orientation(tiff: bytes) -> int | None:
 
 
 def check_png(data: bytes) -> bytes:
-    """Check the CRC of every chunk that pixels depend on; give the EXIF block, empty if none.
+    """Check the CRC of every critical chunk; return the EXIF block, or b"".
 
-    Decoders pass over IDAT checksums, so a flipped byte would go unseen.
+    Decoders ignore IDAT checksums, so a flipped byte would not be noticed.
 
     Raises:
-        BadPictureError: if a chunk is damaged or the file ends early.
+        BadPictureError: if a chunk is damaged or the file is truncated.
     """
     exif = b""
     view = memoryview(data)
@@ -195,11 +195,11 @@ def check_png(data: bytes) -> bytes:
             exif = data[start:end]
         if kind == b"IEND":
             return exif
-    raise BadPictureError("ends early: a PNG without its end")
+    raise BadPictureError("is truncated: the PNG has no end chunk")
 
 
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (kind, start, end) of the body of each chunk that is there in full."""
+    """Yield (kind, start, end) of the body of each complete chunk."""
     position = len(PNG_MAGIC)
     while position + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, position)
@@ -237,7 +237,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
         if marker in _SOF_MARKERS and end - start >= 5:
             height, width = struct.unpack_from(">HH", data, start + 1)
             return _checked_size(height, width)
-    raise BadPictureError("ends before its header does")
+    raise BadPictureError("is truncated: its header is incomplete")
 
 
 def _checked_size(height: int, width: int) -> tuple[int, int]:

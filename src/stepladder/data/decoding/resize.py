@@ -1,4 +1,4 @@
-"""Make any picture a square: the aspect is kept, the rest padded with white or cut off."""
+"""Fit pictures to a square: keep the aspect, and pad with white or crop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WHITE = 255
 
 
 def fit_size(height: int, width: int, *, size: int, fit: Fit) -> tuple[int, int]:
-    """Return the (height, width) that a picture has inside the square.
+    """Return the (height, width) of a picture inside the square.
 
-    Padded pictures are scaled until the longer side fills the square, small ones enlarged too:
-    a thumbnail then looks to the model as a photograph of the same thing does.
+    Padded pictures are scaled so that the longer side fills the square; small ones are enlarged, so
+    that a thumbnail looks like a photograph of the same object.
     """
     if fit is Fit.CROP:
         return size, size
@@ -31,7 +31,7 @@ def fit_size(height: int, width: int, *, size: int, fit: Fit) -> tuple[int, int]
 
 
 def crop_centre(pixels: Pixels) -> Pixels:
-    """Cut the largest centred square out of a picture (h, w, 3), as a view."""
+    """Return the largest centred square of a picture (h, w, 3), as a view."""
     height, width = pixels.shape[:2]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -41,8 +41,8 @@ def crop_centre(pixels: Pixels) -> Pixels:
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     """Resize a picture (h, w, 3), bilinear with antialiasing.
 
-    torch's uint8 kernel is several times faster than Pillow's (bench/data/prepare.py), and lets
-    other threads run meanwhile.
+    torch's uint8 kernel is several times faster than Pillow's (bench/data/prepare.py), and
+    releases the GIL.
     """
     if pixels.shape[:2] == (height, width):
         return np.ascontiguousarray(pixels)
@@ -51,12 +51,12 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def resize_stack(stack: Pixels, height: int, width: int) -> Pixels:
-    """Resize pictures (n, h, w, 3) of one shape as `resize` does one."""
+    """Resize pictures (n, h, w, 3) of one shape; see `resize`."""
     import torch
     from torch.nn import functional as F
 
-    # torch takes its fast path where it sees channels_last, of which the strides tell it: those of
-    # a single picture too, which `stack[None]` of numpy would make 0
+    # torch's fast path needs channels_last strides, also for a single picture, for which numpy's
+    # `stack[None]` would set a stride of 0
     nchw = torch.from_numpy(np.ascontiguousarray(stack)).permute(0, 3, 1, 2)
     resized = F.interpolate(
         nchw, size=(height, width), mode="bilinear", antialias=True, align_corners=False
@@ -66,12 +66,13 @@ def resize_stack(stack: Pixels, height: int, width: int) -> Pixels:
 
 
 def pad_white(pixels: Pixels, size: int, *, out: Pixels | None = None) -> Pixels:
-    """Put a picture (h, w, 3) in the middle of a white square (size, size, 3).
+    """Centre a picture (h, w, 3) in a white square (size, size, 3).
 
     Args:
         pixels: the picture.
-        size: of the square.
-        out: the square's memory, with any content. Without it the result may be `pixels`.
+        size: side of the square.
+        out: memory for the square; its content is overwritten. Without it the result may be
+            `pixels`.
     """
     height, width = pixels.shape[:2]
     if (height, width) == (size, size) and out is None:
@@ -86,8 +87,8 @@ def pad_white(pixels: Pixels, size: int, *, out: Pixels | None = None) -> Pixels
 
 
 def turn(pixels: Pixels, orientation: int) -> Pixels:
-    """Turn and mirror a picture (h, w, 3) upright, as a view; orientation is EXIF's 1 to 8."""
-    if orientation >= 5:  # 5 to 8 lie on their side
+    """Rotate and mirror a picture (h, w, 3) upright, as a view; orientation is EXIF's, 1 to 8."""
+    if orientation >= 5:  # 5 to 8 are rotated by 90 degrees
         pixels = pixels.transpose(1, 0, 2)
     if orientation in {2, 3, 6, 7}:
         pixels = pixels[:, ::-1]
@@ -97,4 +98,4 @@ def turn(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _round_scaled(side: int, size: int, longer: int) -> int:
-    return max(1, (2 * side * size + longer) // (2 * longer))  # halves up, in integers
+    return max(1, (2 * side * size + longer) // (2 * longer))  # rounds half up, in integers

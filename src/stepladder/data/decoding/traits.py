@@ -1,4 +1,4 @@
-"""What is out of the ordinary about a picture that can be used: told by its header, and counted."""
+"""Unusual traits of usable pictures, read from their headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepladder.data.decoding.formats import (
 
 
 class Trait(StrEnum):
-    """One way in which a picture is not plain RGB, upright and under its own name."""
+    """A way in which a picture is not plain upright RGB with the right extension."""
 
     MISNAMED = "name of another format"
     GREY = "grey"
@@ -42,11 +42,11 @@ _PNG_COLOURS = {
 
 
 def find_traits(data: bytes, path: str) -> frozenset[Trait]:
-    """Read the traits of a picture that was decoded without an error.
+    """Return the traits of a picture that was decoded without an error.
 
     Args:
-        data: a whole JPEG or PNG file; of anything else nothing is said.
-        path: its name; one without a suffix claims no format.
+        data: a JPEG or PNG file; other formats have no traits.
+        path: its path; a path without an extension is never misnamed.
     """
     kind = name_format(data)
     if kind not in _SUFFIXES:

@@ -1,1 +1,1 @@
-"""Features on disk, and sources that read them."""
+"""Feature files, and sources that read them."""

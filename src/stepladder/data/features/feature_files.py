@@ -1,14 +1,14 @@
-"""Features on disk: a folder for each key, made beside its place, checked whenever it is read.
+"""Features on disk: a folder for each key, published atomically, checked on every load.
 
     ROOT/KEY/features.npy    (rows, ...) or, with random views, (rows, views, ...)
-    ROOT/KEY/targets.npy     (rows, ...); missing where the examples have no targets
-    ROOT/KEY/manifest.json   what the key was made of, the number format, sha256 of the files
+    ROOT/KEY/targets.npy     (rows, ...); missing if the examples have no targets
+    ROOT/KEY/manifest.json   the facts of the key, the dtype, sha256 of the files
 
-NumPy lacks bfloat16: such features are kept as their two bytes in a uint16, the upper half of the
-float32 of the same value.
+NumPy has no bfloat16: such features are stored as uint16, the upper half of the float32 of the same
+value.
 
-KEY is the sha256 of everything that the features depend on, so that other weights, pictures or
-settings are another folder.
+KEY is the sha256 of everything that the features depend on, so that different weights, pictures or
+settings use a different folder.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class FeatureWriter:
-    """Appends batches of features; what has reached the disk before a kill is kept.
+    """Append batches of features; rows on disk are kept if the process is killed.
 
     Args:
-        work: folder to write in.
-        num_rows: rows that there will be.
-        target: folder that it becomes.
-        facts: what the key was made of, for the manifest.
+        work: folder to write to.
+        num_rows: total number of rows.
+        target: folder to which it is renamed.
+        facts: the facts of the key, for the manifest.
 
     Attributes:
-        folder: that it writes in.
-        num_done: rows that are written.
-        seconds: that they took to compute.
+        folder: folder that it writes to.
+        num_done: rows written.
+        seconds: time to compute them.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class FeatureWriter:
         """Write the features of the next rows.
 
         Args:
-            seconds: that it took to compute them.
+            seconds: time to compute them.
 
         Raises:
-            ResourceError: if there is no room for all rows.
+            ResourceError: if the disk has no room for all rows.
         """
         arrays = {FEATURES: _storable(features)}
         if targets is not None:
@@ -106,7 +106,7 @@ class FeatureWriter:
                 self._sync()
 
     def publish(self) -> None:
-        """Make the features visible: hash, sync, write the manifest, rename the folder.
+        """Publish the features: hash, sync, write the manifest, rename the folder.
 
         Raises:
             ResourceError: if the disk is full or cannot be written.
@@ -115,12 +115,12 @@ class FeatureWriter:
             self._publish()
 
     def close(self) -> None:
-        """Close the files, and remember how far they reach if they are not published."""
+        """Close the files, and save the progress if they are not published."""
         if self._files and self._work.is_dir():
             with contextlib.suppress(OSError):
                 self._sync()
         for file in self._files.values():
-            with contextlib.suppress(OSError):  # of a full disk, which has been told
+            with contextlib.suppress(OSError):  # of a full disk, which was already reported
                 file.close()
 
     def _begin(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -129,9 +129,9 @@ class FeatureWriter:
         free = shutil.disk_usage(self._work).free
         if free < wanted:
             raise ResourceError(
-                f"the features take {wanted / 1e6:,.0f} MB more and {free / 1e6:,.0f} MB are free",
+                f"the features need {wanted / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free",
                 where=str(self._target.parent),
-                fix="Free some space, or train without --features.cached.",
+                fix="Free disk space, or train without --features.cached.",
             )
         self._files = {
             name: _ArrayFile(
@@ -155,7 +155,7 @@ class FeatureWriter:
         try:
             self._work.rename(self._target)
         except OSError as error:
-            # there: written meanwhile where there are no locks
+            # exists: written by another process on a mount without locks
             if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
                 copy_folder(self._work, FolderCopies(self._target), last=MANIFEST)
             shutil.rmtree(self._work, ignore_errors=True)
@@ -168,7 +168,7 @@ class FeatureWriter:
         self._synced = time.monotonic()
 
     def _progress(self) -> tuple[int, float]:
-        """Return the rows that an interrupted process wrote and the seconds they took, or (0, 0)."""
+        """Return the rows that an interrupted process wrote and their seconds, or (0, 0)."""
         try:
             found = read_json(self._work / _PROGRESS)
             sizes = {name: (self._work / name).stat().st_size for name in found["sizes"]}
@@ -181,7 +181,7 @@ class FeatureWriter:
 
 
 class _ArrayFile:
-    """A .npy file that grows by rows; its header says from the start how many there will be."""
+    """A .npy file that grows by rows; its header has the final number of rows."""
 
     def __init__(self, path: Path, like: np.ndarray, *, num_rows: int, num_done: int) -> None:
         self._file: BinaryIO = path.open("r+b" if num_done else "w+b")
@@ -199,7 +199,7 @@ class _ArrayFile:
         self._file.write(rows.reshape(-1).view(np.uint8).data)
 
     def sync(self) -> int:
-        """Bring the rows to the disk, and give the size of the file."""
+        """Sync the rows to the disk and return the size of the file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
@@ -213,7 +213,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def _storable(tensor: Tensor) -> np.ndarray:
-    """Return rows as NumPy keeps them; bfloat16, which it lacks, as its two bytes in a uint16."""
+    """Return rows as a NumPy array; bfloat16 as uint16, as NumPy has no bfloat16."""
     tensor = tensor.detach().cpu()
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.view(torch.uint16)
@@ -222,33 +222,33 @@ def _storable(tensor: Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def disk_errors_named(root: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into an error that says what to do.
+    """Convert errors about a full or read-only disk to ResourceError.
 
     Raises:
-        ResourceError: instead of the OSError.
+        ResourceError: instead of the OSError, with how to fix it.
     """
     try:
         yield
     except OSError as error:
         is_full = error.errno in _FULL
         raise ResourceError(
-            f"the features cannot be written ({error.strerror})",
+            f"cannot write the features ({error.strerror})",
             where=str(root),
-            why="What is computed so far is kept there." if is_full else None,
-            fix="Free some space and type the same command again: it goes on from here."
+            why="The features computed so far are kept there." if is_full else None,
+            fix="Free disk space and run the same command again to resume."
             if is_full
-            else "Give yourself write permission there, or train without --features.cached.",
+            else "Get write permission there, or train without --features.cached.",
         ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a trunk gave for each example of a split.
+    """Output of a trunk for each example of a split.
 
     Attributes:
-        features: (rows, ...), or (rows, views, ...), in the number format that the trunk gave.
+        features: (rows, ...), or (rows, views, ...), in the dtype of the trunk's output.
         targets: (rows, ...), or None.
-        seconds: that it took to compute them.
+        seconds: time to compute them.
     """
 
     features: Tensor
@@ -257,7 +257,7 @@ class Features:
 
 
 class FeatureFolder:
-    """The place of the features of one key.
+    """The folder of the features of one key.
 
     Args:
         root: folder of all keys.
@@ -274,9 +274,9 @@ class FeatureFolder:
         self._copies = FeatureCopies.beside(root)
 
     def load(self) -> Features | None:
-        """Read the features and check their sha256; None if there are none.
+        """Read the features and check their sha256; return None if they do not exist.
 
-        What takes more than a quarter of the free memory stays on disk and is mapped.
+        Features larger than a quarter of the free memory are memory-mapped.
 
         Raises:
             DataError: if they are damaged.
@@ -292,7 +292,7 @@ class FeatureFolder:
         if held is None:
             raise self._damaged("a sha256 differs")
         with contextlib.suppress(OSError):
-            os.utime(self.path)  # so that the oldest are those that nobody has used for longest
+            os.utime(self.path)  # so that the oldest folder is the least recently used
         return held
 
     def remove(self) -> None:
@@ -306,13 +306,12 @@ class FeatureFolder:
     def writing(
         self, num_rows: int, *, on_wait: Callable[[], None] = lambda: None
     ) -> Iterator[FeatureWriter | None]:
-        """Hold the key and give its writer; None if another process has written it meanwhile.
+        """Lock the key and yield its writer, or None if another process has written it meanwhile.
 
-        What an interrupted process wrote is gone on with. The lock dies with its process.
+        Resumes the work of an interrupted process. The lock ends with its process.
 
         Args:
-            on_wait: called again and again while another process computes the same features; may
-                raise.
+            on_wait: called repeatedly while another process computes the same features; may raise.
 
         Raises:
             ResourceError: if the disk is full or cannot be written.
@@ -335,7 +334,7 @@ class FeatureFolder:
 
     @cached_property
     def _work(self) -> Path:
-        """Folder that becomes this key's; on a local disk where its place can hold no work."""
+        """Work folder of this key; on a local disk if its own file system cannot be used."""
         name = self.path.name + ".partial"
         abilities = find_abilities(nearest_folder(self.path.parent))
         if abilities is None or abilities.can_hold_work:
@@ -354,7 +353,7 @@ class FeatureFolder:
         return DataError(
             f"the features on disk are damaged ({why})",
             where=str(self.path),
-            fix="Remove this folder: they are then computed again.",
+            fix="Remove this folder, and they will be computed again.",
         )
 
     def _lock(self, on_wait: Callable[[], None]) -> int:
@@ -364,7 +363,7 @@ class FeatureFolder:
             try:
                 handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
-                continue  # the holder published the folder in between
+                continue  # the lock's holder published the folder in between
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -373,7 +372,7 @@ class FeatureFolder:
                 time.sleep(_WAIT_S)
                 continue
             except OSError:
-                return handle  # no locks here; two writers then write the same bytes
+                return handle  # no locks here; two writers would write the same bytes
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), lock.stat()):
                     return handle
@@ -382,7 +381,7 @@ class FeatureFolder:
 
 def _read(path: Path, dtype: str) -> Tensor:
     is_large = path.stat().st_size > MEMORY_FRAC * available_memory_bytes()
-    # "c" is private to us: torch wants an array that may be written
+    # "c" is a private copy, as torch needs a writable array
     array = np.load(path, mmap_mode="c" if is_large else None, allow_pickle=False)
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor

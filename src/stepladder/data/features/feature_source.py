@@ -1,4 +1,4 @@
-"""Sources that give the features of examples instead of the examples."""
+"""Sources that yield the features of examples instead of the examples."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stepladder.data.reading.examples import Examples, Source
 
 
 class FeatureSource(Source):
-    """Features of a source's rows; labels, fingerprint and names are the source's own.
+    """Features of a source's rows, with the source's labels, fingerprint and names.
 
-    So the order of training is the same on features as on the examples themselves. Rows are read
-    in the consumer's own thread: they are small, and a thread costs more than it saves.
+    The order of training is therefore the same on features as on the examples. Rows are read in the
+    consumer's thread: they are small, and a thread would cost more than it saves.
 
     Attributes:
-        base: what they are features of.
-        is_held: whether a read only copies.
+        base: source of the examples.
+        is_held: whether features are in memory, so that reading only copies.
     """
 
     default_threads = 0
@@ -41,24 +41,24 @@ class FeatureSource(Source):
         return len(self.base)
 
     def describe(self, row: int) -> str:
-        """Name a row as its source does."""
+        """Describe a row like its source."""
         return self.base.describe(row)
 
     @abstractmethod
     def read(self, rows: np.ndarray) -> Examples:
-        """Return the features and targets of rows, in the order given."""
+        """Return the features and targets of rows, in the given order."""
 
 
 class HeldFeatures(FeatureSource):
     """Features in memory.
 
     Args:
-        base: what they are features of.
+        base: source of the examples.
         held: features and targets, one row for each of `rows`.
-        rows: the rows of base that are held, in the order of `held`; None: all, in theirs.
+        rows: the rows of base, in the order of `held`; None: all rows in order.
 
     Attributes:
-        features, targets: as held; rows: which rows they are.
+        features, targets: those of `held`; rows: their rows.
     """
 
     def __init__(self, base: Source, held: Features, rows: np.ndarray | None = None) -> None:
@@ -66,7 +66,7 @@ class HeldFeatures(FeatureSource):
         self.features: Tensor = held.features
         self.targets: Tensor | None = held.targets
         self.rows = rows
-        self._place: np.ndarray | None = None  # (len(base),): where in `held` a row lies
+        self._place: np.ndarray | None = None  # (len(base),): index of each row in `held`
         if rows is not None:
             self._place = np.full(len(base), -1, dtype=np.int64)
             self._place[rows] = np.arange(len(rows))
@@ -81,11 +81,11 @@ class HeldFeatures(FeatureSource):
 
 
 class LazyFeatures(FeatureSource):
-    """Features that are made at the first read.
+    """Features that are computed on the first read.
 
     Args:
-        base: what they are features of.
-        make: gives them in memory; called once.
+        base: source of the examples.
+        make: returns them in memory; called once.
     """
 
     def __init__(self, base: Source, make: Callable[[], HeldFeatures]) -> None:
@@ -94,21 +94,21 @@ class LazyFeatures(FeatureSource):
         self._held: HeldFeatures | None = None
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Make the features if they are not there, and copy rows out of memory."""
+        """Compute the features on the first call, and copy rows out of memory."""
         if self._held is None:
             self._held = self._make()
         return self._held.read(rows)
 
 
 class FreshFeatures(FeatureSource):
-    """Features that are computed at every read, and kept nowhere: for a rehearsal.
+    """Features that are computed on every read and not kept, for a rehearsal.
 
     Args:
-        base: what they are features of.
-        compute: gives the features and the targets of some rows.
+        base: source of the examples.
+        compute: returns the features and the targets of some rows.
 
     Attributes:
-        num_rows, seconds: read so far, and the time that it took.
+        num_rows, seconds: rows read so far, and the time it took.
     """
 
     is_held = False
@@ -129,5 +129,5 @@ class FreshFeatures(FeatureSource):
 
 
 def examples_of(source: Source | None) -> Source | None:
-    """Return the source of the examples themselves, where a source gives their features."""
+    """Return the source of the examples if a source yields features, else the source itself."""
     return source.base if isinstance(source, FeatureSource) else source

@@ -1,1 +1,1 @@
-"""Position to example: the order of an epoch as a pure function."""
+"""The order of the examples of an epoch as a pure function."""

@@ -1,9 +1,9 @@
-"""Which example stands at which position of an epoch: a pure function of a few plain values.
+"""The order of the examples of an epoch: a pure function of a few plain values.
 
-The golden vectors in the tests freeze it: a change needs a new order version.
+Golden vectors in the tests pin it: a change needs a new order version.
 
-Three parts: a permutation of a range that needs no table (`Bijection`), windows of blocks that are
-shuffled each by itself (`Windows`), and the order of a run (`Order`), which chooses between them.
+Three parts: a permutation of a range without a table (`Bijection`), windows of blocks that are
+shuffled separately (`Windows`), and the order of a run (`Order`), which chooses between them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NUM_ROUNDS = 8  # BLAKE2b gives 64 bytes: a 64-bit key for each round
 
 @dataclass(frozen=True)
 class Bijection:
-    """A permutation of range(n), chosen by a key of plain values: O(1) at any size.
+    """A permutation of range(n), keyed by plain values, with O(1) cost at any size.
 
-    A keyed Feistel network permutes the smallest power of four, from 256 on, that holds n; a value
-    that falls outside n is put through again until it is inside (cycle walking): still a bijection.
-    Integers and BLAKE2b only, so it is the same on every machine and library version.
+    A keyed Feistel network permutes the smallest power of four that is at least n and 256; values
+    outside range(n) are permuted again until they are inside (cycle walking), which is still a
+    bijection. Uses only integers and BLAKE2b, so it is the same on all machines and versions.
 
     Attributes:
         n: size of the domain, 1 or more.
-        key: values that choose the permutation; hashed as JSON, so 1 and "1" differ.
+        key: values that determine the permutation; hashed as JSON, so 1 and "1" differ.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", CT-RSA (methods 2, 3).
     """
@@ -52,7 +52,7 @@ class Bijection:
 
     @cached_property
     def _half_bits(self) -> int:
-        # Two halves of at least 4 bits: with fewer, tiny n are not shuffled evenly.
+        # Two halves of at least 4 bits: with fewer, small n are not shuffled uniformly.
         return max(4, ((self.n - 1).bit_length() + 1) // 2)
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ class Bijection:
 
     @cached_property
     def _all(self) -> np.ndarray:
-        """Tabulate a small domain: walks are long there, but all of them take 256 steps at most."""
+        """The table of a small domain, where single walks would be long."""
         network = self._permute(np.arange(_SMALL, dtype=np.uint64)).tolist()
         values = []
         for position in range(self.n):
@@ -105,11 +105,11 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the blocks of a split lie.
+    """Positions of the blocks of a split.
 
     Attributes:
-        starts: first row of each, int64 (num_blocks,).
-        sizes: rows of each that are used, int64 (num_blocks,).
+        starts: first row of each block, int64 (num_blocks,).
+        sizes: used rows of each block, int64 (num_blocks,).
     """
 
     starts: np.ndarray
@@ -117,15 +117,15 @@ class Blocks:
 
     @classmethod
     def of(cls, sizes: Sequence[int] | np.ndarray) -> Blocks:
-        """Take blocks that lie one after the other, all of their rows."""
+        """Return consecutive blocks with all of their rows."""
         ends = np.cumsum(sizes, dtype=np.int64)
         return cls(ends - sizes, np.asarray(sizes, dtype=np.int64))
 
     def sample(self, num_rows: int, key: tuple[str | int, ...]) -> Blocks:
-        """Draw blocks until there are so many rows; of the last one, its first rows.
+        """Draw blocks until they have num_rows rows; the last one is truncated.
 
         Returns:
-            The same blocks; those not drawn have no rows.
+            The same blocks, with zero rows for those not drawn.
         """
         drawn = Bijection(len(self.sizes), key)(np.arange(len(self.sizes)))
         before = np.cumsum(self.sizes[drawn]) - self.sizes[drawn]
@@ -136,10 +136,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Blocks one after another in some order: position to row.
+    """Concatenation of blocks in some order; maps positions to rows.
 
     Attributes:
-        starts, sizes: first row and number of rows of each block in turn.
+        starts, sizes: first row and number of rows of each block, in that order.
     """
 
     starts: np.ndarray
@@ -158,16 +158,16 @@ class Arrangement:
 
 
 class Windows:
-    """The windowed order of one epoch: blocks in shuffled order, rows within windows of them.
+    """The windowed order of one epoch: shuffled blocks, and shuffled rows within windows of blocks.
 
     Rows of a block, such as a file of a store, are cheap to read together. The blocks are shuffled
-    and cut into windows of several; the rows of a window are shuffled among themselves. What is
-    read at any time lies in one window, or two while a batch straddles them.
+    and grouped into windows; the rows of a window are shuffled among themselves. At any time, rows
+    are read from one window, or from two if a batch spans both.
 
     Args:
-        blocks: of the rows.
-        window_rows: rows of a window, about: windows are cut between blocks, as evenly as may be.
-        key: of this epoch.
+        blocks: blocks of the rows.
+        window_rows: approximate rows of a window; windows are cut between blocks.
+        key: key of this epoch.
     """
 
     def __init__(self, blocks: Blocks, window_rows: int, key: tuple[str | int, ...]) -> None:
@@ -191,10 +191,10 @@ class Windows:
 
 
 def window_ends(sizes: Sequence[int] | np.ndarray, window_rows: int) -> np.ndarray:
-    """Cut a row of blocks into windows of equal size, as far as blocks stay whole.
+    """Group consecutive blocks into windows of about equal size, without splitting a block.
 
     Returns:
-        Position after the last row of each window, int64, rising.
+        Position after the last row of each window, int64, ascending.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1])
@@ -208,22 +208,22 @@ def window_ends(sizes: Sequence[int] | np.ndarray, window_rows: int) -> np.ndarr
 
 @dataclass(frozen=True)
 class Order:
-    """The order of an epoch, for every epoch: position to row.
+    """The order of every epoch; maps positions to rows.
 
-    Depends on nothing but its fields and the epoch: not on threads, ranks, batch size or restarts.
+    Depends only on its fields and the epoch, not on threads, ranks, batch size or restarts.
 
     Attributes:
-        seed: chooses the shuffles.
+        seed: seed of the shuffles.
         num_examples: rows of the split.
         mode: global (shuffled over the whole split), windowed or sequential.
-        fingerprint: identity of the data; other data, other order.
-        fraction: share of the rows that is used, in (0, 1]; the same rows in every epoch.
-        fraction_seed: chooses those rows, independently of seed.
+        fingerprint: identity of the data; different data have a different order.
+        fraction: fraction of the rows to use, in (0, 1]; the same rows in every epoch.
+        fraction_seed: seed for choosing these rows, independent of seed.
         block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows;
-            empty where there are none. Windowed order takes them.
-        window_rows: of windowed order: rows that are shuffled together, about.
-        is_sample_of_blocks: whether a fraction is of whole blocks, and not of rows.
-        version: of this order's arithmetic.
+            empty if the data has no blocks. Used by windowed order.
+        window_rows: approximate rows of a window of windowed order.
+        is_sample_of_blocks: whether a fraction samples whole blocks instead of rows.
+        version: version of this order.
     """
 
     seed: int
@@ -239,28 +239,30 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.num_examples < 1:
-            raise ValueError(f"num_examples is {self.num_examples}, not 1 or more")
+            raise ValueError(f"num_examples must be at least 1, not {self.num_examples}")
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction is {self.fraction}, not in (0, 1]")
+            raise ValueError(f"fraction must be in (0, 1], not {self.fraction}")
         if self.version != ORDER_VERSION:
-            raise ValueError(f"order version {self.version} is not known; this is {ORDER_VERSION}")
+            raise ValueError(
+                f"unknown order version {self.version}; the current version is {ORDER_VERSION}"
+            )
         if self.mode is OrderMode.AUTO:
-            raise ValueError("auto is resolved before an order is made")
+            raise ValueError("mode auto must be resolved before creating an order")
         if self.mode is OrderMode.WINDOWED and self.window_rows < 1:
-            raise ValueError(f"window_rows is {self.window_rows}, not 1 or more")
+            raise ValueError(f"window_rows must be at least 1, not {self.window_rows}")
         takes_blocks = self.mode is OrderMode.WINDOWED or self.is_sample_of_blocks
         if takes_blocks and sum(self.block_rows) != self.num_examples:
             raise ValueError("block_rows do not add up to num_examples")
 
     @property
     def num_samples(self) -> int:
-        """Positions of an epoch: num_examples, or the sampled share of them."""
+        """Number of positions of an epoch: num_examples, or the sampled fraction of it."""
         return max(1, round(self.num_examples * self.fraction))
 
     def samples(self, epoch: int, start: int, stop: int) -> np.ndarray:
         """Return the rows at positions [start, stop) of an epoch.
 
-        Sequential order is stored order; of a sample of rows, the order in which they were drawn.
+        Sequential order is stored order; for a sample of rows, the order in which they were drawn.
 
         Shapes: int64 (stop - start,).
         """
@@ -286,7 +288,7 @@ class Order:
         return Bijection(self.num_examples, (*key, self.num_examples))
 
     def _windows(self, epoch: int) -> Windows:
-        """Lay out an epoch; that of the last call is kept, as epochs are read piece by piece."""
+        """Return the windows of an epoch; cached, as an epoch is read in pieces."""
         known = self.__dict__.get("_known_windows")
         if known is None or known[0] != epoch:
             key = (self.version, "order", self.mode.value, self.seed, epoch, self.fingerprint)
@@ -297,7 +299,7 @@ class Order:
 
     @cached_property
     def _blocks(self) -> Blocks:
-        """The blocks that an epoch is made of."""
+        """The blocks of an epoch."""
         blocks = Blocks.of(self.block_rows)
         if self.fraction == 1:
             return blocks
@@ -309,14 +311,14 @@ class Order:
 
     @cached_property
     def _drawn_rows(self) -> np.ndarray | None:
-        """The rows of a sample of rows, as stored, which windows of it are made of; else None."""
+        """Sorted rows of a sample of rows, for windows; else None."""
         if self.fraction == 1 or self.is_sample_of_blocks:
             return None
         return np.sort(self._draw(np.arange(self.num_samples, dtype=np.int64)))
 
     @cached_property
     def _files(self) -> Arrangement:
-        """The rows of a sample of blocks, as stored."""
+        """The rows of a sample of blocks, in stored order."""
         used = np.flatnonzero(self._blocks.sizes)
         return Arrangement(self._blocks.starts[used], self._blocks.sizes[used])
 

@@ -1,4 +1,4 @@
-"""Which order a source is read in: what `auto` and 0 mean for it, decided in one place."""
+"""Choose the order in which a source is read: resolve `auto` and 0."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stepladder.data.reading.examples import ArrivalSource, Source
 from stepladder.errors import UsageError
 
 MIXED_BLOCKS_OF_A_WINDOW = 4
-BLOCKS_OF_A_WINDOW = 16  # rows that lie in an order of their own want a wider mix
+BLOCKS_OF_A_WINDOW = 16  # unshuffled rows need more mixing
 MIN_WINDOW_ROWS = 1024
 
 
 def resolve_order(data: DataConfig, source: Source) -> DataConfig:
-    """Replace `auto` and 0 by what they mean for a source, to be written down and kept.
+    """Replace `auto` and 0 by their values for a source, to be saved with the run.
 
-    Depends on what the source is and not on how it is read: the same in memory and streamed.
+    Depends only on the source: the result is the same in memory and streamed.
     """
     window_rows = data.window_rows
     mode = _mode(data.order, source)
@@ -32,12 +32,12 @@ def resolve_order(data: DataConfig, source: Source) -> DataConfig:
 
 
 def resolve_for_ranks(data: DataConfig, source: Source) -> DataConfig:
-    """Replace what would depend on the memory or the disk of one rank alone, where there are more.
+    """Replace choices that could differ between ranks, such as by their memory or disk.
 
-    A table is read in windows, however much of it fits: those of its blocks, which all ranks know.
+    A table is read in windows of its blocks, which are the same on all ranks.
 
     Raises:
-        UsageError: if ranks could come to other orders, so that one must be named for all.
+        UsageError: if ranks could choose different orders, so that the user must set one.
     """
     if source.block_rows is None or isinstance(source, ArrivalSource):
         return data
@@ -50,10 +50,10 @@ def resolve_for_ranks(data: DataConfig, source: Source) -> DataConfig:
         data = replace(data, order=OrderMode.WINDOWED)
     if data.order is OrderMode.AUTO and not (source.is_near or is_fetched):
         raise UsageError(
-            "rows are slow to read one by one here, and perhaps not for the other ranks",
+            "order=auto depends on the disk, and random reads are slow on this machine",
             where="order",
-            why="All ranks must have the same order, and auto would look at each machine alone.",
-            fix="Give all ranks order=OrderMode.WINDOWED, or OrderMode.GLOBAL.",
+            why="All ranks must use the same order, but auto could choose another one elsewhere.",
+            fix="Set order=OrderMode.WINDOWED or OrderMode.GLOBAL on all ranks.",
         )
     if data.order is OrderMode.WINDOWED and not data.window_rows:
         data = replace(data, window_rows=_window_for_ranks(source))
@@ -66,10 +66,10 @@ def order_of(
     """Return the order in which a run reads a source.
 
     Args:
-        data: as the user gave it, or resolved.
-        source: what is read.
-        seed: chooses the shuffles.
-        mode: in place of the one that data names; the same sample.
+        data: config of the user, or resolved.
+        source: the source.
+        seed: seed of the shuffles.
+        mode: overrides the mode in data; the sample is the same.
     """
     resolved = resolve_order(data if mode is None else replace(data, order=mode), source)
     return Order(
@@ -86,7 +86,7 @@ def order_of(
 
 
 def default_window_rows(source: Source) -> int:
-    """Return the rows of four blocks that are mixed already, or of sixteen; of small ones, more."""
+    """Return the rows of four mixed blocks or sixteen others, and at least MIN_WINDOW_ROWS."""
     wanted = _window_of_blocks(source)
     return max(1, min(wanted, source.max_window_rows or wanted))
 
@@ -95,10 +95,10 @@ def _window_for_ranks(source: Source) -> int:
     wanted, limit = _window_of_blocks(source), source.max_window_rows
     if not source.is_near and limit is not None and wanted > limit:
         raise UsageError(
-            f"a window of {wanted} rows does not fit into the memory of this rank",
+            f"a window of {wanted} rows does not fit in the memory of this rank",
             where="window_rows",
-            why="All ranks must have the same order, so no rank takes a smaller one alone.",
-            fix=f"Give all ranks window_rows={max(1, limit)} or fewer, or make row groups smaller.",
+            why="All ranks must use the same window.",
+            fix=f"Set window_rows={max(1, limit)} or less on all ranks, or use smaller row groups.",
         )
     return wanted
 
@@ -111,7 +111,7 @@ def _window_of_blocks(source: Source) -> int:
 
 
 def _mode(mode: OrderMode, source: Source) -> OrderMode:
-    """Say what a mode is for a source: without blocks, shuffled is shuffled over everything."""
+    """Return the resolved mode for a source; without blocks, windowed becomes global."""
     has_blocks = source.block_rows is not None and not isinstance(source, ArrivalSource)
     if mode is OrderMode.AUTO:
         is_far = has_blocks and not source.is_near

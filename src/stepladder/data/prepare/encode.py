@@ -1,4 +1,4 @@
-"""Turn a picture's bytes into what a store keeps of it: all that threads can do side by side."""
+"""Convert a picture's bytes to what a store keeps of it; runs in parallel threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAMPLED_SIDE = 64
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What is remembered of a picture when it has been written."""
+    """What is kept in memory of a picture after it was written."""
 
     row: Row
     look: Looks
@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class ReadyPicture:
-    """A picture as it goes into the file."""
+    """A picture that is ready to be written to the file."""
 
     page: PicturePage
     seen: Seen
@@ -55,13 +55,13 @@ class ReadyPicture:
 def ready_pictures(
     rows: Sequence[Row], read: ReadRow, *, config: PrepareConfig, squares: Buffers
 ) -> list[ReadyPicture | Bad]:
-    """Turn pictures into what a store keeps of them, or say why one cannot be used.
+    """Encode pictures for a store; return a Bad for each that cannot be used.
 
     Args:
-        rows: which pictures; some at a time, as what is counted of each costs a call of numpy.
-        read: gives a row's bytes.
-        config: how pictures are kept.
-        squares: memory of (size, size, 3) for pixels, back when the page is no longer held.
+        rows: the pictures; a chunk at a time, to save numpy calls.
+        read: returns a row's bytes.
+        config: how pictures are stored.
+        squares: buffers of (size, size, 3) for pixels, returned when the page is released.
     """
     found: list[_Picture | Bad] = []
     samples = Samples(len(rows), config.size)
@@ -86,7 +86,7 @@ class _Picture:
     """A picture whose page is ready.
 
     Attributes:
-        seen_part: of it without its padding, what its look is made of.
+        seen_part: pixels without padding, from which its thumbnail is computed.
     """
 
     row: Row
@@ -100,7 +100,7 @@ def _prepare(
 ) -> _Picture:
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
     if is_kept and data.startswith(NPY_MAGIC):
-        raise BadPictureError("is NPY; its bytes cannot be kept as a JPEG (--jpeg-size resized)")
+        raise BadPictureError("is an NPY file, not a JPEG file (use --jpeg-size resized)")
     size = config.size
     content = decode_content(data, size=size, fit=config.fit, max_pixels=config.max_pixels)
     stored = content
@@ -114,22 +114,22 @@ def _prepare(
         stored = decode_picture(picture, size=size, fit=config.fit)
     page = picture_page(picture, encoding=config.encoding, compression=config.compression)
     traits = find_traits(data, row.path)
-    sample = samples.take(stored)  # last: what fails takes no place among the samples
+    sample = samples.take(stored)  # last, so that a picture that fails takes no slot
     if stored is not content:
         sample = Samples(1, size).take(content)
-    seen_part = sample if sample.size else content  # none: a mere strip
+    seen_part = sample if sample.size else content  # empty if the picture is a narrow strip
     return _Picture(row, page, seen_part, traits)
 
 
 class Samples:
-    """Evenly spaced pixels of pictures, each as it stands in the middle of its white square.
+    """Evenly spaced pixels of pictures, each centred in its white square.
 
-    At 299 they are every fourth of every fourth row. Neighbours say nearly the same, and all of
-    them would cost a tenth of making a store.
+    At size 299 they are every fourth pixel of every fourth row. Neighbouring pixels are nearly
+    equal, and using all of them would take a tenth of the time of prepare.
 
     Args:
-        capacity: pictures.
-        size: of the square.
+        capacity: number of pictures.
+        size: side of the square in pixels.
     """
 
     def __init__(self, capacity: int, size: int) -> None:
@@ -139,7 +139,7 @@ class Samples:
         self._num_taken = 0
 
     def take(self, content: Pixels) -> Pixels:
-        """Add those of a picture (h, w, 3); give them, (n, m, 3), none of the padding."""
+        """Add the samples of a picture (h, w, 3) and return them, (n, m, 3), without padding."""
         whole_pixels = content.view("V3")[..., 0]  # three bytes at once: twice as fast
         source, target = [], []
         for side in whole_pixels.shape:
@@ -155,9 +155,9 @@ class Samples:
         return taken
 
     def sums(self, num: int) -> tuple[Sums, Sums]:
-        """Sum values and squares of the first pictures, each (num, 3), by channel.
+        """Return the sums of values and squares of the first pictures by channel, each (num, 3).
 
-        Exact: in float32, whole numbers below 2 ** 24 are, and 127 squares.
+        The sums are exact: float32 holds integers below 2 ** 24, such as a sum of 127 squares.
         """
         side = self._grids.shape[1]
         flat = self._grids[:num].reshape(num, side, 3 * side).astype(np.float32)
@@ -167,7 +167,7 @@ class Samples:
 
 
 def channel_sums(square: Pixels) -> tuple[Sums, Sums]:
-    """Sum values and squares over the pixels of a square that `num_summed` counts: (3,) each."""
+    """Return the sums of values and squares of a square's sampled pixels: (3,) each."""
     samples = Samples(1, len(square))
     samples.take(square)
     values, squares = samples.sums(1)
@@ -175,7 +175,7 @@ def channel_sums(square: Pixels) -> tuple[Sums, Sums]:
 
 
 def num_summed(size: int) -> int:
-    """Count the pixels of a square that `channel_sums` sums over: 64 to 127 rows of as many."""
+    """Count the pixels of a square that `channel_sums` samples: 64 to 127 rows of as many."""
     return len(range(0, size, max(1, size // _SAMPLED_SIDE))) ** 2
 
 

@@ -1,4 +1,4 @@
-"""How prepare works through pictures: the contract of engines, and the local one."""
+"""Engines of prepare: the interface and the local implementation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _AHEAD_PER_WORKER = 4
 
 
 class Engine(ABC):
-    """Two passes over the pictures of a source. Whatever the engine, the bytes are the same."""
+    """Two passes over the pictures of a source. All engines produce the same bytes."""
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Hold what the passes need, such as threads, while the block runs."""
+        """Keep resources of the passes, such as threads, open while the block runs."""
         yield
 
     @abstractmethod
@@ -46,21 +46,21 @@ class Engine(ABC):
         on_found: Callable[[Finished], None],
         on_row: Callable[[Bad | None], None],
     ) -> list[Finished]:
-        """Write the files of a plan, and the record of each when it is whole.
+        """Write the files of a plan, and the record of each when it is complete.
 
         Args:
             plan: what to write.
-            work: where. Files that an earlier run finished, and that are still right, stay.
-            on_found: told of each such file before anything is written.
-            on_row: told of each picture that is done, and what is wrong with a bad one.
+            work: where to write. Valid files that an earlier run finished are kept.
+            on_found: called with each such file before anything is written.
+            on_row: called for each finished picture, with a Bad if it cannot be used.
 
         Returns:
-            What is known of each file, in the order of the plan.
+            The record of each file, in the order of the plan.
         """
 
 
 class LocalEngine(Engine):
-    """Threads of this process, and other processes of this machine."""
+    """Engine that uses threads and processes of this machine."""
 
     def __init__(self, config: PrepareConfig, pictures: Pictures) -> None:
         self._config = config
@@ -69,8 +69,8 @@ class LocalEngine(Engine):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Let each thread decode alone."""
-        keep_freed_memory()  # each picture's buffers would fault in anew
+        """Limit torch to one thread, as pictures are decoded in parallel."""
+        keep_freed_memory()  # else each picture's buffers would page-fault again
         with one_torch_thread():
             yield
 
@@ -89,7 +89,7 @@ class LocalEngine(Engine):
         on_found: Callable[[Finished], None],
         on_row: Callable[[Bad | None], None],
     ) -> list[Finished]:
-        """Decode in threads and write in others; where there is much to do, in processes."""
+        """Decode and write in threads, and for large stores in processes."""
         maker = ShardMaker(
             read=self._pictures.reader(),
             folder=work.store,
@@ -106,7 +106,7 @@ class LocalEngine(Engine):
                 on_found(done)
         pending = [shard for shard, done in pairs if done is None]
         finished = {done.key: done for done in found if done is not None}
-        # no thread of ours is left: processes can be forked from this one
+        # this process has no other thread now, so that it can fork
         if num := num_helpers(pending, workers=self._num_workers):
             with Helpers(work, maker, num) as helpers:
                 finished |= {done.key: done for done in helpers.make(pending, on_row=on_row)}

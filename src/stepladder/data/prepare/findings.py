@@ -1,4 +1,4 @@
-"""What prepare found out about the pictures: counts, warnings, and the log of how it went."""
+"""Findings of prepare about the pictures: counts, warnings and the log."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _MAX_NEAR_FRAC = 0.01
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found.
+    """Findings of a prepare run.
 
     Attributes:
         class_counts: usable pictures by split and class, as in a manifest.
-        bad: pictures put aside.
-        warnings: for a person.
-        log: facts for prepare_log.json.
+        bad: quarantined pictures.
+        warnings: one sentence each.
+        log: entries for prepare_log.json.
     """
 
     class_counts: dict[str, tuple[int, ...]]
@@ -52,7 +52,7 @@ class Findings:
     log: dict[str, Any]
 
     def write_log(self, folder: Path, *, wall_s: float) -> None:
-        """Write prepare_log.json: time, host and paths, which no other file of a store has."""
+        """Write prepare_log.json; time, host and paths are in no other file of a store."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         machine = {
             "host": socket.gethostname(),
@@ -74,7 +74,7 @@ def find(
     """Count and compare the pictures of the splits.
 
     Raises:
-        DataError: if, after bad pictures were put aside, val or test has a class that train lacks.
+        DataError: if val or test has a class without usable pictures in train.
     """
     bad = [*unread, *(item for done in finished for item in done.bad)]
     counts: dict[Split, Counter[str]] = defaultdict(Counter)
@@ -111,14 +111,14 @@ def find(
 
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
-    """Return the warnings that stand in a store's log; none where there is no log."""
+    """Return the warnings in a store's log; an empty tuple if there is no log."""
     with contextlib.suppress(DataError, KeyError, TypeError):
         return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
     return ()
 
 
 def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
-    """Return what names the source from any folder; an address, a table and a frame are in none."""
+    """Return the source as an absolute path; URLs, tables and DataFrames are returned unchanged."""
     if listing.root == Path(FRAME):
         return listing.root
     if config.source_format is SourceFormat.TABLE:
@@ -129,30 +129,30 @@ def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
 
 def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
     if not listing.has_drawn_val:
-        unused = "the source has its own val: group_by has no effect"
+        unused = "the source has its own val split, so group_by has no effect"
         return [unused] if config.group_by else []
     if Split.TEST not in {picture.split for picture in listing.pictures}:
         return [
-            f"the source names no split: {100 * config.val_frac:g} % of it became val, and "
-            "there is no test; a test set is chosen, not drawn (folders train, val and test, or a "
-            "column: --split-column)"
+            f"the source has no splits: {100 * config.val_frac:g} % of it became val, and there is "
+            "no test split; for one, make folders train, val and test, or name a column with "
+            "--split-column"
         ]
     return []
 
 
 def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
-    """Tell once, with a count, what may mean that files are not what their owner thinks."""
+    """Return a warning, with a count, for each trait that may be a sign of a mistake."""
     said = {
-        Trait.BAD_EXIF: "have damaged EXIF, which was ignored: if it was to turn them, they lie on "
-        "their side",
-        Trait.MISNAMED: "have the name of another format (a PNG that is called .jpg, say) and were "
-        "read as what they are",
+        Trait.BAD_EXIF: "have damaged EXIF data, which was ignored: if it had a rotation, they are "
+        "stored unrotated",
+        Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg) and were read "
+        "by their actual format",
     }
     return [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
 
 
 def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
-    """Count equal files: within splits, between them, and with two labels."""
+    """Count identical files: within splits, between splits, and with different labels."""
     hashes = {split: {row.sha256 for row in some} for split, some in rows.items()}
     num_copies = sum(len(rows[split]) - len(hashes[split]) for split in Split)
     warnings = []
@@ -160,8 +160,8 @@ def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
         num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
         if num_leaked:
             warnings.append(
-                f"{num_leaked} of {len(rows[split])} pictures of {split} are in train too, byte "
-                "for byte: its accuracy is optimistic"
+                f"{num_leaked} of {len(rows[split])} pictures of {split} are also in train "
+                f"(identical files), so the accuracy on {split} is optimistic"
             )
     labels: dict[bytes, set[int]] = defaultdict(set)
     for some in rows.values():
@@ -169,14 +169,14 @@ def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
             labels[row.sha256].add(row.label)
     num_conflicts = sum(len(found) > 1 for found in labels.values())
     if num_conflicts:
-        warnings.append(f"{num_conflicts} pictures stand in two or more classes, byte for byte")
+        warnings.append(f"{num_conflicts} pictures are in two or more classes (identical files)")
     return num_copies, warnings
 
 
 def _compare_looks(
     config: PrepareConfig, looks: dict[Split, list[Looks]], *, is_drawn: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Count held-out pictures that look like one of train; skipped where groups keep them apart."""
+    """Count held-out pictures that look like one of train; skipped if the split is by group."""
     if config.group_by and is_drawn:
         return {}, []
     empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
@@ -192,13 +192,13 @@ def _compare_looks(
         if near.frac > _MAX_NEAR_FRAC:
             can_group = is_drawn and split is Split.VAL
             advice = (
-                "keep pictures of one scene together with --group-by"
+                "keep pictures of one scene in the same split with --group-by"
                 if can_group
-                else "the source's own parts share scenes"
+                else "the source's own splits share scenes"
             )
             warnings.append(
                 f"{near.num_near} of {near.num_compared} pictures of {split} "
-                f"({100 * near.frac:.1f} %) look nearly like one of train, so its accuracy is "
-                f"optimistic: {advice}"
+                f"({100 * near.frac:.1f} %) are near-duplicates of one of train, so the accuracy "
+                f"on {split} is optimistic: {advice}"
             )
     return log, warnings

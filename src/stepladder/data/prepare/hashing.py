@@ -1,4 +1,4 @@
-"""Hash every source file once, and remember it, so that a run after a kill is quick."""
+"""Hash every source file once and save the hashes, so that a resumed run is quick."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stepladder.data.sources.source_file import read_file
 from stepladder.records import read_jsonl
 
 _CHUNK = 32
-_FLUSH_EVERY = 64  # chunks; what a kill loses is hashed again
-_SETTLED_NS = 10_000_000_000  # far above the tick of any file system's clock
+_FLUSH_EVERY = 64  # chunks; those lost in a kill are hashed again
+_SETTLED_NS = 10_000_000_000  # far above the timestamp resolution of any file system
 
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """What is known of one file: its sha256 and size, or why it is bad.
+    """Hash and size of one file, or why it is bad.
 
     Attributes:
-        stamp: (size, mtime in ns, inode): the hash holds while these do.
-        changed_ns: time of the last change (ctime), which no program can set back, if the file
-            was hashed in this run and long enough after it; else None.
+        stamp: (size, mtime in ns, inode): the hash is valid while these are unchanged.
+        changed_ns: time of the last change (ctime), which programs cannot set, if the file was
+            hashed in this run and long enough after the change; else None.
     """
 
     sha256: bytes
@@ -45,14 +45,14 @@ class Hashed:
         return self.stamp[0]
 
     def holds(self, data: bytes, path: str, before: os.stat_result) -> bool:
-        """Find out whether bytes just read are those that were hashed.
+        """Return True if bytes just read are those that were hashed.
 
-        Where nothing about the file has changed since, they need not be hashed again.
+        If the file's status has not changed since, they are not hashed again.
 
         Args:
-            data: what was read.
+            data: the bytes read.
             path: the file.
-            before: its status, taken before it was read.
+            before: its status from before it was read.
         """
         if self.changed_ns is not None:
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ class Hashed:
 
 
 def read_hashes(*paths: Path) -> dict[str, Hashed]:
-    """Read the hashes of earlier runs, by path; missing files and half lines count for nothing."""
+    """Read the hashes of earlier runs, by path; skip missing files and incomplete lines."""
     known = {}
     for path in paths:
         for line in read_jsonl(path):
@@ -90,13 +90,13 @@ def hash_files(
 
     Args:
         listing: the pictures.
-        known: hashes that hold while a file's size, time and inode do.
-        save_to: JSONL file, a line each; grows while files are hashed, and is put in the order
-            of the listing in the end.
+        known: hashes that are valid while a file's size, mtime and inode are unchanged.
+        save_to: JSONL file, one line a file; appended to while files are hashed, and finally
+            sorted in the order of the listing.
         pool: threads to read in.
-        ahead: chunks of files under way at once.
-        max_pixels: bounds the size of a file that is read.
-        on_done: told the number of files done so far.
+        ahead: maximum number of chunks in flight.
+        max_pixels: limits the size of files that are read.
+        on_done: called with the number of files done so far.
     """
 
     def hash_chunk(chunk: list[Picture]) -> list[Hashed]:
@@ -122,7 +122,7 @@ def hash_files(
 
 
 def save_hashes(path: Path, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
-    """Write what is known of pictures in one step; those with a reason are left out."""
+    """Write the hashes of pictures atomically; those with a reason are left out."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w", encoding="ascii") as file:
         _save(file, pairs)
@@ -130,9 +130,9 @@ def save_hashes(path: Path, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
 
 
 def hash_file(path: str, known: Hashed | None, max_pixels: int) -> Hashed:
-    """Hash a file, or give what is known of it if it has not changed since."""
+    """Hash a file, or return its known hash if it has not changed."""
     if known is not None:
-        with contextlib.suppress(OSError, ValueError):  # read_file says why
+        with contextlib.suppress(OSError, ValueError):  # read_file reports it
             if known.stamp == _stamp(os.stat(path)):  # noqa: PTH116 (a str, for speed)
                 return known
     try:

@@ -1,14 +1,14 @@
 """Find held-out pictures that look like one of train, such as two shots of one scene.
 
-A picture's look is a thumbnail of 5 x 5 colours. Two pictures are near when their looks
-correlate twice: as they are, and after the mean look of train is taken off, without which
-pictures of one kind (all X-rays of a chest) would all be near each other.
+A picture's look is a thumbnail of 5 x 5 pixels. Two pictures are near-duplicates if their looks
+correlate both before and after the mean look of train is subtracted; without the second test, all
+pictures of one kind (such as chest X-rays) would be near-duplicates of each other.
 
 The numbers were chosen on photographs. Of the demo's bursts, split at random, 3.2 % and 5.6 %
-of the held-out photographs are near one of train; of its own test part, made of other scenes,
+of the held-out photographs are near one of train; of its own test split, which has other scenes,
 0.15 %. Of 1,727 test photographs of Caltech 101, 1.5 % are near one of 2,995 others, all 35 pairs
 within one class (drawings and shots that differ by a crop or a border). The usual 64-bit
-difference hash within 4 bits found none of the bursts, as the camera moves between shots.
+difference hash with a distance of 4 bits found no burst, as the camera moves between shots.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ LOOK_SIDE = 5
 LOOK_LENGTH = LOOK_SIDE * LOOK_SIDE * 3
 _MIN_CORRELATION = 0.985
 _MIN_CORRELATION_OFF_MEAN = 0.95
-_MIN_LENGTH = 2.0 * LOOK_LENGTH**0.5  # grey levels: a blank picture looks like nothing
+_MIN_LENGTH = 2.0 * LOOK_LENGTH**0.5  # grey levels: a blank picture is similar to no other
 _MAX_PAIRS = 2_000_000_000  # some ten seconds on two cores
-_BLOCK, _PART = 256, 65_536  # held-out looks, and looks of train, that are compared at once
+_BLOCK, _PART = 256, 65_536  # looks, held-out and of train, compared in one step
 
 
 @dataclass(frozen=True)
 class NearCount:
-    """How many of the held-out pictures that were compared are near one of train."""
+    """Number of compared held-out pictures, and of those that are near one of train."""
 
     num_near: int
     num_compared: int
@@ -55,13 +55,13 @@ class NearCount:
 def look(pixels: Pixels) -> Looks:
     """Shrink a picture (h, w, 3) to its look, uint8 (75,).
 
-    Padding must be off: white bars would make pictures of one shape alike.
+    The picture must have no padding: white bars would make pictures of one shape similar.
     """
     return resize(pixels, LOOK_SIDE, LOOK_SIDE).reshape(LOOK_LENGTH)
 
 
 def looks(pictures: Sequence[Pixels]) -> list[Looks]:
-    """Shrink pictures, those of one shape together: a call costs as much as a small picture."""
+    """Shrink pictures, batched by shape, as a call costs as much as a small picture."""
     found: list[Looks] = [np.zeros(0, dtype=np.uint8)] * len(pictures)
     places = defaultdict(list)
     for place, pixels in enumerate(pictures):
@@ -77,8 +77,8 @@ def looks(pictures: Sequence[Pixels]) -> list[Looks]:
 def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> NearCount:
     """Count the held-out looks that are near a look of train.
 
-    All pairs are compared, or an evenly spaced sample of the held-out looks if that were more
-    than max_pairs.
+    Compares all pairs, or an evenly spaced sample of the held-out looks if there are more than
+    max_pairs.
 
     Shapes: held_out (n, 75), train (m, 75), uint8.
     """
@@ -104,7 +104,7 @@ def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) ->
 
 
 def _off_grey(looks: Looks) -> Vectors:
-    """Take each look's own brightness off; looks without contrast become zero, near nothing."""
+    """Subtract each look's mean brightness; looks without contrast become zero."""
     vectors = looks.astype(np.float32)
     vectors -= vectors.mean(axis=1, keepdims=True)
     vectors[np.linalg.norm(vectors, axis=1) < _MIN_LENGTH] = 0

@@ -1,4 +1,4 @@
-"""Decide what a store will hold before a picture is decoded: rows, order, files, disk space."""
+"""Plan a store before any picture is decoded: rows, order, files and disk space."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from stepladder.errors import ResourceError
 from stepladder.machine.limits import disk_free_bytes
 
 MAX_MEAN_SHARD_BYTES = 64 << 20
-_RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
-_RECORD_VERSION = 3  # raised whenever the record of a finished file says something else
+_RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; a high estimate
+_RECORD_VERSION = 3  # incremented whenever the format of a finished file's record changes
 ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 
@@ -49,8 +49,8 @@ class ShardPlan:
     """One file of the store; rows sorted by (sha256, path).
 
     Attributes:
-        key: hash of all that decides the file's bytes; a finished file with another key is stale.
-        forecast_bytes: its size, about.
+        key: hash of everything that determines the file's bytes; a file with another key is stale.
+        forecast_bytes: estimated size.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Plan:
 
     Attributes:
         classes: class names, sorted.
-        options: the options that shape the bytes, and `source`, a hash over all planned rows.
+        options: the options that affect the bytes, and `source`, a hash of all planned rows.
     """
 
     classes: tuple[str, ...]
@@ -94,16 +94,16 @@ def make_plan(
     config: PrepareConfig,
     versions: Mapping[str, str],
 ) -> Plan:
-    """Sort the good pictures into files, cut by the first hex digits of their sha256.
+    """Assign the good pictures to files by the first hex digits of their sha256.
 
-    The number of digits goes by the bytes of the split: a file has some 4 to 64 MiB.
+    The number of digits depends on the size of the split: a file has about 4 to 64 MiB.
 
     Args:
-        listing: what the source holds.
-        hashes: of each picture; those with a reason are left out.
-        splits: of each picture.
-        config: what the user wants.
-        versions: of the libraries that shape the bytes.
+        listing: the pictures of the source.
+        hashes: one for each picture; those with a reason are left out.
+        splits: one for each picture.
+        config: the options.
+        versions: versions of the libraries that affect the bytes.
     """
     classes = tuple(sorted({picture.label for picture in listing.pictures}))
     label_of = {name: label for label, name in enumerate(classes)}
@@ -124,7 +124,7 @@ def make_plan(
 
 
 def _options(config: PrepareConfig) -> dict[str, Any]:
-    """Return the options that shape a picture's bytes."""
+    """Return the options that affect a picture's bytes."""
     options: dict[str, Any] = {
         "size": config.size,
         "fit": config.fit.value,
@@ -177,7 +177,7 @@ def _digest(base: str, rows: Sequence[Row]) -> str:
 
 
 def _digest_rows(shards: Sequence[ShardPlan], classes: Sequence[str]) -> str:
-    """Hash which pictures are planned, whatever the options and versions."""
+    """Hash the planned pictures, independently of options and versions."""
     digest = hashlib.sha256(json.dumps(classes).encode())
     for split in Split:
         rows = [row for shard in shards if shard.split is split for row in shard.rows]
@@ -185,39 +185,39 @@ def _digest_rows(shards: Sequence[ShardPlan], classes: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-_KEPT_FREE_FRAC = 0.01  # file systems slow down, and logs fail, when nothing is left
+_KEPT_FREE_FRAC = 0.01  # file systems slow down and logs fail when the disk is full
 
 
 def check_space(shards: Iterable[ShardPlan], place: Path) -> int:
-    """Check that the files that are still to be written fit.
+    """Check that the files that remain to be written fit on the disk.
 
     Returns:
-        Bytes that they need, about.
+        Estimated bytes that they need.
 
     Raises:
-        ResourceError: with both numbers.
+        ResourceError: if they do not fit.
     """
     need_bytes = sum(shard.forecast_bytes for shard in shards)
     check_room(
         need_bytes,
         place,
-        fix="Free space, give --out on another disk, a smaller --size, or --encoding jpeg.",
+        fix="Free disk space, or use --out on another disk, a smaller --size or --encoding jpeg.",
     )
     return need_bytes
 
 
 def check_room(need_bytes: int, place: Path, *, fix: str, what: str = "the store") -> None:
-    """Check that a store, or something else, of so many bytes fits on the disk of a folder.
+    """Check that the disk of a folder has room for need_bytes.
 
     Raises:
-        ResourceError: with both numbers.
+        ResourceError: if it has not.
     """
     free_bytes = disk_free_bytes(place)
     if need_bytes * (1 + _KEPT_FREE_FRAC) > free_bytes:
         raise ResourceError(
-            f"{what} needs {_in_gb(need_bytes)}, and {_in_gb(free_bytes)} are free",
+            f"{what} needs {_in_gb(need_bytes)}, but only {_in_gb(free_bytes)} are free",
             where=str(place.parent),
-            why="Nothing was written. An older store is kept until the new one is whole.",
+            why="Nothing was written. An existing store is kept until the new one is complete.",
             fix=fix,
         )
 

@@ -1,7 +1,7 @@
-"""Make a store of pictures: list, hash, split, decode and write, publish.
+"""Create a store from pictures: list, hash, split, decode, write and publish.
 
-Everything is made in `<out>.partial`; a run that was killed goes on from its finished files, and
-gives the same bytes as one that was not. The store becomes visible in one step, when it is whole.
+Everything is written to `<out>.partial`. A run that was killed resumes from its finished files and
+produces the same bytes as an uninterrupted run. The store is published atomically when complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
 
 
 class PreparePhase(StrEnum):
-    """What prepare is doing."""
+    """Phase of a prepare run."""
 
     HASH = "hash"
     WRITE = "write"
@@ -52,12 +52,12 @@ class PreparePhase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareProgress:
-    """How far a phase is.
+    """Progress of a phase.
 
     Attributes:
-        done, total: pictures; of an upload, files.
-        per_s: of them a second in this run.
-        left_s: seconds left of the phase; None before the pace is known.
+        done, total: number of pictures; for an upload, of files.
+        per_s: pictures or files a second in this run.
+        left_s: estimated seconds left in the phase; None before the rate is known.
     """
 
     phase: PreparePhase
@@ -68,7 +68,7 @@ class PrepareProgress:
 
 
 class Progress:
-    """Counts pictures or files, and tells a listener, a few times a second and at the end."""
+    """Count pictures or files and call a listener a few times a second and at the end."""
 
     _EVERY_S = 0.1
 
@@ -87,7 +87,7 @@ class Progress:
         self._told_s = 0.0
 
     def skip(self, count: int) -> None:
-        """Count pictures that an earlier run finished; they say nothing of the pace."""
+        """Count pictures that an earlier run finished; they are excluded from the rate."""
         self._num_skipped += count
         self._done += count
 
@@ -96,7 +96,7 @@ class Progress:
         self.reach(self._done + 1)
 
     def reach_of(self, done: int, total: int) -> None:
-        """Set the count, and how many there are as far as is known."""
+        """Set the count and the total known so far."""
         self._total = total
         self.reach(done)
 
@@ -123,16 +123,16 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareResult:
-    """What prepare made.
+    """Result of a prepare run.
 
     Attributes:
-        manifest: of the store.
-        folder: of the store.
-        num_bad: pictures in quarantine.csv.
-        warnings: what a person should know, one sentence each.
+        manifest: manifest of the store.
+        folder: folder of the store.
+        num_bad: number of pictures in quarantine.csv.
+        warnings: one sentence each.
         wall_s: time taken.
-        num_kept: pictures in files that an earlier run had finished.
-        is_up_to_date: whether the store was there already and nothing was written.
+        num_kept: number of pictures in files that an earlier run had finished.
+        is_up_to_date: whether the store already existed and nothing was written.
     """
 
     manifest: Manifest
@@ -150,17 +150,17 @@ def prepare(
     frame: DataFrame | None = None,
     on_progress: Callable[[PrepareProgress], None] | None = None,
 ) -> PrepareResult:
-    """Make a store of a folder or a CSV of pictures; the same pictures give the same bytes.
+    """Create a store from a folder or CSV file of pictures; the output is deterministic.
 
     Args:
-        config: what to make.
-        frame: rows of Spark, in place of the config's source.
-        on_progress: told often how far it is, from the calling thread.
+        config: the options.
+        frame: Spark DataFrame to read instead of the config's source.
+        on_progress: called a few times a second, from the calling thread.
 
     Raises:
-        UsageError: if the source is missing, or `out` holds other things or another store.
-        DataError: if the pictures cannot make a data set, or too many are bad.
-        ResourceError: if the disk is full, or another prepare works in the same place.
+        UsageError: if the source is missing, or `out` has other files or a different store.
+        DataError: if the pictures do not form a valid data set, or too many are bad.
+        ResourceError: if the disk is full, or another prepare is writing to the same folder.
     """
     started_s = time.perf_counter()
     out = config.out
@@ -177,11 +177,11 @@ def prepare(
 
 
 def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine:
-    """Return the engine that a config names, after a first look at the source.
+    """Return the engine that a config names, after a quick check of the source.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
-        DataError: if it holds nothing that can be used.
+        DataError: if it has no usable pictures.
     """
     if config.engine is EngineName.SPARK or frame is not None:
         from stepladder.data.spark.open_engine import open_spark_engine
@@ -191,7 +191,7 @@ def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine
 
 
 def plan_of(hashed: HashedListing, config: PrepareConfig) -> Plan:
-    """Draw the splits of pictures that were hashed, and plan their files."""
+    """Assign hashed pictures to splits and plan the files."""
     splits = assign_splits(
         hashed.listing,
         [one.sha256 for one in hashed.hashes],
@@ -205,7 +205,7 @@ def plan_of(hashed: HashedListing, config: PrepareConfig) -> Plan:
 
 @dataclass(frozen=True)
 class _Job:
-    """One call of prepare, its work folder held."""
+    """One call of prepare, with its work folder locked."""
 
     config: PrepareConfig
     engine: Engine
@@ -266,7 +266,7 @@ class _Job:
         )
 
     def _find_store(self, plan: Plan) -> Manifest | None:
-        """Return the store that is there already, if it is this one and not damaged."""
+        """Return the manifest of the existing store if it has the same options and is intact."""
         try:
             manifest = self.target.manifest()
         except DataError:
@@ -281,22 +281,22 @@ class _Job:
             if manifest.options.get(key) != to_json(plan.options.get(key))
         )
         if not differing:
-            # sizes are cheap to compare; who says overwrite may have been told of damage inside
+            # sizes are cheap to compare; with --overwrite the user may know of damage inside
             problems = self.target.problems(manifest, thorough=self.config.overwrite)
             return None if problems else manifest
         if self.config.overwrite:
             return None
         raise UsageError(
-            "a store is here that was made with other "
+            "the store here was made with different "
             + ", ".join(_told(key, manifest.options, plan.options) for key in differing),
             where=shown(self.out),
-            fix="Add --overwrite to replace it, or give another --out.",
+            fix="Add --overwrite to replace it, or choose another --out.",
         )
 
     def _make_shards(
         self, plan: Plan, unread: list[Bad], num_pictures: int
     ) -> tuple[list[Finished], int]:
-        """Return what is known of each file, and how many pictures those had that were there."""
+        """Return the record of each file, and the number of pictures in existing files."""
         bad = list(unread)
         num_kept = 0
         progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)
@@ -310,7 +310,7 @@ class _Job:
         def on_row(item: Bad | None) -> None:
             if item is not None:
                 bad.append(item)
-                # at once: not after an hour of a wrong folder
+                # fail early, not after an hour on the wrong folder
                 self._check_bad(bad, num_pictures, are_all_known=False)
             progress.advance()
 
@@ -327,7 +327,7 @@ class _Job:
         )
 
     def _clean_store(self, plan: Plan, finished: list[Finished]) -> None:
-        """Remove what earlier runs with other options left in the work folder."""
+        """Remove files that earlier runs with other options left in the work folder."""
         named = [shard.name for shard, done in zip(plan.shards, finished, strict=True) if done.info]
         for path in self.work.store.iterdir():
             if not any(path.name.startswith(name) for name in named):
@@ -358,20 +358,20 @@ class _Job:
 
 
 def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Name an option of a store that differs from the one that is asked for."""
+    """Describe an option that differs between the store and the request."""
     if key == "source":
-        return "pictures"  # a digest says nothing to a person
+        return "pictures"  # a digest means nothing to the user
     values = [options.get(key) for options in (there, wanted)]
     had, asked = ("none" if value is None else str(to_json(value)) for value in values)
-    return f"{key} ({had} there, {asked} asked for)"
+    return f"{key} ({had} in the store, {asked} requested)"
 
 
 def _check_place(out: Path, source: Path) -> None:
     refuse_foreign(out, MARKER)
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
         raise UsageError(
-            f"the store would lie inside its source {source}",
+            f"the store would be inside its source {source}",
             where=str(out),
-            why="The next prepare would take it for a class.",
-            fix="Give an --out beside the source.",
+            why="The next prepare would treat it as a class folder.",
+            fix="Choose an --out outside the source.",
         )

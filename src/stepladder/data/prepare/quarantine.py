@@ -1,4 +1,4 @@
-"""Pictures put aside: which, why, and when they are too many."""
+"""Quarantined pictures: the list with reasons, and the limit on their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Bad(NamedTuple):
-    """A picture that cannot be used: its relative path, and the reason in words."""
+    """A picture that cannot be used: its relative path and the reason."""
 
     path: str
     reason: str
@@ -32,13 +32,13 @@ def check_share(
     source: Path,
     are_all_known: bool = True,
 ) -> None:
-    """Stop if more pictures are bad than allowed.
+    """Check that no more pictures are bad than allowed.
 
     Args:
-        are_all_known: whether all pictures were looked at, so that no more will be bad.
+        are_all_known: whether all pictures were checked, so that the count is final.
 
     Raises:
-        DataError: names the first five.
+        DataError: if more are; lists the first five.
     """
     if len(bad) <= max_bad * num_pictures:
         return
@@ -47,17 +47,17 @@ def check_share(
     share = 100 * len(found) / num_pictures
     raise DataError(
         f"{len(found)} of {num_pictures} pictures ({share:.1f} %) cannot be used, "
-        f"over the limit of {100 * max_bad:g} %",
+        f"more than the limit of {100 * max_bad:g} %",
         where=str(source),
         why=shown,
-        fix="Mend or remove them, or allow more"
-        f"{'' if are_all_known else ' (there may be others, these were met first)'}: --max-bad "
+        fix="Fix or remove them, or allow more"
+        f"{'' if are_all_known else ' (the rest was not checked yet)'}: --max-bad "
         f"{min(1.0, 1.1 * len(found) / num_pictures + 0.001):.3f}",
     )
 
 
 def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:
-    """Write quarantine.csv (path, reason), sorted by path; a header alone if nothing is bad."""
+    """Write quarantine.csv (path, reason), sorted by path; only a header if none is bad."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("path", "reason"))
@@ -67,7 +67,7 @@ def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:
 
 
 def read_quarantine(folder: Path) -> list[Bad]:
-    """Read what `write_quarantine` wrote; an empty list where there is no such file."""
+    """Read quarantine.csv; return an empty list if it does not exist."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
     except OSError:
@@ -81,5 +81,5 @@ def _plain(cell: str) -> str:
 
 
 def _guard(cell: str) -> str:
-    """Keep a spreadsheet from reading a cell as a formula."""
+    """Escape a cell that a spreadsheet would treat as a formula."""
     return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell

@@ -1,4 +1,4 @@
-"""Make the files of a store, and the record of each that says it is finished."""
+"""Write the files of a store, and a record of each finished file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
 from stepladder.records import ShardInfo, read_json, write_json
 
-_AHEAD_PER_WRITER = 16  # of four workers: hashing and writing take a fifth of decoding's time
-_MIN_WRITERS = 2  # one goes on while another waits for the disk
+_AHEAD_PER_WRITER = 16  # chunks of four workers: writing takes a fifth of decoding's time
+_MIN_WRITERS = 2  # one writes while another waits for the disk
 
-_CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone costs a tenth
-_CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
-_MAX_WAITING = 4  # chunks that a writer has not taken yet
+_CHUNK = 16  # pictures decoded per task: one picture per task would cost a tenth more
+_CHUNK_BYTES = 4 << 20  # fewer if they are large, as memory depends on what is in flight
+_MAX_WAITING = 4  # chunks queued for a writer
 
 Chunk = Sequence[ReadyPicture | Bad]
 """Pictures that were decoded together, in the order of the plan."""
@@ -43,15 +43,15 @@ Chunk = Sequence[ReadyPicture | Bad]
 
 @dataclass(frozen=True)
 class Finished:
-    """What is known of a finished shard.
+    """Record of a finished shard.
 
     Attributes:
-        info: None if no picture of it could be used, and there is no file.
-        labels: of its rows, in order.
-        channel_sum, channel_sq_sum: over some pixels of each picture, (3,), int64.
-        looks: of its rows, (num_rows, 75), uint8.
-        bad: pictures put aside.
-        traits: how many pictures have each.
+        info: None if none of its pictures could be used, so that there is no file.
+        labels: labels of its rows, in order.
+        channel_sum, channel_sq_sum: over sampled pixels of each picture, (3,), int64.
+        looks: looks of its rows, (num_rows, 75), uint8.
+        bad: quarantined pictures.
+        traits: number of pictures with each trait.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Finished:
     def of(
         cls, key: str, info: ShardInfo | None, seen: Sequence[Seen], bad: Sequence[Bad]
     ) -> Finished:
-        """Sum up a shard's pictures."""
+        """Return the record of a shard's pictures."""
         zeros = np.zeros(3, dtype=np.int64)
         no_looks = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
         return cls(
@@ -83,10 +83,10 @@ class Finished:
 
     @classmethod
     def from_json(cls, value: Any) -> Finished:
-        """Read what `to_json` gave.
+        """Parse what `to_json` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: if it is something else.
+            KeyError, TypeError, ValueError: if it has another form.
         """
         looks = np.frombuffer(base64.b64decode(value["looks"]), dtype=np.uint8)
         return cls(
@@ -101,7 +101,7 @@ class Finished:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `write_json` can write."""
+        """Return a dict for `write_json`."""
         return {
             "key": self.key,
             "info": self.info,
@@ -115,17 +115,17 @@ class Finished:
 
 
 class StoppedError(Exception):
-    """The pictures of a file stopped coming; whoever handed them over knows why."""
+    """The pictures of a file ended early; the sender raises the cause."""
 
 
 class ShardFile:
-    """A file that is being made; what is left of it after an error is removed.
+    """A file that is being written; it is removed after an error.
 
     Args:
-        plan: which pictures.
-        folder: where the file goes.
-        record: where its record goes, which says that it is finished.
-        config: how pictures are kept.
+        plan: the pictures.
+        folder: folder of the file.
+        record: path of the record that marks it as finished.
+        config: how pictures are stored.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ShardFile:
     ) -> None:
         self._plan, self._record, self._config = plan, record, config
         self._path = folder / plan.name
-        self._writer: ShardWriter | None = None  # none while there is no good picture
+        self._writer: ShardWriter | None = None  # None until the first good picture
         self._seen: list[Seen] = []
         self._bad: list[Bad] = []
 
@@ -150,10 +150,10 @@ class ShardFile:
             self._seen.append(item.seen)
 
     def seal(self) -> None:
-        """Write what is left: after it nothing is missing but that the disk has it.
+        """Write the rest of the file, without waiting for the disk.
 
         Raises:
-            StoppedError: if not all pictures of the plan came.
+            StoppedError: if not all pictures of the plan were added.
         """
         if len(self._seen) + len(self._bad) < len(self._plan.rows):
             raise StoppedError
@@ -161,7 +161,7 @@ class ShardFile:
             self._writer.seal()
 
     def finish(self) -> Finished:
-        """Wait for the disk, show the file under its name, and write its record."""
+        """Sync the file, rename it to its final name and write its record."""
         with self:
             info = None if self._writer is None else self._writer.close()
             finished = Finished.of(self._plan.key, info, self._seen, self._bad)
@@ -188,23 +188,23 @@ class ShardFile:
 
 
 class _Chunks:
-    """What a file is made of, handed from the thread that gathers it to the one that writes."""
+    """Bounded queue of a file's chunks between the decoding and the writing thread."""
 
     def __init__(self) -> None:
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
         self._places = threading.Semaphore(_MAX_WAITING)
 
     def put(self, chunk: Chunk) -> None:
-        """Hand over; waits while the writer is behind."""
+        """Add a chunk; block while the queue is full."""
         self._places.acquire()
         self._chunks.put(chunk)
 
     def end(self) -> None:
-        """Say that this was all. Never waits: it may be an interrupt that ends it."""
+        """Mark the end. Never blocks, as it may be called during an interrupt."""
         self._chunks.put(None)
 
     def taken(self) -> Iterator[Chunk]:
-        """Yield the chunks as they come; after the end, nothing."""
+        """Yield the chunks until the end."""
         for chunk in iter(self._chunks.get, None):
             self._places.release()
             yield chunk
@@ -212,15 +212,15 @@ class _Chunks:
 
 @dataclass(frozen=True)
 class ShardMaker:
-    """Makes shards.
+    """Write shards.
 
     Attributes:
-        read: gives a row's bytes.
-        folder: where shards go.
-        records: where their records go.
-        config: how pictures are kept.
+        read: returns a row's bytes.
+        folder: folder of the shards.
+        records: folder of their records.
+        config: how pictures are stored.
         pool: threads to decode in.
-        ahead: chunks of pictures under way at once.
+        ahead: maximum number of chunks in flight.
     """
 
     read: ReadRow
@@ -231,12 +231,12 @@ class ShardMaker:
     ahead: int
 
     def find(self, plan: ShardPlan, *, rereads_bad: bool = True) -> Finished | None:
-        """Return a shard that an earlier run finished, if every byte of it is still right.
+        """Return the record of a shard that an earlier run finished, if the file is intact.
 
         Args:
-            plan: which shard.
-            rereads_bad: look whether its bad pictures are still bad: a disk or a permission may
-                have been to blame.
+            plan: the shard.
+            rereads_bad: check whether its bad pictures are still bad, as the cause may have been
+                a disk error or a missing permission.
         """
         finished = self.recorded(plan)
         if finished is None or (rereads_bad and not self._are_still_bad(plan, finished.bad)):
@@ -251,7 +251,7 @@ class ShardMaker:
         return finished if digest == finished.info.sha256 else None
 
     def recorded(self, plan: ShardPlan) -> Finished | None:
-        """Return what the record of a shard says, if there is one and it is of this plan."""
+        """Return the record of a shard, if there is one and it matches the plan."""
         record = self._record(plan)
         if not record.exists():
             return None
@@ -268,15 +268,15 @@ class ShardMaker:
         on_row: Callable[[Bad | None], None],
         on_done: Callable[[Future[Finished]], None] | None = None,
     ) -> list[Finished]:
-        """Decode the pictures of shards and write them; the record of each comes last.
+        """Decode the pictures of shards and write them; the record of each is written last.
 
         Pictures are decoded in the order of the plans without a pause between files, while other
-        threads hash, write and sync the files before. Where this thread decodes (`Inline`), it
-        writes too, and others only sync.
+        threads hash, write and sync the previous files. With an `Inline` pool this thread decodes
+        and writes, and others only sync.
 
         Args:
-            plans: which pictures; each plan is taken when those before it have been decoded.
-            on_row: called after each picture is decoded, with what is wrong if it is bad.
+            plans: the shards; each plan is taken when those before it have been decoded.
+            on_row: called after each picture is decoded, with a Bad if it cannot be used.
             on_done: called with each file that is finished or has failed, in the thread that wrote
                 it.
         """
@@ -293,8 +293,8 @@ class ShardMaker:
         ready = map_in_order(self.pool, prepare, chunks, ahead=self.ahead)
         files: deque[Future[Finished]] = deque()
         finished: list[Finished] = []
-        # beside a single thread that decodes, another that writes costs more than it saves: both
-        # wait for the interpreter, and what was just decoded is written from another core
+        # next to a single decoding thread, a writing thread costs more than it saves: both compete
+        # for the interpreter's lock, and decoded pixels are written from another core's cache
         feed = self._fill if isinstance(self.pool, Inline) else self._feed
         with (
             ThreadPoolExecutor(num_writers, thread_name_prefix="write") as writers,
@@ -318,7 +318,7 @@ class ShardMaker:
         ready: Iterator[Chunk],
         on_row: Callable[[Bad | None], None],
     ) -> Future[Finished]:
-        """Write a file in this thread; another waits for the disk."""
+        """Write a file in this thread and sync it in another."""
         with self._open(plan) as file:
             for chunk in ready:
                 file.add(chunk)
@@ -333,7 +333,7 @@ class ShardMaker:
         ready: Iterator[Chunk],
         on_row: Callable[[Bad | None], None],
     ) -> Future[Finished]:
-        """Begin a file, and hand its pictures over as they come."""
+        """Start writing a file in another thread and send it the decoded pictures."""
         chunks = _Chunks()
         try:
             file = writers.submit(self._write, plan, chunks)
@@ -345,7 +345,7 @@ class ShardMaker:
         return file
 
     def _write(self, plan: ShardPlan, chunks: _Chunks) -> Finished:
-        """Write a file of what comes, and its record if all of it came."""
+        """Write a file from a queue, and its record if it is complete."""
         taken = chunks.taken()
         try:
             with self._open(plan) as file:
@@ -354,7 +354,7 @@ class ShardMaker:
                 file.seal()
             return file.finish()
         finally:
-            for _ in taken:  # whoever hands pages over must not wait for one that has failed
+            for _ in taken:  # the sender must not block after a failure
                 pass
 
     def _open(self, plan: ShardPlan) -> ShardFile:

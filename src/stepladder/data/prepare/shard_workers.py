@@ -1,12 +1,12 @@
-"""Processes beside this one that make files of a store.
+"""Helper processes that write files of a store.
 
-Threads of one process wait for each other at the interpreter's lock, which costs small pictures a
-third of the time.
+Threads of one process compete for the interpreter's lock, which takes a third of the time with
+small pictures.
 
-Where this process has no other thread, they are forked from it, and pay at once. Where it has, a
-lock that one of them held would stay locked in the fork: they are then forked from a new process,
-which imports torch first, so that it takes thousands of pictures until they have paid. That one is
-started by `subprocess`: `multiprocessing` would run the user's script again.
+If this process has no other thread, helpers are forked from it, which pays off at once. If it has,
+a lock that another thread holds would stay locked in the fork, so they are forked from a new
+process; that one imports torch first, which pays off only after thousands of pictures. It is
+started by `subprocess`, as `multiprocessing` would run the user's script again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from stepladder.machine.allocator import keep_freed_memory
 
 MIN_ROWS_FORKED = 256
 MIN_ROWS_STARTED = 4000
-"""Pictures from which on processes pay: what a started one gains on two cores is as much as its
-import took after some 2,500."""
+"""Number of pictures from which processes pay off: on two cores a started one has made up for its
+imports after about 2,500."""
 
 _CODE = "from stepladder.data.prepare.shard_workers import main; import sys; main(sys.argv[1:])"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_GIVEN = 2  # files: the next lies ready when one is decoded
-_ROWS_BETWEEN = 16  # of our own pictures, between two looks at what helpers say
+_GIVEN = 2  # files per helper, so that the next is available when one is done
+_ROWS_BETWEEN = 16  # own pictures between two polls of the helpers
 _END_S = 10.0
 
 OnRow = Callable[[Bad | None], None]
@@ -67,11 +67,11 @@ _ALIVE, _SOCKET = 3, 4  # in a process that was forked
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Fork a process for each of the sockets that were inherited, and wait for them.
+    """Fork a process for each inherited socket, and wait for them.
 
     Args:
-        arguments: numbers of handles: a pipe that ends with the process that started this one,
-            then the sockets.
+        arguments: file descriptors: a pipe that closes when the parent process ends, then the
+            sockets.
     """
     alive, *sockets = map(int, arguments)
     for name in _IMPORTED_ON_USE:
@@ -82,16 +82,16 @@ def main(arguments: Sequence[str]) -> NoReturn:
         os.close(socket)
     for child in children:
         os.waitpid(child, 0)
-    os._exit(0)  # at once: to unload torch takes half a second
+    os._exit(0)  # at once, as unloading torch takes half a second
 
 
 def fork_all(alive: int, sockets: Sequence[int], children: list[int]) -> None:
-    """Fork a process for each socket, which serves there; fewer where memory is short.
+    """Fork a process that serves each socket; fewer if memory is short.
 
     Args:
-        alive: handle of a pipe that nobody writes to; at its end the processes end.
-        sockets: handles; that they stay open here is no matter.
-        children: their ids are added.
+        alive: file descriptor of a pipe without data; the processes exit when it is closed.
+        sockets: file descriptors; they may stay open here.
+        children: list to which the pids are appended.
     """
     with contextlib.suppress(OSError):
         for socket in sockets:
@@ -102,11 +102,11 @@ def fork_all(alive: int, sockets: Sequence[int], children: list[int]) -> None:
 
 
 def _serve_and_exit(alive: int, socket: int) -> NoReturn:
-    """Serve in a process just forked, and let nothing run that was meant for its parent."""
+    """Serve in a forked process and exit without running the parent's exit handlers."""
     status = 1
     try:
-        gc.freeze()  # else what the collector writes into an object would be copied
-        os.setsid()  # Ctrl-C is for the parent, which ends this one
+        gc.freeze()  # else the collector's writes would copy shared memory pages
+        os.setsid()  # Ctrl-C goes to the parent, which ends this process
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -118,28 +118,28 @@ def _serve_and_exit(alive: int, socket: int) -> NoReturn:
 
 
 def _keep_only(alive: int, socket: int) -> None:
-    """Close what was inherited but these two, such as locks and the sockets of others."""
+    """Close all inherited file descriptors except these two."""
     first, second = (fcntl.fcntl(handle, fcntl.F_DUPFD, _SOCKET + 1) for handle in (alive, socket))
     os.dup2(first, _ALIVE, inheritable=False)
     os.dup2(second, _SOCKET, inheritable=False)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1) if sys.stderr is not None else (0, 1, 2):
-        os.dup2(nothing, standard)  # where it was closed, a lock may have its number
+        os.dup2(nothing, standard)  # if it was closed, a lock file may have its number
     for entry in list(Path("/dev/fd").iterdir()):
         if int(entry.name) > _SOCKET:
-            with contextlib.suppress(OSError):  # the one that listed them
+            with contextlib.suppress(OSError):  # the descriptor of this listing
                 os.close(int(entry.name))
 
 
 def serve(alive: int, connection: Connection) -> None:
-    """Make the files that come, until whoever sends them is gone.
+    """Write the files of received plans until the connection is closed.
 
-    The first message is (WorkFolder, ShardMaker), each later one a ShardPlan. What is told: None
-    when plans may come, the Finished of each, or the error that ends all.
+    The first message received is (WorkFolder, ShardMaker), each later one a ShardPlan. Sends None
+    when ready for plans, then the Finished of each, or the error that ends the run.
 
     Args:
-        alive: handle of a pipe that nobody writes to; at its end the process ends.
-        connection: to whoever sends plans.
+        alive: file descriptor of a pipe without data; the process exits when it is closed.
+        connection: connection to the sender of plans.
     """
     try:
         work, maker = connection.recv()
@@ -155,8 +155,8 @@ def serve(alive: int, connection: Connection) -> None:
 def _try_decoding() -> None:
     """Decode and resize once.
 
-    Where a fork left a lock of these libraries held, this process stands still here, before
-    anything is given to it.
+    If a fork left a lock of these libraries locked, this process hangs here, before any work is
+    assigned to it.
     """
     import simplejpeg
 
@@ -180,12 +180,12 @@ def _make(connection: Connection, maker: ShardMaker) -> None:
             elif isinstance(error, (StepladderError, OSError)):
                 tell(error)
             elif not isinstance(error, StoppedError):
-                os._exit(1)  # whoever waits for the file makes it, and meets the error
+                os._exit(1)  # the parent writes the file itself and gets the error
         except BaseException:
             os._exit(1)
 
     def receive() -> None:
-        """Take plans as they come, so that whoever sends a long one need not wait."""
+        """Receive plans in a thread, so that the sender does not block."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 plans.put(connection.recv())
@@ -201,16 +201,16 @@ def _make(connection: Connection, maker: ShardMaker) -> None:
 
 
 def _end_with(alive: int) -> NoReturn:
-    os.read(alive, 1)  # comes back when every writing end is closed, as a kill closes it
+    os.read(alive, 1)  # returns when every writing end is closed, also by a kill
     os._exit(1)
 
 
 def _pass_over(_: object) -> None:
-    """Take no notice: rows are told file by file."""
+    """Do nothing: rows are reported when their file is finished."""
 
 
 def num_helpers(plans: Sequence[ShardPlan], *, workers: int) -> int:
-    """Return how many processes to start beside this one; 0: threads are as good."""
+    """Return the number of helper processes to start; 0 if threads are as fast."""
     least = MIN_ROWS_FORKED if may_fork() else MIN_ROWS_STARTED
     if sum(len(plan.rows) for plan in plans) < least:
         return 0
@@ -220,19 +220,19 @@ def num_helpers(plans: Sequence[ShardPlan], *, workers: int) -> int:
 def may_fork() -> bool:
     """Return True if this process has no other thread that could hold a lock while it is forked.
 
-    Those of libraries are not seen. The ones that are loaded here (OpenBLAS, OpenMP, Arrow) see to
-    a fork themselves.
+    Threads of native libraries are not counted. The ones loaded here (OpenBLAS, OpenMP, Arrow)
+    handle a fork themselves.
     """
     return threading.active_count() == 1
 
 
 @dataclass(eq=False)
 class _Helper:
-    """One process.
+    """A helper process.
 
     Attributes:
-        is_ready: whether it has said that it can begin.
-        given: files that it has been given and has not finished.
+        is_ready: whether it has reported that it is ready.
+        given: files assigned to it that are not finished.
     """
 
     connection: Connection
@@ -241,12 +241,12 @@ class _Helper:
 
 
 class Helpers:
-    """Makes the files of a store in this process and in others.
+    """Write the files of a store in this process and in helper processes.
 
     Args:
-        work: where files go; held by this process.
-        maker: makes them in the thread that asks, and is sent to the others.
-        num: how many others.
+        work: work folder, locked by this process.
+        maker: writes files in the calling thread; a copy is sent to each helper.
+        num: number of helper processes.
     """
 
     def __init__(self, work: WorkFolder, maker: ShardMaker, num: int) -> None:
@@ -260,7 +260,7 @@ class Helpers:
         self._alive = -1
 
     def __enter__(self) -> Helpers:
-        """Start them; none where there is no memory for a process."""
+        """Start the processes; fewer, or none, if memory is short."""
         _open_standard_handles()
         alive, self._alive = os.pipe()
         try:
@@ -297,7 +297,7 @@ class Helpers:
                 self._process = _start(alive, handles)
 
     def _end(self) -> None:
-        """End the processes, whatever they are doing, and wait until they are gone."""
+        """Stop the processes and wait for them to exit."""
         os.close(self._alive)
         until_s = time.monotonic() + _END_S
         for connection in self._helpers:
@@ -308,25 +308,25 @@ class Helpers:
         for child in self._children:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):  # reaped by a handler
                 if os.waitpid(child, os.WNOHANG) == (0, 0):
-                    os.kill(child, signal.SIGKILL)  # it stands still
+                    os.kill(child, signal.SIGKILL)  # it hangs
                     os.waitpid(child, 0)
         if self._process is not None:
             try:
-                self._process.wait(_END_S)  # it waits for those that it has forked
+                self._process.wait(_END_S)  # it waits for its own children
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
 
     def make(self, plans: Sequence[ShardPlan], *, on_row: OnRow) -> list[Finished]:
-        """Make files, each by whoever is free; what a killed process was making, by another.
+        """Write files, each in the next free process; files of a killed process are reassigned.
 
         Args:
-            plans: which pictures.
-            on_row: called after each picture, with what is wrong if it is bad; for files of other
+            plans: the shards.
+            on_row: called after each picture, with a Bad if it cannot be used; for files of other
                 processes when the file is finished.
 
         Returns:
-            What is known of each file, in any order; not of all if other processes were killed.
+            Records of the files in any order; some are missing if all helpers were killed.
         """
         self._todo.extend(plans)
         self._on_row = on_row
@@ -336,7 +336,7 @@ class Helpers:
         return made + self._finished
 
     def _ours(self) -> Iterator[ShardPlan]:
-        """Yield what this process makes, while others do likewise."""
+        """Yield the plans that this process works on."""
         while self._todo and self._helpers:
             yield self._todo.popleft()
             self._look(0)
@@ -357,12 +357,12 @@ class Helpers:
         return tell
 
     def _look(self, timeout_s: float | None) -> None:
-        """Take in what helpers say, and give them more."""
+        """Receive messages of helpers and assign more files to them."""
         for connection in wait(list(self._helpers), timeout_s):
             assert isinstance(connection, Connection)
             self._take(self._helpers[connection])
         for helper in list(self._helpers.values()):
-            if helper.is_ready:  # to one that was idle too: what another was making may be back
+            if helper.is_ready:  # idle ones too, as files of a lost helper may be waiting
                 self._give(helper)
 
     def _take(self, helper: _Helper) -> None:
@@ -401,7 +401,7 @@ class Helpers:
         return True
 
     def _lose(self, helper: _Helper) -> None:
-        """Take back what a helper was making that is no longer there."""
+        """Remove a helper that is gone and queue its files again."""
         self._todo.extendleft(reversed(helper.given))
         del self._helpers[helper.connection]
         helper.connection.close()
@@ -414,17 +414,17 @@ def _start(alive: int, handles: list[int]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_places())},
         pass_fds=[alive, *handles],
-        start_new_session=True,  # Ctrl-C is for this process, which ends the others
+        start_new_session=True,  # Ctrl-C goes to this process, which ends the others
     )
 
 
 def _places() -> list[str]:
-    """Return where this process finds modules, in words that hold in another."""
+    """Return this process's module search path for another process."""
     return [place or str(Path.cwd()) for place in sys.path if isinstance(place, str)]
 
 
 def _pairs(num: int) -> list[tuple[Connection, Connection]]:
-    """Open so many pairs of sockets; fewer where no more files can be open."""
+    """Open pairs of sockets; fewer at the limit of open files."""
     pairs: list[tuple[Connection, Connection]] = []
     with contextlib.suppress(OSError):
         while len(pairs) < num:
@@ -433,7 +433,7 @@ def _pairs(num: int) -> list[tuple[Connection, Connection]]:
 
 
 def _open_standard_handles() -> None:
-    """Take the numbers of standard handles that are closed, so that no socket gets one."""
+    """Open standard file descriptors that are closed, so that no socket gets their number."""
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(handle)

@@ -1,7 +1,7 @@
-"""Decide which side of train and val a picture is on, from its content alone.
+"""Split pictures into train and val by a hash of their content.
 
-The draw is a hash, so adding files moves no old one, and every copy of a picture, or every
-picture of a group, falls on the same side.
+Because the split depends on the hash alone, adding files does not move existing ones, and all
+copies of a picture, or all pictures of a group, are in the same split.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from stepladder.errors import DataError, UsageError
 FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
-_DRAWN_FIX = " If val was drawn: add pictures, or choose them yourself, in folders train and val."
+_DRAWN_FIX = " If val was split off by --val-frac: add pictures, or make folders train and val."
 
 
 def draw_split(key: bytes, *, val_frac: float) -> Split:
-    """Draw train or val from a sha256.
+    """Return train or val, decided by a sha256.
 
-    Goes by the last 8 bytes: the first ones cut the store into files, and a file should hold
-    pictures of either side alike.
+    Uses the last 8 bytes: the first ones decide the file of the store.
     """
     return Split.VAL if int.from_bytes(key[-8:]) < val_frac * 2**64 else Split.TRAIN
 
@@ -36,15 +35,15 @@ def draw_split(key: bytes, *, val_frac: float) -> Split:
 def assign_splits(
     listing: Listing, hashes: Sequence[bytes], *, val_frac: float, group_by: str | None
 ) -> list[Split]:
-    """Return each picture its split: the source's own, or a draw.
+    """Return the split of each picture: the source's own, or one decided by the hash.
 
-    A source that names train but no val gives a share of train to val; one that names no split
-    at all gets train and val, and no test: a test set is chosen, not drawn.
+    If the source has train but no val, a share of train becomes val. If it has no splits, it is
+    split into train and val; a test split is never created.
 
     Args:
-        listing: what the source holds.
+        listing: the pictures of the source.
         hashes: sha256 of each picture's bytes, in the listing's order.
-        val_frac: share that is drawn into val.
+        val_frac: fraction of pictures for val.
         group_by: see PrepareConfig.group_by.
 
     Raises:
@@ -68,10 +67,10 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
     """Compare the classes of the splits.
 
     Returns:
-        Warnings: classes of train that val or test lacks, with their counts in train.
+        Warnings: classes of train that are missing in val or test, with their counts in train.
 
     Raises:
-        DataError: if train is empty, val is, or one of them has a class that train lacks.
+        DataError: if train or val is empty, or val or test has a class that is not in train.
     """
     train = counts.get(Split.TRAIN, Counter())
     warnings = []
@@ -81,9 +80,9 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
         if unknown:
             shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
             raise DataError(
-                f"{len(unknown)} classes in {split} that train lacks: {shown}",
-                why="A model cannot learn what it is never shown.",
-                fix=f"Add pictures of them to train, or take them out of {split}."
+                f"{len(unknown)} classes of {split} are not in train: {shown}",
+                why="A model cannot learn classes that it never sees.",
+                fix=f"Add pictures of them to train, or remove them from {split}."
                 + (_DRAWN_FIX if split is Split.VAL else ""),
             )
         missing = sorted(train.keys() - held_out.keys())
@@ -91,13 +90,13 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
             shown = name_some([f"{label} ({train[label]} in train)" for label in missing])
             warnings.append(
                 f"{split} has no picture of {len(missing)} of {len(train)} classes: {shown}; "
-                f"its accuracy says nothing of them"
+                f"its accuracy does not cover them"
             )
     if not counts.get(Split.VAL):
         raise DataError(
-            "no picture for val",
-            why="The best weights and the end of a run are chosen on it.",
-            fix="Add pictures, raise --val-frac, or give a val folder.",
+            "val has no pictures",
+            why="The best checkpoint and early stopping depend on val.",
+            fix="Add pictures, raise --val-frac, or make a val folder.",
         )
     return warnings
 
@@ -114,23 +113,23 @@ def _folder_group(picture: Picture) -> str:
     parent = PurePosixPath(picture.path).parent
     if printable(parent.name) == picture.label:
         raise UsageError(
-            f"prepare.group_by: folder, but {name_some([picture.path])} lies right in its "
+            f"prepare.group_by: folder, but {name_some([picture.path])} is directly in its "
             "class folder",
-            why="The whole class would be one group, on one side.",
-            fix="Give each scene a folder inside its class folder, or group by a regular "
+            why="The whole class would be one group, in one split.",
+            fix="Put each scene in a folder inside its class folder, or group by a regular "
             "expression on the path: --group-by '(scene[0-9]+)'.",
         )
     return str(parent)
 
 
 def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
-    """Group by what a regular expression finds in the path; its groups where it has some."""
+    """Group by the match of a regular expression in the path, or by its capture groups."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
-            f"prepare.group_by: {pattern!r} is no regular expression ({error})",
-            fix="Write one in quotes, as in --group-by '(scene[0-9]+)', or --group-by folder.",
+            f"prepare.group_by: {pattern!r} is not a valid regular expression ({error})",
+            fix="Quote the expression, as in --group-by '(scene[0-9]+)', or use --group-by folder.",
         ) from None
     groups: list[str | None] = []
     for picture in listing.pictures:
@@ -139,9 +138,9 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
         groups.append(None if found is None else "\0".join(found))
     if not any(group is not None for group in groups):
         raise UsageError(
-            f"prepare.group_by: {pattern!r} is no column of the source, and as a regular "
+            f"prepare.group_by: {pattern!r} is not a column of the source, and as a regular "
             "expression it matches no path",
             why=f"A path looks like {name_some([listing.pictures[0].path])}.",
-            fix="Give a CSV column, `folder`, or an expression that matches each path.",
+            fix="Use a CSV column, `folder`, or an expression that matches each path.",
         )
     return groups

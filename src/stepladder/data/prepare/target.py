@@ -1,4 +1,4 @@
-"""Where `prepare` puts a store: a folder, an object store, or a mount that is not quite a disk."""
+"""Where `prepare` writes a store: a local folder, an object store, or a network mount."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HASHES_NAME: Final = "prepare_hashes.jsonl"
 
 
 def open_target(out: Path) -> StoreTarget:
-    """Find out how a store gets to its place.
+    """Return the target for a store's path or URL.
 
     Raises:
-        UsageError: if something else lies there, or it is an address that is not supported.
+        UsageError: if other files are there, or the URL is not supported.
     """
     place = supported_place(out)
     if place is not None:
@@ -40,10 +40,10 @@ def open_target(out: Path) -> StoreTarget:
 
 
 class FolderTarget:
-    """A folder on a disk: the store is made beside it and renamed.
+    """A folder on a disk: the store is created next to it and renamed.
 
     Attributes:
-        work: folder in which the store is made, on a local disk, so that work that was cut goes on.
+        work: folder on a local disk in which the store is created and a run resumes.
     """
 
     def __init__(self, out: Path) -> None:
@@ -51,11 +51,11 @@ class FolderTarget:
         self.work = WorkFolder.beside(out)
 
     def earlier_hashes(self) -> Path:
-        """Return the file of the hashes of the store that is there."""
+        """Return the path of the existing store's hashes."""
         return self._out / HASHES_NAME
 
     def manifest(self) -> Manifest | None:
-        """Read the manifest of the store that is there.
+        """Read the manifest of the existing store.
 
         Raises:
             DataError: if it is damaged.
@@ -63,24 +63,24 @@ class FolderTarget:
         return load_manifest(self._out) if (self._out / MANIFEST_NAME).exists() else None
 
     def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
-        """List what is wrong with the files of the store that is there."""
+        """List problems with the files of the existing store."""
         return verify_store(self._out) if thorough else list_shards(self._out, manifest)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what was warned of when it was made."""
+        """Return the warnings from its creation."""
         return read_log_warnings(self._out)
 
     def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
-        """Put the finished store there in one step; readers see the old one or the new one."""
+        """Move the finished store there atomically; readers see the old one or the new one."""
         del on_sent
         return publish(self.work.store, self._out, manifest)
 
 
 class CopyTarget:
-    """A place without renames: the store is made on a local disk and copied, its manifest last.
+    """A place without renames: the store is created on a local disk and copied, manifest last.
 
     Raises:
-        UsageError: if something else lies there.
+        UsageError: if other files are there.
     """
 
     def __init__(self, out: Copies, work: WorkFolder) -> None:
@@ -89,20 +89,20 @@ class CopyTarget:
         require_own(out)
 
     def earlier_hashes(self) -> Path:
-        """Fetch the hashes of the store that is there."""
+        """Fetch the hashes of the existing store."""
         path = self.work.root / "earlier_hashes.jsonl"
         path.write_bytes(self._out.read(HASHES_NAME) or b"")
         return path
 
     def manifest(self) -> Manifest | None:
-        """Read the manifest of the store that is there."""
+        """Read the manifest of the existing store."""
         data = self._out.read(MANIFEST_NAME)
         if data is None:
             return None
         return parse_manifest(_parse(data), where=f"{self._out}/{MANIFEST_NAME}")
 
     def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
-        """List what is wrong with the files of the store that is there."""
+        """List problems with the files of the existing store."""
         sizes = self._out.sizes()
         problems = []
         for info in manifest.shards:
@@ -110,11 +110,11 @@ class CopyTarget:
             if is_there and thorough:
                 is_there = self._out.has(info.name, size_bytes=info.size_bytes, sha256=info.sha256)
             if not is_there:
-                problems.append(f"shard {info.name} is not as the manifest says")
+                problems.append(f"shard {info.name} does not match the manifest")
         return problems
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what was warned of when it was made."""
+        """Return the warnings from its creation."""
         log = _parse(self._out.read(LOG_NAME) or b"")
         found = log.get("warnings") if isinstance(log, dict) else None
         return tuple(str(warning) for warning in found) if isinstance(found, list) else ()
@@ -123,8 +123,8 @@ class CopyTarget:
         """Copy the finished store there, its manifest last.
 
         Args:
-            manifest: of the store.
-            on_sent: told how many files have been sent, and of how many.
+            manifest: manifest of the store.
+            on_sent: called with the number of files sent and the total.
         """
         return publish_remote(self.work.store, self._out, manifest, on_sent=on_sent)
 

@@ -1,4 +1,4 @@
-"""Where a store is made before it is visible: `<out>.partial`, held by one process at a time."""
+"""The folder `<out>.partial` where a store is created, locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pathlib import Path
 
 from stepladder.errors import ResourceError
 
-_HELPERS_END_S = 30.0  # they end with whom they help, at once but for one that waits for a disk
+_HELPERS_END_S = 30.0  # helpers end with their parent, at once unless they wait for a disk
 _POLL_S = 0.05
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """The places in a work folder.
+    """Paths in a work folder.
 
     Attributes:
         root: the folder itself.
-        store: what is published in the end: shards, side files.
+        store: what is published at the end: shards and side files.
         records: one JSON file for each finished shard; a shard without one is written again.
-        hashes: the cache of the first pass.
-        elsewhere: what to type for another place, the end of a sentence.
+        hashes: cache of the first pass.
+        elsewhere: how to choose another folder, as the end of a sentence.
     """
 
     root: Path
-    elsewhere: str = "give another --out"
+    elsewhere: str = "choose another --out"
 
     @classmethod
     def beside(cls, out: Path, *, elsewhere: str = elsewhere) -> WorkFolder:
-        """Return the work folder of a store: on the same file system, so a rename publishes it."""
+        """Return the work folder of a store, on the same file system so that it can be renamed."""
         return cls(out.with_name(out.name + ".partial"), elsewhere)
 
     @property
@@ -55,10 +55,10 @@ class WorkFolder:
         return self.root / "hashes.jsonl"
 
     def make(self) -> None:
-        """Make the folders, when the helpers of a process that was killed have ended.
+        """Create the folders once the helpers of a killed process have ended.
 
         Raises:
-            ResourceError: if they have not after a while.
+            ResourceError: if they are still running after a timeout.
         """
         for folder in (self.store, self.records):
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class WorkFolder:
             while not _try_lock(handle, fcntl.LOCK_EX):
                 if time.monotonic() > until_s:
                     raise ResourceError(
-                        "processes of a prepare that was killed still write here",
+                        "helper processes of a killed prepare are still writing here",
                         where=str(self.root),
                         fix=f"End them (fuser -k {self._helpers}), or {self.elsewhere}.",
                     )
@@ -75,19 +75,19 @@ class WorkFolder:
 
     @contextlib.contextmanager
     def helping(self) -> Iterator[None]:
-        """Say that this process helps the one that holds the folder, while the block runs."""
+        """Mark this process as a helper of the one that holds the lock, while the block runs."""
         with self._helpers_lock() as handle:
             fcntl.flock(handle, fcntl.LOCK_SH)
             yield
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder while the block runs.
+        """Lock the folder while the block runs.
 
-        The lock dies with the process, so one that was killed leaves nothing to clear by hand.
+        The lock ends with the process, so a killed process leaves no stale lock.
 
         Raises:
-            ResourceError: if another process holds it; names its pid.
+            ResourceError: if another process holds the lock; the message has its pid.
         """
         lock = self.root / "lock"
         handle = self._open_locked(lock)
@@ -120,19 +120,19 @@ class WorkFolder:
             try:
                 handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
-                continue  # the holder removed the folder in between
+                continue  # the lock's holder removed the folder in between
             if not _try_lock(handle, fcntl.LOCK_EX):
                 pid = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise ResourceError(
-                    f"another process makes a store here (process {pid})",
+                    f"another process is creating a store here (pid {pid})",
                     where=str(self.root),
                     fix=f"Wait for it, end it (kill {pid}), or {self.elsewhere}.",
                 )
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == lock.stat().st_ino:
                     return handle
-            os.close(handle)  # locked a file that its last holder had just removed
+            os.close(handle)  # the locked file had just been removed by its last holder
 
 
 def _try_lock(handle: int, kind: int) -> bool:
@@ -144,7 +144,7 @@ def _try_lock(handle: int, kind: int) -> bool:
 
 
 def _is_missing(error: OSError, root: Path) -> bool:
-    """Return True if what could not be found is the folder itself, or one around it."""
+    """Return True if the missing path is the folder itself or one of its parents."""
     if error.errno != errno.ENOENT or not isinstance(error.filename, (str, os.PathLike)):
         return False
     return root.is_relative_to(error.filename)
@@ -152,26 +152,26 @@ def _is_missing(error: OSError, root: Path) -> bool:
 
 @contextlib.contextmanager
 def disk_errors_named(work: WorkFolder) -> Iterator[None]:
-    """Turn a full or read-only disk into an error that says what is kept and what to do.
+    """Convert errors about a full or read-only disk to ResourceError.
 
     Raises:
-        ResourceError: instead of the OSError.
+        ResourceError: instead of the OSError, with what is kept and how to fix it.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise ResourceError(
-                f"the disk is full, or a file may not grow further ({error.strerror})",
+                f"the disk is full, or a quota or file size limit is reached ({error.strerror})",
                 where=str(work.root),
-                why="What is finished is kept there.",
-                fix="Free space and type the same command again: it goes on from here.",
+                why="Finished files are kept there.",
+                fix="Free disk space and run the same command again to resume.",
             ) from error
         if error.errno in {errno.ENOTDIR, errno.ENAMETOOLONG} or _is_missing(error, work.root):
             raise ResourceError(
-                f"no folder can be made here ({error.strerror})",
+                f"cannot create a folder here ({error.strerror})",
                 where=str(error.filename or work.root),
-                fix=f"Look at the path, or {work.elsewhere}.",
+                fix=f"Check the path, or {work.elsewhere}.",
             ) from error
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             raise ResourceError(

@@ -1,4 +1,4 @@
-"""Write a shard: rows in, one Parquet file and its side index out, the same bytes each time."""
+"""Write the rows of a shard to one Parquet file and its index; the output is deterministic."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from stepladder.records import ShardInfo, fsync_dir, write_bytes
 
 MAX_GROUP_ROWS = {Encoding.PIXELS: 64, Encoding.JPEG: 512}
 MAX_GROUP_BYTES = 16 << 20
-_MAX_PARTS = 1024  # of one writev, as Linux has it
+_MAX_PARTS = 1024  # buffers of one writev, the limit of Linux
 _PIECE_BYTES = 2 << 20
-"""Of one writev, about: for larger ones the system's cache takes blocks of memory of 2 MiB, which a
+"""Approximate size of one writev: for larger ones the page cache allocates blocks of 2 MiB, which a
 virtual machine may first have to get from its host; that took up to six times as long."""
 
 
@@ -41,12 +41,12 @@ class PicturePage:
     """The page of one picture, ready to be written.
 
     Attributes:
-        head: the page's header, and what stands before the picture.
-        header_bytes: of the header alone.
-        data: the picture, packed where that is asked for.
-        num_bytes: of the page without its header.
-        raw_bytes: what num_bytes would be without compression.
-        crc: over the page without its header.
+        head: the page's header and the picture's length prefix.
+        header_bytes: size of the header alone.
+        data: the picture, compressed if compression is on.
+        num_bytes: size of the page without its header.
+        raw_bytes: num_bytes before compression.
+        crc: CRC-32 of the page without its header.
     """
 
     head: bytes
@@ -60,7 +60,7 @@ class PicturePage:
 def picture_page(
     picture: bytes | memoryview | np.ndarray, *, encoding: Encoding, compression: Compression
 ) -> PicturePage:
-    """Make the page of a picture: RGB bytes, or a JPEG file, which is held and not copied."""
+    """Return the page of a picture (RGB bytes or a JPEG file), without copying it."""
     data = _bytes_of(picture)
     prefix = b"" if encoding is Encoding.PIXELS else struct.pack("<I", data.nbytes)
     raw_bytes = len(prefix) + data.nbytes
@@ -74,14 +74,14 @@ def picture_page(
 class ShardWriter:
     """Write one shard; rows arrive in their final order.
 
-    The file appears under its name only when it is whole and its index stands beside it, so a
-    shard that can be seen is finished. Holds one row group (about 16 MiB) in memory.
+    The file is renamed to its final name after it is complete and its index is written, so that a
+    visible shard is finished. Keeps one row group (about 16 MiB) in memory.
 
     Args:
         path: `{split}-{prefix}.parquet`.
-        encoding: what the pictures are.
-        size: height and width of a picture as a reader yields it, in pixels.
-        compression: of each page of pixels.
+        encoding: encoding of the pictures.
+        size: height and width of the pictures that a reader yields, in pixels.
+        compression: compression of each page of pixels.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class ShardWriter:
     def add(
         self, *, sha256: bytes, path: str, label: int, picture: bytes | memoryview | np.ndarray
     ) -> None:
-        """Append a row. The picture is held, not copied: it must not change before it is written.
+        """Append a row. The picture is not copied: it must not change before it is written.
 
         Args:
-            sha256: of the source file's bytes, 32 bytes.
-            path: of the source file relative to the source folder, as Python names it.
+            sha256: sha256 of the source file, 32 bytes.
+            path: path of the source file relative to the source folder, as a Python str.
             label: index into the manifest's classes.
             picture: RGB bytes (size, size, 3), or a JPEG file.
         """
@@ -125,12 +125,12 @@ class ShardWriter:
         self.add_page(sha256=sha256, path=path, label=label, page=page)
 
     def add_page(self, *, sha256: bytes, path: str, label: int, page: PicturePage) -> None:
-        """Append a row whose page is ready; see `add`."""
+        """Append a row with a page from `picture_page`; see `add`."""
         if len(sha256) != SHA256_BYTES:
-            raise ValueError(f"a sha256 has {SHA256_BYTES} bytes, not {len(sha256)}")
+            raise ValueError(f"a sha256 must have {SHA256_BYTES} bytes, not {len(sha256)}")
         wanted = 3 * self._size * self._size
         if self._encoding is Encoding.PIXELS and page.raw_bytes != wanted:
-            raise ValueError(f"{path}: {page.raw_bytes} bytes of pixels instead of {wanted}")
+            raise ValueError(f"{path}: expected {wanted} bytes of pixels, got {page.raw_bytes}")
         self._hashes.append(sha256)
         self._paths.append(encode_path(path))
         self._labels.append(label)
@@ -145,7 +145,7 @@ class ShardWriter:
             self._finish_group()
 
     def seal(self) -> None:
-        """Write the end of the shard; no row can follow."""
+        """Write the footer of the shard; no more rows can be added."""
         if not self._is_sealed:
             self._finish_group()
             groups, num_rows = tuple(self._groups), len(self._labels)
@@ -154,7 +154,7 @@ class ShardWriter:
             self._is_sealed = True
 
     def close(self) -> ShardInfo:
-        """Finish the shard and its index, make both durable, and say what was written."""
+        """Finish and sync the shard and its index, and return the shard's info."""
         if self._info is None:
             self.seal()
             os.fsync(self._file.fileno())
@@ -163,7 +163,7 @@ class ShardWriter:
         return self._info
 
     def abort(self) -> None:
-        """Remove what was written so far, unless it was published."""
+        """Remove the temporary file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -232,7 +232,7 @@ class ShardWriter:
         self._start_group()
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Write all of these, gathered by the system: pixels are copied once, into its cache."""
+        """Write all parts with writev, so that pixels are copied only once, into the page cache."""
         for piece in _pieces(parts):
             for part in piece:
                 self._digest.update(part)
@@ -247,7 +247,7 @@ class ShardWriter:
 
 
 def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Cut what is to be written into what one call writes."""
+    """Group parts into pieces, one for each writev call."""
     piece: list[bytes | memoryview] = []
     num_bytes = 0
     for part in parts:
@@ -263,7 +263,7 @@ def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[list[bytes | memory
 
 
 def _bytes_of(picture: bytes | memoryview | np.ndarray) -> memoryview:
-    """See a picture as bytes, without a copy."""
+    """Return a picture as a memoryview of bytes, without a copy."""
     return (
         picture.data.cast("B") if isinstance(picture, np.ndarray) else memoryview(picture).cast("B")
     )

@@ -1,1 +1,1 @@
-"""From a source to batches."""
+"""Read batches from a source."""

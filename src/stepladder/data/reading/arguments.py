@@ -1,4 +1,4 @@
-"""What is given in code is looked at as a config's values are: choices, and numbers in bounds."""
+"""Validate function arguments: choices and numeric bounds, as for config values."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def choice(kind: type[Choice], value: str, *, where: str) -> Choice:
-    """Return the choice that a member or its name stands for.
+    """Convert a member or its value to the enum member.
 
     Args:
-        where: the argument, named in the error.
+        where: name of the argument, for the error.
 
     Raises:
-        UsageError: if it is none of them; lists them.
+        UsageError: if it is not one of the choices; lists them.
     """
     try:
         return kind(value)
     except ValueError:
         raise UsageError(
-            f"{value!r} is none of its choices",
+            f"invalid choice {value!r}",
             where=where,
-            fix=f"Give one of: {', '.join(kind)}.",
+            fix=f"Choose one of: {', '.join(kind)}.",
         ) from None
 
 
 def require_at_least(least: int, **numbers: int) -> None:
-    """Refuse what is no whole number, or a smaller one.
+    """Check that numbers are integers of at least `least`.
 
     Raises:
-        UsageError: at the first of them; names it.
+        UsageError: for the first that is not; has its name.
     """
     for name, number in numbers.items():
         try:
@@ -43,36 +43,34 @@ def require_at_least(least: int, **numbers: int) -> None:
         except TypeError:
             is_fit = False
         if not is_fit:
-            raise UsageError(f"{name} is {number!r}", fix=f"Give a whole number, {least} or more.")
+            raise UsageError(f"{name} is {number!r}", fix=f"Use an integer of at least {least}.")
 
 
 def whole(name: str, number: Any) -> int:
-    """Return a whole number, such as one of NumPy, as Python's own, which JSON can hold.
+    """Convert an integer, such as a NumPy integer, to int, so that JSON can store it.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is not an integer.
     """
     try:
         return operator.index(number)
     except TypeError:
-        raise UsageError(f"{name} is {number!r}", fix="Give a whole number.") from None
+        raise UsageError(f"{name} is {number!r}", fix="Use an integer.") from None
 
 
 def require_share(**numbers: float) -> None:
-    """Refuse what is no number in (0, 1].
+    """Check that numbers are in (0, 1].
 
     Raises:
-        UsageError: at the first of them; names it.
+        UsageError: for the first that is not; has its name.
     """
     for name, number in numbers.items():
         if not isinstance(number, Real) or not 0 < number <= 1:
-            raise UsageError(
-                f"{name} is {number!r}", fix="Give a number above 0, and 1 at most, such as 0.5."
-            )
+            raise UsageError(f"{name} is {number!r}", fix="Use a number in (0, 1], such as 0.5.")
 
 
 def require_rank(rank: int, world_size: int) -> None:
-    """Refuse a rank that is none of so many.
+    """Check that a rank is in range.
 
     Raises:
         UsageError: if it is not in [0, world_size).
@@ -82,5 +80,5 @@ def require_rank(rank: int, world_size: int) -> None:
     if rank >= world_size:
         raise UsageError(
             f"rank {rank} is not in [0, {world_size})",
-            fix="Give each process its own rank: from 0 to world_size - 1.",
+            fix="Use a different rank from 0 to world_size - 1 in each process.",
         )

@@ -1,4 +1,4 @@
-"""Let a user's own Dataset be read as a Source."""
+"""Wrap a torch Dataset as a Source."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from stepladder.errors import DataError, StepladderError, UsageError
 NUM_PROBED = 16
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 RANDOM_WARNING = (
-    "This dataset gives other values when an example is read again: its examples are read in the "
-    "main thread, and a resumed run is not the same to the last bit."
+    "The dataset returns different values when an example is read twice: examples are read in "
+    "the main thread, and a resumed run is not bitwise identical."
 )
 ARRIVAL_WARNING = (
-    "An IterableDataset comes in an order of its own: it is not shuffled, and a resumed run may "
-    "repeat or miss examples."
+    "An IterableDataset has its own order: it is not shuffled, and a resumed run may repeat or "
+    "skip examples."
 )
 
 
 class DatasetSource(Source):
-    """A map-style Dataset; examples are put together by torch's `default_collate`.
+    """A map-style Dataset; examples are collated by torch's `default_collate`.
 
-    Read by one thread ahead of the step, unless the user names more: a Dataset need not be safe for
-    several. One whose examples are random is read in the main thread, where its draws come in a
-    fixed order.
+    Prefetched by one thread unless the user sets more, as a Dataset may not be thread-safe. A
+    Dataset with random examples is read in the main thread, so that its random numbers are drawn in
+    a fixed order.
 
     Attributes:
-        some_examples: a digest of sixteen examples; None: they are random. It tells most other data
-            that the fingerprint, by class and length, does not.
+        some_examples: a digest of sixteen examples; None if they are random. It detects most
+            changes of the data that the fingerprint, of class and length, does not.
     """
 
     def __init__(self, data: Dataset[Any]) -> None:
@@ -61,7 +61,7 @@ class DatasetSource(Source):
         """Read one example.
 
         Raises:
-            DataError: whatever went wrong in the Dataset, with the row that it went wrong at.
+            DataError: if the Dataset raises; has the row.
         """
         try:
             return self.data[row]
@@ -71,21 +71,21 @@ class DatasetSource(Source):
             raise DataError(
                 f"reading the example failed ({type(error).__name__}: {error})",
                 where=f"{type(self.data).__name__}: {self.describe(row)}",
-                fix="The fault is in the dataset's __getitem__; --debug shows where.",
+                fix="Fix the dataset's __getitem__; --debug prints the traceback.",
             ) from error
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put examples together: (x, y) items give inputs and targets, others inputs alone."""
+        """Collate examples: (x, y) items become inputs and targets, others only inputs."""
         return _collate([self.item(row) for row in rows.tolist()])
 
     def describe(self, row: int) -> str:
-        """Name a row as the Dataset does, if it has a method `describe`."""
+        """Describe a row by the Dataset's own method `describe`, if it has one."""
         own = getattr(self.data, "describe", None)
         return str(own(row)) if callable(own) else f"row {row}"
 
 
 class IterableSource(ArrivalSource):
-    """An IterableDataset: no order, no resume promise, and `warning` says so."""
+    """An IterableDataset: not shuffled and not exactly resumable; `warning` has the details."""
 
     warning = ARRIVAL_WARNING
     default_threads = 0
@@ -99,16 +99,16 @@ class IterableSource(ArrivalSource):
         return self._num_rows
 
     def arrivals(self) -> Iterator[Any]:
-        """Begin again and yield single examples."""
+        """Iterate over single examples from the start."""
         return iter(self.data)
 
     def collate(self, items: list[Any]) -> Examples:
-        """Put examples together."""
+        """Collate examples."""
         return _collate(items)
 
 
 def as_source(data: Source | Any) -> Source:
-    """Return a Source as it is, or wrap a Dataset.
+    """Return a Source unchanged, or wrap a Dataset.
 
     Raises:
         UsageError: if it is neither, such as a path, or has no length.
@@ -117,8 +117,8 @@ def as_source(data: Source | Any) -> Source:
         return data
     if isinstance(data, (str, bytes, PurePath)):
         raise UsageError(
-            f"{data!r} is the name of a place, and no data that can be read",
-            fix="Open it: open_table(path) of stepladder.data for a table, "
+            f"{data!r} is a path, not a dataset",
+            fix="Open it with stepladder.data.open_table(path) for a table, or "
             "Store.open(path).split(Split.TRAIN) for a store.",
         )
     if isinstance(data, IterableDataset):
@@ -127,26 +127,26 @@ def as_source(data: Source | Any) -> Source:
         return DatasetSource(data)
     if data is None:
         raise UsageError(
-            "None is no data that can be read",
-            why="A store has no test, or no val, where its source has none.",
-            fix="Give another split, or prepare the store with one.",
+            "the data is None, not a dataset",
+            why="A store has no val or test split if its source has none.",
+            fix="Use another split, or prepare a store that has this split.",
         )
     raise UsageError(
-        f"{type(data).__name__} is no data that can be read",
-        fix="Return a split of a Store, or a torch Dataset with __len__ and __getitem__.",
+        f"{type(data).__name__} is not a dataset",
+        fix="Use a split of a Store, or a torch Dataset with __len__ and __getitem__.",
     )
 
 
 def is_stochastic(source: Source) -> bool:
-    """Find out whether reading an example again gives another one, from sixteen read twice.
+    """Return True if examples differ when read again; reads sixteen of them twice.
 
-    Leaves the global random states of Python, NumPy and torch as they were.
+    Preserves the global random states of Python, NumPy and torch.
     """
     return isinstance(source, ArrivalSource) or _digest_of_some(source) is None
 
 
 def _digest_of_some(source: Source) -> str | None:
-    """Identify sixteen examples by what they are; None: read again they are others."""
+    """Return a digest of sixteen examples; None if they differ when read again."""
     num_rows = min(NUM_PROBED, len(source))
     rows = np.linspace(0, len(source) - 1, num_rows).astype(np.int64)
     digest = hashlib.sha256()
@@ -160,10 +160,10 @@ def _digest_of_some(source: Source) -> str | None:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add a value to a digest, the same for equal ones."""
+    """Add a value to a digest; equal values add the same bytes."""
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        with suppress(RuntimeError, TypeError):  # one whose numbers cannot be read: by its shape
+        with suppress(RuntimeError, TypeError):  # if the values cannot be read, use only the shape
             dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
             digest.update(dense.view(torch.uint8).numpy().tobytes())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -216,13 +216,13 @@ def _length(data: Dataset[Any]) -> int:
     except (TypeError, NotImplementedError):
         raise UsageError(
             f"{type(data).__name__} has no length",
-            why="Epochs, schedules and the time left are counted by it.",
-            fix="Give it a __len__ (for an IterableDataset: examples per epoch).",
+            why="Epochs, schedules and the remaining time depend on it.",
+            fix="Define __len__ (for an IterableDataset: examples per epoch).",
         ) from None
 
 
 def _labels(data: Dataset[Any], num_rows: int) -> np.ndarray | None:
-    """Take labels from `targets` or `labels`, as torchvision's datasets name them."""
+    """Return the labels in `targets` or `labels`, the names in torchvision's datasets."""
     for name in ("targets", "labels"):
         value = getattr(data, name, None)
         if value is not None and not callable(value):
@@ -236,7 +236,7 @@ def _labels(data: Dataset[Any], num_rows: int) -> np.ndarray | None:
 
 
 def _fingerprint(data: Dataset[Any], num_rows: int) -> str:
-    """Use the dataset's own fingerprint; else its class and length are all that is known."""
+    """Return the dataset's own fingerprint, or a hash of its class and length."""
     own = getattr(data, "fingerprint", None)
     if isinstance(own, str):
         return own

@@ -1,4 +1,4 @@
-"""What a Reader can read: the face of stores, of data held in memory, and of a user's datasets."""
+"""Sources for a Reader: the interface of stores, in-memory data and user datasets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stepladder.data.store.shard_files import ShardFilesStats
 
 @dataclass(frozen=True)
 class ReadCost:
-    """What reading some rows took, in the thread that read them.
+    """Cost of reading some rows, in the thread that read them.
 
     Attributes:
-        fetch_s: getting and checking bytes.
-        decode_s: turning them into pixels.
-        num_bytes: read.
+        fetch_s: seconds to get and check bytes.
+        decode_s: seconds to decode them to pixels.
+        num_bytes: bytes read.
     """
 
     fetch_s: float = 0.0
@@ -28,7 +28,7 @@ class ReadCost:
 
 
 class Examples(NamedTuple):
-    """Some examples put together, without their ids."""
+    """Collated examples, without their ids."""
 
     inputs: Any
     targets: Any
@@ -38,18 +38,18 @@ class Source(ABC):
     """Examples by row.
 
     Attributes:
-        fingerprint: identity of the data; other data must have another one.
-        labels: class of each row, int64 (len,), or None where rows have no class.
-        default_threads: threads that read when the user names no number; None: one a core; 0: the
-            consumer's own thread reads, and nothing is read ahead, whatever the user names.
-        rows_per_task: rows that one thread reads in one go.
+        fingerprint: identity of the data; different data must have a different one.
+        labels: class of each row, int64 (len,), or None if rows have no class.
+        default_threads: number of reading threads unless the user sets one; None: one per core; 0:
+            the consumer's thread reads without prefetching, whatever the user sets.
+        rows_per_task: rows that one thread reads per task.
         block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows,
-            such as the files of a store; None: there are none.
-        max_window_rows: rows of a window that can be held at hand, where there is such a limit.
+            such as the files of a store; None if the data has no blocks.
+        max_window_rows: maximum rows of a shuffle window, if there is a limit.
         has_mixed_blocks: whether each block is a random sample of the rows.
-        is_near: whether a row alone costs little more than its bytes, as in memory or on a local
-            disk; False: it costs a request, or a disk arm's move.
-        warning: what the user must be told of this source before it is used; None: nothing.
+        is_near: whether random access to a row is cheap, as in memory or on an SSD; False if it
+            costs a network request or a disk seek.
+        warning: a warning to show before this source is used, or None.
     """
 
     fingerprint: str
@@ -68,28 +68,28 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, rows: np.ndarray) -> Examples:
-        """Put rows together, in the order given.
+        """Read and collate rows, in the given order.
 
         Called from several threads, unless default_threads is 0 or 1.
         """
 
-    def expect(self, rows: np.ndarray) -> None:  # noqa: B027 (most sources have nothing to fetch)
-        """Be told which rows are read next, in this order, so as to fetch them ahead.
+    def expect(self, rows: np.ndarray) -> None:  # noqa: B027 (most sources do not prefetch)
+        """Prefetch the rows that will be read next, in this order.
 
-        What was told before and is not told again will not be read for long.
+        Rows of earlier calls that are not repeated will not be read soon.
         """
 
     def files_stats(self) -> ShardFilesStats | None:
-        """Say what it took so far to fetch the files of rows; None: nothing has to be fetched."""
+        """Return statistics of fetching files so far; None if files are local."""
         return None
 
     def describe(self, row: int) -> str:
-        """Name a row for people."""
+        """Return a readable name of a row."""
         return f"row {row}"
 
 
 class PictureSource(Source):
-    """Pictures of one shape, which are read straight into a batch.
+    """Pictures of one shape, which are read directly into a batch.
 
     Attributes:
         picture_shape: (h, w, c) in memory.
@@ -109,30 +109,30 @@ class PictureSource(Source):
         """Fill `out`, uint8 (len(rows), h, w, c), C-contiguous, with the pictures of these rows."""
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put rows together: uint8 (n, h, w, c) and int64 (n,)."""
+        """Read rows: uint8 (n, h, w, c) and int64 (n,)."""
         out = np.empty((len(rows), *self.picture_shape), dtype=np.uint8)
         self.read_into(rows, out)
         return Examples(out, self.labels_of(rows))
 
 
 class ArrivalSource(Source):
-    """Examples that come in an order of their own, such as an IterableDataset gives."""
+    """Examples in a fixed stream order, such as those of an IterableDataset."""
 
     @abstractmethod
     def arrivals(self) -> Iterator[Any]:
-        """Begin again and yield single examples."""
+        """Iterate over single examples from the start."""
 
     @abstractmethod
     def collate(self, items: list[Any]) -> Examples:
-        """Put examples together."""
+        """Collate examples."""
 
     def read(self, rows: np.ndarray) -> Examples:  # noqa: ARG002
-        """Refuse: there is no way to a row."""
+        """Raise TypeError: there is no random access."""
         raise TypeError(f"{type(self).__name__} cannot be read by row")
 
 
 def none_of(examples: Examples) -> Examples:
-    """Keep the form and drop every example: the part of a rank that gets none of a batch."""
+    """Return examples of the same structure with zero rows, for a rank with an empty part."""
     return Examples(_none_of(examples.inputs), _none_of(examples.targets))
 
 

@@ -1,4 +1,4 @@
-"""The reader in the shape of torch's DataLoader, for a training loop that is not ours."""
+"""A loader with the interface of torch's DataLoader, for any training loop."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SHUFFLED: Final = (OrderMode.GLOBAL.value, OrderMode.WINDOWED.value)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a loader is.
+    """Position of a loader.
 
     Attributes:
-        epoch: that it is in.
-        position: examples of the epoch that were given, over all ranks.
-        epochs_done: of the iteration.
+        epoch: current epoch.
+        position: examples of the epoch that were yielded, over all ranks.
+        epochs_done: finished epochs of the iteration.
     """
 
     epoch: int = 0
@@ -39,7 +39,7 @@ class Place:
 
 
 def facts_of(order: Order) -> dict[str, int | str]:
-    """Say of what loader a state is."""
+    """Return the properties that a state must share with its loader."""
     return {
         "version": _VERSION,
         "order_version": ORDER_VERSION,
@@ -53,27 +53,27 @@ def facts_of(order: Order) -> dict[str, int | str]:
 
 
 def order_in(state: Mapping[str, Any], order: Order, wanted: DataConfig) -> Order:
-    """Return a loader's order, with what was left to `auto` as a state has it.
+    """Return a loader's order, with the choices of `auto` taken from a state.
 
     Raises:
-        UsageError: if the state is of other data or of another order.
+        UsageError: if the state is from other data or another order.
     """
     if not isinstance(state, Mapping):
-        raise _of_another(f"it is {type(state).__name__}, and no dictionary")
+        raise _of_another(f"it is a {type(state).__name__}, not a dict")
     order = _as_before(state, order, wanted)
     here = facts_of(order)
     odd = [key for key in here if state.get(key) != here[key]]
     if odd or not {"epoch", "position", "epochs_done"} <= state.keys():
-        named = ", ".join(f"{key} {state.get(key)!r}, here {here[key]!r}" for key in odd)
-        raise _of_another(named or "it names no place")
+        named = ", ".join(f"{key}: {state.get(key)!r}, expected {here[key]!r}" for key in odd)
+        raise _of_another(named or "it has no position")
     return order
 
 
 def place_in(state: Mapping[str, Any], *, num_examples: int) -> Place:
-    """Return the place that a state names.
+    """Return the position in a state.
 
     Raises:
-        UsageError: if an epoch of so many examples has no such place.
+        UsageError: if it is not a valid position in an epoch of num_examples.
     """
     names = ("epoch", "position", "epochs_done")
     odd = [name for name in names if type(state[name]) is not int or state[name] < 0]
@@ -82,9 +82,9 @@ def place_in(state: Mapping[str, Any], *, num_examples: int) -> Place:
     if odd:
         named = ", ".join(f"{name} {state[name]!r}" for name in odd)
         raise UsageError(
-            f"this state names no place in an epoch of {num_examples} examples ({named})",
-            why="Examples would be left out, or come twice.",
-            fix="Give the state as state_dict gave it.",
+            f"the state has no valid position in an epoch of {num_examples} examples ({named})",
+            why="Examples would be skipped or repeated.",
+            fix="Pass the unmodified result of state_dict().",
         )
     return Place(*(state[name] for name in names))
 
@@ -107,19 +107,19 @@ def _as_before(state: Mapping[str, Any], order: Order, wanted: DataConfig) -> Or
 
 def _of_another(named: str) -> UsageError:
     return UsageError(
-        f"this state is of another loader ({named})",
-        fix="Make the loader with the data, seed and order that it had.",
+        f"the state is from a different loader ({named})",
+        fix="Create the loader with the same data, seed and order.",
     )
 
 
 class Loader:
-    """Batches of a split of a store, of a table or of a Dataset: shuffled, sharded, resumable.
+    """Iterate over batches of a store, a table or a Dataset: shuffled, sharded and resumable.
 
     Each rank gets its part of every global batch, so that all ranks take the same number of steps
-    whatever the number of examples; a part may be one example smaller than another, or empty. Which
-    examples those are depends on the seed and the epoch alone: an interrupted run goes on exactly
-    where it was, on any number of ranks and threads. What `auto` chose is part of its state. Where
-    it could choose otherwise on another rank, it takes what all ranks know, or asks for an order.
+    for any number of examples; parts may differ by one example or be empty. The examples of a batch
+    depend only on the seed and the epoch: an interrupted run resumes exactly, on any number of
+    ranks and threads. The choices of `auto` are part of the state. If they could differ between
+    ranks, `auto` uses only what all ranks know, or raises an error that asks for an order.
 
         loader = Loader(store.split(Split.TRAIN), batch_size=64, rank=rank, world_size=world_size)
         for epoch in range(10):
@@ -130,25 +130,25 @@ class Loader:
     Args:
         source: a split of a store, `open_table(...)`, or a map-style Dataset.
         batch_size: examples of a batch, summed over ranks.
-        shuffle: False gives the examples as they are stored.
-        seed: chooses the shuffles.
-        rank, world_size: which part of each batch is this process's.
-        num_epochs: that one iteration goes through, those before a restored place among them;
-            None: it never ends.
-        drop_last: leave out the last batch of an epoch if it is smaller.
-        min_last: leave it out if it has fewer examples than this: with world_size, no part of it is
-            empty.
-        threads: that read and decode; 0: one a core.
+        shuffle: False for the examples in stored order.
+        seed: seed of the shuffles.
+        rank, world_size: rank of this process and number of processes.
+        num_epochs: epochs of one iteration, including those before a restored position; None:
+            endless.
+        drop_last: drop the last batch of an epoch if it is smaller.
+        min_last: drop the last batch if it has fewer examples than this; set it to world_size so
+            that no rank's part is empty.
+        threads: threads that read and decode; 0: one per core.
         prefetch_batches: batches read ahead.
-        order: how examples are shuffled; auto suits the source.
-        window_rows: of windowed order; 0: those of four files.
-        fraction: share of the examples to use, in (0, 1].
-        where: memory holds decoded pictures; stream reads them each epoch; auto: memory where
-            they take a quarter of it at most.
-        transform: called with each `Batch`; what it gives is what the loader gives.
+        order: how examples are shuffled; auto chooses by source.
+        window_rows: window of windowed order in rows; 0: the rows of four files.
+        fraction: fraction of the examples to use, in (0, 1].
+        where: memory keeps decoded pictures; stream reads them each epoch; auto: memory if they
+            take at most a quarter of the free memory.
+        transform: called with each `Batch`; the loader yields its result.
 
     Raises:
-        UsageError: if the options do not go with the source, or there is not one batch.
+        UsageError: if the options do not fit the source, or there is no batch.
     """
 
     def __init__(
@@ -202,24 +202,24 @@ class Loader:
         if self._reader.num_examples < self._min_last:
             raise UsageError(
                 f"{self._reader.num_examples} examples are fewer than a batch of {self._min_last}, "
-                f"and {'drop_last' if drop_last else 'min_last'} leaves it out",
-                fix="Give a smaller batch_size, or drop_last=False and min_last=0.",
+                f"which {'drop_last' if drop_last else 'min_last'} drops",
+                fix="Use a smaller batch_size, or drop_last=False and min_last=0.",
             )
         self._num_epochs = num_epochs
         self._transform = transform or as_pair
         self._epoch = 0
-        self._position = 0  # examples of the epoch that were given, over all ranks
-        self._epochs_done = 0  # of the iteration
+        self._position = 0  # examples of the epoch that were yielded, over all ranks
+        self._epochs_done = 0  # in this iteration
         self._begin = Place()
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the same for each rank."""
+        """Number of batches of an epoch, the same on each rank."""
         return -(-self._stop(0) // self._reader.global_batch_size)
 
     @property
     def validation_steps(self) -> int:
-        """Batches of a validation by this loader: an epoch of it."""
+        """Number of batches of a validation with this loader: one epoch."""
         return self.steps_per_epoch
 
     @property
@@ -229,29 +229,29 @@ class Loader:
 
     @property
     def dataset(self) -> Source:
-        """What is read."""
+        """The source of the examples."""
         return self._reader.source
 
     @property
     def stats(self) -> ReaderStats:
-        """What reading took so far."""
+        """Reading statistics so far."""
         return self._reader.stats
 
     def __len__(self) -> int:
-        """Count the batches of one iteration, from the beginning of an epoch.
+        """Return the number of batches of one iteration, from the beginning of an epoch.
 
         Raises:
-            TypeError: if it has no end.
+            TypeError: if it is endless.
         """
         if self._num_epochs is None:
             raise TypeError("a loader with num_epochs=None has no length")
         return self.steps_per_epoch * self._num_epochs
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration begins with; a restored place in it stays.
+        """Set the epoch of the next iteration; a restored position in the same epoch is kept.
 
         Raises:
-            UsageError: if it is not 0 or more.
+            UsageError: if it is negative.
         """
         require_at_least(0, epoch=epoch)
         epoch = whole("epoch", epoch)
@@ -260,9 +260,9 @@ class Loader:
             self._begin = Place()
 
     def state_dict(self) -> dict[str, int | str]:
-        """Say where the loader is: after the last batch that it gave; those read ahead are not.
+        """Return the position after the last batch yielded; prefetched batches do not count.
 
-        After the last batch of an iteration that is the beginning of the next.
+        After the last batch of an iteration, it is the beginning of the next.
         """
         place = {
             "epoch": self._epoch,
@@ -272,17 +272,17 @@ class Loader:
         return place | facts_of(self._reader.order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where a loader of the same data was, on any number of ranks and threads.
+        """Resume from a loader of the same data, on any number of ranks and threads.
 
-        What was left to `auto` becomes what it was there.
+        The choices of `auto` are restored too.
 
         Raises:
-            UsageError: if it was of other data or of another order, or names no place.
+            UsageError: if the state is from other data or another order, or is invalid.
         """
         order = order_in(state, self._reader.order, self._wanted)
         place = place_in(state, num_examples=order.num_samples)
         if order != self._reader.order:
-            self._reader.close()  # what it holds is of the other order
+            self._reader.close()  # what it keeps is in the other order
             self._reader.order = order
         most = 0 if self._num_epochs is None else self._num_epochs - 1
         self._begin = replace(place, epochs_done=min(place.epochs_done, most))
@@ -290,9 +290,9 @@ class Loader:
         self._position, self._epochs_done = self._begin.position, self._begin.epochs_done
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the epoch, or go on in it where `load_state_dict` says.
+        """Start the epoch, or resume at the position of `load_state_dict`.
 
-        When an epoch is over the next one begins, whether or not `set_epoch` is called.
+        After an epoch the next one starts, whether or not `set_epoch` is called.
         """
         begin, self._begin = self._begin, Place()
         self._position, self._epochs_done = begin.position, begin.epochs_done
@@ -304,7 +304,7 @@ class Loader:
             yield from self._rest_of_epoch()
 
     def close(self) -> None:
-        """End the threads, and let go of pictures held in memory."""
+        """Stop the threads and free pictures kept in memory."""
         self._reader.close()
 
     def _rest_of_epoch(self) -> Iterator[Any]:
@@ -330,10 +330,10 @@ class Loader:
             batches.close()
 
     def _stop(self, begin: int) -> int:
-        """Return the position after the last batch that is not left out.
+        """Return the position after the last batch that is not dropped.
 
         Args:
-            begin: where batches begin; not always a multiple of their size: it may be restored.
+            begin: start position; after a restore it may not be a multiple of the batch size.
         """
         total = self._reader.num_examples
         num_last = (total - begin) % self._reader.global_batch_size
@@ -353,20 +353,20 @@ def _counted(num_epochs: int) -> int:
     if num < 1:
         raise UsageError(
             f"num_epochs is {num_epochs!r}",
-            fix="Give 1 or more, or None for batches without end.",
+            fix="Use 1 or more, or None for endless iteration.",
         )
     return num
 
 
 def _ended_early(position: int, stop: int) -> DataError:
     return DataError(
-        f"there are no more batches after example {position} of {stop}",
+        f"the batches ended after example {position} of {stop}",
         where="Loader",
-        why="It was closed meanwhile, or the dataset gave fewer examples than its __len__ says.",
-        fix="Take all batches before close(), or mend the __len__.",
+        why="The loader was closed, or the dataset has fewer examples than its __len__ returns.",
+        fix="Call close() after the last batch, or fix the dataset's __len__.",
     )
 
 
 def as_pair(batch: Batch) -> Any:
-    """Return (inputs, targets) as torch's loaders do; inputs alone where there are no targets."""
+    """Return (inputs, targets) like torch's DataLoader; only inputs if there are no targets."""
     return batch.inputs if batch.targets is None else (batch.inputs, batch.targets)

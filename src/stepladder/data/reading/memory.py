@@ -1,4 +1,4 @@
-"""Memory of a reader: buffers of batches, a split held decoded, and the choice of holding it."""
+"""Memory of a reader: batch buffers, and decoded pictures kept in memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MEMORY_FRAC = 0.25
 
 
 class Buffers:
-    """Lend uint8 tensors; one comes back by itself when the last tensor that shares it is gone.
+    """Pool of uint8 tensors; one is returned when the last tensor that shares it is freed.
 
     Args:
-        shape: of the largest loan.
-        capacity: free buffers kept at most.
-        is_pinned: lend page-locked memory. It then comes from torch's own cache, which knows
-            whether a copy to the device is still under way; ours could not.
+        shape: shape of the largest tensor.
+        capacity: maximum number of free buffers that are kept.
+        is_pinned: use pinned memory. It comes from torch's own cache, which knows whether a copy
+            to the device is still in flight.
     """
 
     def __init__(self, shape: tuple[int, ...], *, capacity: int, is_pinned: bool) -> None:
@@ -42,17 +42,17 @@ class Buffers:
         except IndexError:
             block = np.empty(self._shape, dtype=np.uint8)
         loan = block[:num_rows]  # the tensor's storage holds this view, and nothing else does
-        # Runs in whatever thread drops the last reference: append alone, which needs no lock.
+        # Runs in the thread that drops the last reference: a single append, which needs no lock.
         weakref.finalize(loan, self._free.append, block).atexit = False
         return torch.from_numpy(loan)
 
 
 class MemoryPictures(PictureSource):
-    """Some rows of a source, held in memory.
+    """Rows of a source, kept in memory.
 
     Args:
-        source: what they are rows of; row numbers stay those of the source.
-        rows: the rows that are held, each once.
+        source: the source; row numbers are those of the source.
+        rows: the rows that are kept, each once.
     """
 
     def __init__(self, source: PictureSource, rows: np.ndarray) -> None:
@@ -69,11 +69,11 @@ class MemoryPictures(PictureSource):
         return len(self.source)
 
     def describe(self, row: int) -> str:
-        """Name a row as its source does."""
+        """Describe a row like its source."""
         return self.source.describe(row)
 
     def fill(self, start: int) -> ReadCost:
-        """Read a task's worth of the held rows from the source, by their place in memory."""
+        """Read the rows of one task from the source into memory, starting at an index in memory."""
         part = slice(start, start + self.source.rows_per_task)
         return self.source.read_into(self.rows[part], self.pictures[part])
 
@@ -81,23 +81,23 @@ class MemoryPictures(PictureSource):
         """Copy rows out of memory."""
         start_s = time.perf_counter()
         places = rows if len(self.rows) == len(self) else np.searchsorted(self.rows, rows)
-        # mode="clip": with the default, numpy copies by way of a buffer of its own
+        # mode="clip": with the default, numpy copies through an extra buffer
         np.take(self._flat, places, axis=0, out=out.reshape(len(rows), -1), mode="clip")
         return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=out.nbytes)
 
 
 def decoded_bytes(source: PictureSource, *, fraction: float = 1.0) -> int:
-    """Forecast the memory that a source takes when it is held decoded."""
+    """Return the memory that the decoded pictures of a source take."""
     return math.ceil(len(source) * fraction) * math.prod(source.picture_shape)
 
 
 def resolve_where(source: Source, where: Where, *, fraction: float = 1.0) -> Where:
-    """Turn `auto` into memory, if the decoded pictures take a quarter of what is free, or stream.
+    """Resolve `auto`: memory if the decoded pictures fit in a quarter of the free memory.
 
     Args:
-        source: what will be read.
-        where: what the user chose; anything but auto is given back.
-        fraction: share of the source that will be used.
+        source: the source.
+        where: the user's choice; returned unchanged unless it is auto.
+        fraction: fraction of the source that will be used.
     """
     if where is not Where.AUTO:
         return where

@@ -1,4 +1,4 @@
-"""From a source to batches: read and decoded in threads, ahead of the step."""
+"""Read and decode batches from a source, prefetched in threads."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from stepladder.machine import available_memory_bytes
 
 __all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
 
-_ROWS_OF_ONE_COPY = 64  # of features: below about that many, a copy costs what calling torch costs
-_ORDER_BLOCK = 16384  # positions computed at once: the order then costs 0.1 microseconds a row
+_ROWS_OF_ONE_COPY = 64  # of features: a smaller copy takes as long as the call itself
+_ORDER_BLOCK = 16384  # positions computed per call: the order then takes 0.1 microseconds a row
 
 
 @dataclass
 class ReaderStats:
-    """What reading took so far, over all epochs.
+    """Reading statistics so far, over all epochs.
 
     Attributes:
-        fetch_s, decode_s: getting and checking bytes, and decoding them; summed over threads. Of a
-            source that does both in one, such as a Dataset, all of it is fetch_s.
-        copy_s: copying pictures that memory holds into batches; summed over threads.
-        wait_s: time that the consumer waited for batches.
-        num_bytes: read from where the examples are stored, as they are stored; 0: not known.
-        num_read: examples that were read from there.
-        num_rows: examples that were given, those that memory holds among them.
+        fetch_s, decode_s: seconds to get and check bytes, and to decode them, summed over threads.
+            For a source that does both in one call, such as a Dataset, all of it is fetch_s.
+        copy_s: seconds to copy pictures from memory into batches, summed over threads.
+        wait_s: seconds that the consumer waited for batches.
+        num_bytes: stored bytes read; 0 if not known.
+        num_read: examples read from storage.
+        num_rows: examples yielded, including those from memory.
     """
 
     fetch_s: float = 0.0
@@ -72,36 +72,36 @@ class ReaderStats:
 
     @property
     def fetch_example_s(self) -> float | None:
-        """Seconds of one thread to fetch an example; None: none was read."""
+        """Seconds of one thread to fetch an example; None if none was read."""
         return self.fetch_s / self.num_read if self.num_read else None
 
     @property
     def decode_example_s(self) -> float | None:
-        """Seconds of one thread to decode an example; None: none was read."""
+        """Seconds of one thread to decode an example; None if none was read."""
         return self.decode_s / self.num_read if self.num_read else None
 
     @property
     def example_bytes(self) -> float | None:
-        """Bytes of a mean example as it is stored; None: not known."""
+        """Mean stored bytes of an example; None if not known."""
         return self.num_bytes / self.num_read if self.num_bytes and self.num_read else None
 
     @property
     def fetch_bytes_per_s(self) -> float | None:
-        """Bytes a second that one thread gets while it fetches; None: not known."""
+        """Bytes per second of one fetching thread; None if not known."""
         return self.num_bytes / self.fetch_s if self.num_bytes and self.fetch_s > 0 else None
 
     def wait_frac(self, seconds: float) -> float:
-        """Return the share of a time that the consumer waited, in [0, 1]."""
+        """Return the fraction of a time that the consumer waited, in [0, 1]."""
         return min(1.0, self.wait_s / seconds) if seconds > 0 else 0.0
 
     def add(self, cost: ReadCost) -> None:
-        """Add what reading some rows took; how many they are is counted apart."""
+        """Add the cost of reading some rows; their number is counted separately."""
         self.fetch_s += cost.fetch_s
         self.decode_s += cost.decode_s
         self.num_bytes += cost.num_bytes
 
     def since(self, earlier: ReaderStats) -> ReaderStats:
-        """Return what came after an earlier look, a copy by `dataclasses.replace`."""
+        """Return the difference to an earlier copy, made with `dataclasses.replace`."""
         return ReaderStats(
             **{
                 field.name: getattr(self, field.name) - getattr(earlier, field.name)
@@ -111,30 +111,30 @@ class ReaderStats:
 
 
 class Reader:
-    """Give the batches of one rank, epoch by epoch. What they hold depends on the order alone.
+    """Yield the batches of one rank, epoch by epoch. Their content depends only on the order.
 
     Args:
-        source: what is read.
-        seed: chooses the shuffles.
-        global_batch_size: examples per batch, summed over ranks; the last of an epoch may be less.
-        mode: shuffled, shuffled within windows, or sequential; auto: as suits the source.
+        source: the source of the examples.
+        seed: seed of the shuffles.
+        global_batch_size: examples per batch, summed over ranks; the last batch may be smaller.
+        mode: shuffled, shuffled within windows, or sequential; auto chooses by source.
         rank, world_size: this rank gets a contiguous part of each global batch, which may be empty.
-        threads: that read and decode; 0 takes one a core.
+        threads: threads that read and decode; 0: one per core.
         prefetch_batches: batches read ahead.
         fraction, fraction_seed: use a fixed sample of the data.
-        sample: of rows, or of whole blocks of them.
-        window_rows: of windowed order; 0: those of four blocks.
-        where: memory or stream; `resolve_where` turns auto into one of them.
-        pin_memory: yield page-locked tensors; None: where there is CUDA.
+        sample: sample single rows or whole blocks.
+        window_rows: window of windowed order in rows; 0: the rows of four blocks.
+        where: memory or stream; `resolve_where` converts auto to one of them.
+        pin_memory: yield pinned tensors; None: if CUDA is available.
 
     Attributes:
-        num_threads: that read; 0: that of the consumer.
-        num_examples: of an epoch, over all ranks.
-        steps_per_epoch: batches of an epoch, the last one, which may be smaller, among them.
+        num_threads: number of reading threads; 0 if the consumer's thread reads.
+        num_examples: examples of an epoch, over all ranks.
+        steps_per_epoch: batches of an epoch, including a smaller last one.
 
     Raises:
-        UsageError: if the choices do not go with the source.
-        ResourceError: if memory is asked for and there is not enough of it.
+        UsageError: if the choices do not fit the source.
+        ResourceError: if where is memory and the pictures do not fit.
     """
 
     def __init__(
@@ -191,13 +191,13 @@ class Reader:
 
     @property
     def is_held(self) -> bool:
-        """Whether its pictures are held in memory, so that each is read once."""
+        """Whether decoded pictures are kept in memory, so that each is read once."""
         return self._where is Where.MEMORY
 
     def files_stats(self) -> ShardFilesStats | None:
-        """Say what fetching files took since this reader was made; None: they are here anyway.
+        """Return statistics of fetching files since the reader was created; None if local.
 
-        Of a store all splits count, by whomever they are read.
+        Includes all splits of a store and all its readers.
         """
         now, before = self.source.files_stats(), self._files_before
         return now if now is None or before is None else now.since(before)
@@ -205,14 +205,14 @@ class Reader:
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Yield this rank's batches of an epoch.
 
-        Closing or dropping the iterator ends its threads. A batch stays valid while it is held.
+        Closing or deleting the iterator stops its threads. A batch is never overwritten.
 
         Args:
             epoch: 0 or more.
-            start: global position to begin at, as after a restart; any, up to num_examples.
+            start: global position to start at, such as after a restart; at most num_examples.
         """
         if epoch < 0 or not 0 <= start <= self.num_examples:
-            raise ValueError(f"epoch {epoch}, position {start}: there is no such place")
+            raise ValueError(f"epoch {epoch}, position {start}: invalid position")
         if isinstance(self.source, ArrivalSource):
             return self._arrivals(self.source, start)
         is_ahead = self.num_threads > 0 or isinstance(self.source, PictureSource)
@@ -221,17 +221,17 @@ class Reader:
         return batches
 
     def endless(self, epoch: int = 0, start: int = 0) -> Generator[Batch]:
-        """Yield the batches of one epoch after another, without end."""
+        """Yield batches endlessly, epoch after epoch."""
         yield from self.epoch(epoch, start)
         for later in itertools.count(epoch + 1):
             yield from self.epoch(later)
 
     def close(self) -> None:
-        """End the iterators that are still open, and let go of files and pictures that are held."""
+        """Close open iterators and free files and pictures that are kept."""
         for batches in list(self._open):
             batches.close()
         self._memory = None
-        for _ in range(2):  # what was told before stays once
+        for _ in range(2):  # files of the previous call are kept for one more
             self.source.expect(np.zeros(0, dtype=np.int64))
 
     def _batches(self, epoch: int, start: int) -> Generator[Batch]:
@@ -248,7 +248,7 @@ class Reader:
                 yield self._finish(pending.popleft())
 
     def _batches_at_once(self, epoch: int, start: int) -> Generator[Batch]:
-        """Read in the consumer's own thread, several batches in one go where that only copies."""
+        """Read in the consumer's thread, several batches per call if that is only a copy."""
         source, all_ids = self.source, self._local_ids(epoch, start)
         num_batches = 1
         if isinstance(source, FeatureSource) and source.is_held:
@@ -269,9 +269,9 @@ class Reader:
             )
 
     def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Yield the rows of this rank's part of each global batch, and tell the source ahead."""
+        """Yield the rows of this rank's part of each global batch; announce them to the source."""
         size = self.global_batch_size
-        most = _ORDER_BLOCK  # as much is told ahead, and the source may hold the files it lies in
+        most = _ORDER_BLOCK  # rows announced ahead; the source may keep all of their files
         if self.order.mode is OrderMode.WINDOWED:
             most = min(most, self.order.window_rows)
         elif self.order.mode is OrderMode.SEQUENTIAL:
@@ -296,7 +296,7 @@ class Reader:
         return batches
 
     def _load(self, pool: Executor) -> Source:
-        """Return what batches are read from: the source, or its rows in memory, read on first use."""
+        """Return the source of batches: the source itself, or its rows in memory (loaded once)."""
         if self._where is not Where.MEMORY or not isinstance(self.source, PictureSource):
             return self.source
         if self._memory is None:
@@ -320,7 +320,7 @@ class Reader:
         pictures = self._buffers.lend(len(ids))
         out = pictures.numpy()
         ahead_per_thread = len(ids) * max(1, self._prefetch) // max(1, self.num_threads)
-        step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all have some
+        step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all threads have work
         labels = np.empty(len(ids), dtype=np.int64)
         tasks: list[Future[Any]] = [
             pool.submit(_read_pictures, source, ids, slice(s, s + step), out, labels)
@@ -349,7 +349,7 @@ class Reader:
         return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
 
     def _arrivals(self, source: ArrivalSource, start: int) -> Generator[Batch]:
-        """Batch what comes, in the order in which it comes; ids count arrivals."""
+        """Batch examples in stream order; ids count the examples."""
         items = itertools.islice(source.arrivals(), start, None)
         for position in itertools.count(start, self.global_batch_size):
             batch = list(itertools.islice(items, self.global_batch_size))
@@ -364,7 +364,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch under way: its rows, its labels and buffer (pictures only) and what fills them."""
+    """A batch in flight: rows, labels and buffer (only for pictures) and the reading tasks."""
 
     ids: np.ndarray
     labels: np.ndarray | None
@@ -373,14 +373,14 @@ class _Pending:
 
 
 def _most_in_sequence(source: Source) -> int:
-    """Count the rows that are told ahead at once where they are read as they lie."""
+    """Return how many rows are announced per call in sequential order."""
     if source.is_near or source.block_rows is None:
         return _ORDER_BLOCK
     return min(_ORDER_BLOCK, default_window_rows(source))
 
 
 def _starts_of_tasks(source: Source, rows: np.ndarray, *, num_told: int) -> Iterator[int]:
-    """Yield the places at which the tasks that read rows begin; tell the source so many ahead."""
+    """Yield the start of each reading task; announce num_told tasks ahead to the source."""
     size = source.rows_per_task
     step = num_told * size
     for start in range(0, len(rows), step):
@@ -393,7 +393,7 @@ def _read_pictures(
 ) -> ReadCost:
     """Fill a part of a batch's pictures, and with the first part its labels.
 
-    They are no task of their own: to hand one over takes longer than to look them up.
+    Labels are not a separate task, as submitting one takes longer than looking them up.
     """
     cost = source.read_into(ids[part], out[part])
     if part.start == 0:
@@ -408,7 +408,7 @@ def _read(source: Source, rows: np.ndarray) -> Examples:
 
 
 def _timed_read(source: Source, rows: np.ndarray) -> tuple[Examples, ReadCost]:
-    """Read rows of a source that does not tell what it takes."""
+    """Read rows of a source that does not report its cost, and time it."""
     start_s = time.perf_counter()
     examples = _read(source, rows)
     return examples, ReadCost(fetch_s=time.perf_counter() - start_s)
@@ -416,26 +416,27 @@ def _timed_read(source: Source, rows: np.ndarray) -> tuple[Examples, ReadCost]:
 
 def _check_choices(source: Source, where: Where, fraction: float) -> None:
     if where is Where.AUTO:
-        raise ValueError("resolve_where turns auto into memory or stream")
+        raise ValueError("where is auto: convert it with resolve_where")
     if len(source) < 1:
-        raise UsageError("there is no example in the data", fix="Give data that has one at least.")
+        raise UsageError("the data has no examples", fix="Use data with at least one example.")
     if fraction < 1 and isinstance(source, ArrivalSource):
         raise UsageError(
             "an IterableDataset cannot be sampled",
             where="data.fraction",
-            fix="Leave data.fraction at 1, or give a map-style Dataset.",
+            fix="Set data.fraction to 1, or use a map-style Dataset.",
         )
     if where is Where.MEMORY:
         if not isinstance(source, PictureSource):
             raise UsageError(
-                "only the pictures of a store can be held in memory by stepladder",
+                "only the pictures of a store can be kept in memory",
                 where="data.where",
-                fix="Use --data.where stream; a Dataset may hold what it likes.",
+                fix="Use --data.where stream; a Dataset can cache its examples itself.",
             )
         needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
         if needed > free:
             raise ResourceError(
-                f"the decoded pictures take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
+                f"the decoded pictures need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB "
+                "are free",
                 where="data.where",
                 fix="Use --data.where stream, or a smaller --data.fraction.",
             )

@@ -17,11 +17,11 @@ from stepladder.data.reading.examples import Examples, PictureSource, ReadCost, 
 
 
 class Rows(Source):
-    """Rows of sources that lie one after the other.
+    """Rows of several concatenated sources.
 
     Args:
         parts: sources of one kind.
-        rows: which rows, counted through all parts; row i of this source is rows[i] of them.
+        rows: indices into the concatenation; row i of this source is rows[i] of it.
     """
 
     def __init__(self, parts: Sequence[Source], rows: NDArray[np.int64]) -> None:
@@ -39,7 +39,7 @@ class Rows(Source):
         return len(self.rows)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put rows together, in the order given."""
+        """Read and collate rows, in the given order."""
         inputs, targets, places = [], [], []
         for part, at, where in self.located(rows):
             examples = part.read(at)
@@ -50,12 +50,12 @@ class Rows(Source):
         return Examples(_join(inputs, back), _join(targets, back))
 
     def describe(self, row: int) -> str:
-        """Name a row as its source does."""
+        """Describe a row like its source."""
         ((part, at, _),) = self.located(np.array([row]))
         return part.describe(int(at[0]))
 
     def located(self, rows: np.ndarray) -> list[tuple[Source, NDArray[np.int64], NDArray[np.intp]]]:
-        """Return (part, rows in it, their places among the rows asked for) for each part in use."""
+        """Return (part, rows in the part, their indices in `rows`) for each part in use."""
         chosen = self.rows[rows]
         found = []
         for part, start, stop in zip(self.parts, self._starts, self._starts[1:], strict=False):
@@ -73,7 +73,7 @@ class PictureRows(Rows, PictureSource):
         self.picture_shape = parts[0].picture_shape
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put pictures together, as every source of pictures does."""
+        """Read rows: uint8 (n, h, w, c) and int64 (n,)."""
         return PictureSource.read(self, rows)
 
     def read_into(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
@@ -93,7 +93,7 @@ class PictureRows(Rows, PictureSource):
 
 
 class FeatureRows(Rows, FeatureSource):
-    """Rows of features that lie in memory."""
+    """Rows of feature sources."""
 
     def __init__(self, parts: Sequence[FeatureSource], rows: NDArray[np.int64]) -> None:
         Rows.__init__(self, parts, rows)
@@ -115,7 +115,7 @@ def _fingerprint(parts: tuple[Source, ...], rows: NDArray[np.int64]) -> str:
 
 
 def _join(values: list[Any], back: NDArray[np.intp]) -> Any:
-    """Put the parts of a batch one after the other and into the order of `back`."""
+    """Concatenate the parts of a batch and reorder them by `back`."""
     first = values[0]
     if first is None:
         return None
@@ -129,11 +129,11 @@ def _join(values: list[Any], back: NDArray[np.intp]) -> Any:
         return type(first)(*(_join(list(part), back) for part in zip(*values, strict=True)))
     if isinstance(first, (list, tuple)):
         return type(first)(_join_list(values, back))
-    raise TypeError(f"a batch of {type(first).__name__} cannot be put together")
+    raise TypeError(f"cannot concatenate batches of {type(first).__name__}")
 
 
 def _join_list(values: list[Any], back: NDArray[np.intp]) -> list[Any]:
-    """Join item by item; a list of words, one an example, is put into order itself."""
+    """Join item by item; a list of strings, one per example, is reordered directly."""
     if values[0] and isinstance(values[0][0], str):
         words = list(itertools.chain.from_iterable(values))
         return [words[place] for place in back.tolist()]

@@ -1,4 +1,4 @@
-"""Threads that read and decode, and work that they give back in order."""
+"""Threads that read and decode, with results in order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ R = TypeVar("R")
 def map_in_order(
     pool: Executor, function: Callable[[T], R], items: Iterable[T], *, ahead: int
 ) -> Generator[R, None, None]:
-    """Yield function(item) for each item, in order, with at most `ahead` under way.
+    """Yield function(item) for each item, in order, with at most `ahead` in flight.
 
-    Unlike Executor.map, memory does not grow with the number of items, and what has not begun
-    is cancelled when the caller stops.
+    Unlike Executor.map, memory does not grow with the number of items, and pending calls are
+    cancelled when the caller stops.
     """
     waiting: deque[Future[R]] = deque()
     try:
@@ -39,21 +39,21 @@ def map_in_order(
 
 
 def num_reading_threads(named: int, default: int | None) -> int:
-    """Return how many threads read; 0: the caller's own, as the data comes.
+    """Return the number of reading threads; 0: the caller's thread reads without prefetching.
 
     Args:
-        named: by the user; 0: none is.
-        default: of the source, see `Source.default_threads`.
+        named: number set by the user; 0 if not set.
+        default: default of the source, see `Source.default_threads`.
     """
     most = num_cores() if default is None else default
     return (named or most) if most else 0
 
 
 class Inline(Executor):
-    """Work at once, in the caller's thread."""
+    """Executor that runs each call immediately, in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Work, and give the result as done."""
+        """Run the call and return a completed future."""
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
@@ -61,7 +61,7 @@ class Inline(Executor):
 
 @contextmanager
 def reading_threads(num_threads: int) -> Iterator[Executor]:
-    """Give threads that end with the block; what they have not begun is dropped."""
+    """Yield an executor of threads that stop with the block; pending calls are cancelled."""
     if num_threads == 0:
         yield Inline()
         return
@@ -69,7 +69,7 @@ def reading_threads(num_threads: int) -> Iterator[Executor]:
     try:
         yield pool
     finally:
-        # The garbage collector may end an iterator from one of its own threads, which cannot wait
+        # The garbage collector may close an iterator from one of these threads, which cannot wait
         # for itself.
         is_own = threading.current_thread().name.startswith(THREAD_NAME)
         pool.shutdown(wait=not is_own, cancel_futures=True)
@@ -77,7 +77,7 @@ def reading_threads(num_threads: int) -> Iterator[Executor]:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Keep torch from splitting each resize over all cores: pictures already fill them."""
+    """Limit torch to one thread per call, as pictures are already processed in parallel."""
     import torch
 
     num_before = torch.get_num_threads()

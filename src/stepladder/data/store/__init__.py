@@ -1,1 +1,1 @@
-"""The store: its Parquet layout, side index, manifest, and its files opened for reading."""
+"""The store: its Parquet layout, index, manifest and readers."""

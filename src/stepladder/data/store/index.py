@@ -1,13 +1,12 @@
-"""The side index of a shard: where each picture is, its CRC and its label.
+"""The index of a shard: offset, CRC and label of each picture.
 
-It is a cache: everything in it can be read from the shard's page headers, and is, if the file is
-missing, damaged, or belongs to another shard. Layout, little-endian: a header of 80 bytes (magic,
-version, CRC of everything else in the file, number of rows, size and sha256 of the shard), then
-offsets int64 and, each 32 bits, lengths, CRCs and labels. A length is that of the page's data.
+The index is a cache: it is rebuilt from the shard's page headers if the file is missing, damaged or
+from another shard. Layout, little-endian: a header of 80 bytes (magic, version, CRC of the rest of
+the file, number of rows, size and sha256 of the shard), then offsets as int64, and lengths, CRCs
+and labels of 32 bits each. A length is the size of the page's data.
 
-The file is mapped, so that it costs no memory of its own. Touching a mapping past the end of a file
-that was cut kills the process (SIGBUS): `check` compares the sizes first, and is called before
-every use.
+The file is memory-mapped. Reading a mapping past the end of a truncated file kills the process
+(SIGBUS), so `check` compares the sizes before every use.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _READ_BYTES = 1 << 20
 
 
 def index_path(shard: Path) -> Path:
-    """Return the place of a shard's index."""
+    """Return the path of a shard's index."""
     return shard.with_name(shard.name + SUFFIX)
 
 
 def encode_index(
     *, offsets: list[int], lengths: list[int], crcs: list[int], labels: list[int], info: ShardInfo
 ) -> bytes:
-    """Lay out an index file; the lists have an entry for each row."""
+    """Return the bytes of an index file; the lists have an entry for each row."""
     columns = ((offsets, "<i8"), (lengths, "<i4"), (crcs, "<u4"), (labels, "<i4"))
     body = b"".join(np.asarray(values, dtype=kind).tobytes() for values, kind in columns)
     facts = (len(offsets), info.size_bytes, bytes.fromhex(info.sha256))
@@ -50,7 +49,7 @@ def encode_index(
 
 
 class Index:
-    """An index that was found sound.
+    """A validated index.
 
     Attributes:
         offsets, lengths, crcs, labels: by row of the shard, (num_rows,); read-only.
@@ -66,19 +65,20 @@ class Index:
         )
 
     def check(self) -> bool:
-        """Whether the mapping may be touched: the file still has its size."""
+        """Return True if the mapping is safe to read: the file still has its size."""
         return self._map is None or self._map.size() == self._num_bytes
 
     def label_array(self) -> np.ndarray:
-        """Copy the labels into an int64 array."""
+        """Return a copy of the labels as int64."""
         return self.labels.astype(np.int64)
 
 
 def open_index(path: Path, info: ShardInfo, *, is_mapped: bool = True) -> Index | None:
-    """Open an index file; None if it is missing, damaged or of another shard.
+    """Open an index file; return None if it is missing, damaged or from another shard.
 
     Args:
-        is_mapped: False: read it: what a disk or a network has lost is no death of the process.
+        is_mapped: map the file; False reads it, so that a lost disk or network cannot kill the
+            process.
     """
     expected = _HEADER.size + _ROW_BYTES * info.num_rows
     try:
@@ -92,13 +92,13 @@ def open_index(path: Path, info: ShardInfo, *, is_mapped: bool = True) -> Index 
 
 
 def parse_index(data: bytes, info: ShardInfo) -> Index | None:
-    """Read an index that was fetched; None if it is damaged or of another shard."""
+    """Parse the bytes of an index; return None if it is damaged or from another shard."""
     is_whole = len(data) == _HEADER.size + _ROW_BYTES * info.num_rows and _is_sound(data, info)
     return Index(data, info.num_rows) if is_whole else None
 
 
 def _map(file: BinaryIO) -> mmap.mmap | bytes:
-    """Map a file; one on a mount that cannot is read."""
+    """Map a file, or read it if the mount does not support mapping."""
     try:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError:
@@ -113,15 +113,15 @@ def _is_sound(data: mmap.mmap | bytes, info: ShardInfo) -> bool:
 
 
 def rebuild_index(file: int, info: ShardInfo) -> bytes:
-    """Make the index of an open shard again, from its page headers.
+    """Rebuild the index of an open shard from its page headers.
 
-    Reads the whole file once, as the CRCs of a file that is not the manifest's prove nothing.
+    Reads the whole file to check its sha256 first.
 
     Raises:
-        LayoutError: if the file is not the one that the manifest names, or is not of our layout.
+        LayoutError: if the file does not match the manifest or the layout of a store.
     """
     if file_sha256(file) != info.sha256:
-        raise LayoutError("its bytes are not those that manifest.json names (sha256)")
+        raise LayoutError("its sha256 does not match manifest.json")
     footer = read_footer(file)
     offsets, lengths, crcs, labels = [], [], [], []
     for group in footer.row_groups:
@@ -133,12 +133,12 @@ def rebuild_index(file: int, info: ShardInfo) -> bytes:
             lengths.append(page.num_bytes)
             crcs.append(page.crc)
     if not len(offsets) == len(labels) == footer.num_rows == info.num_rows:
-        raise LayoutError("its row counts do not add up")
+        raise LayoutError("its row counts are inconsistent")
     return encode_index(offsets=offsets, lengths=lengths, crcs=crcs, labels=labels, info=info)
 
 
 def file_sha256(file: int) -> str:
-    """Hash an open file from its beginning, in hexadecimal."""
+    """Return the sha256 of an open file, in hexadecimal."""
     digest = hashlib.sha256()
     position = 0
     while block := os.pread(file, _READ_BYTES, position):

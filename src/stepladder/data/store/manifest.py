@@ -1,4 +1,4 @@
-"""A store's manifest: its identity, strict loading, and putting a finished store in its place."""
+"""The manifest of a store: fingerprint, strict loading and atomic publishing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_jso
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 COPY_OF = "decoded_from"
-"""Option of a store that is a decoded copy: the fingerprint of the original."""
-PREPARE_AGAIN = "Make the store again: stepladder prepare … --overwrite"
+"""Option of a decoded copy of a store: the fingerprint of the original."""
+PREPARE_AGAIN = "Create the store again: stepladder prepare … --overwrite"
 
 _SHARD_NAME = re.compile(r"(train|val|test)-[0-9A-Za-z_]+\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -32,24 +32,24 @@ _RENAME_EXCHANGE = 2
 
 
 def mend(folder: Path) -> str:
-    """Say what to type where files of a store are damaged, and its manifest is not."""
+    """Return the fix for damaged files of a store with an intact manifest."""
     if object_place(folder) is not None:
         return PREPARE_AGAIN
-    return f"Mend it: stepladder verify {shlex.quote(str(folder))} --repair. {PREPARE_AGAIN}"
+    return f"Repair it: stepladder verify {shlex.quote(str(folder))} --repair. {PREPARE_AGAIN}"
 
 
 def fingerprint_of(manifest: Manifest) -> str:
-    """Hash everything in a manifest but the fingerprint itself, as canonical JSON."""
+    """Return the hash of a manifest without its fingerprint, as canonical JSON."""
     value = {key: item for key, item in to_json(manifest).items() if key != "fingerprint"}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a store and check that it is whole and agrees with itself.
+    """Read and validate the manifest of a store.
 
     Raises:
-        DataError: if there is none, or it was changed, damaged or made by a newer version.
+        DataError: if it is missing, changed, damaged or from a newer version.
     """
     path = folder / MANIFEST_NAME
     if not path.is_file():
@@ -62,17 +62,17 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(value: Any, *, where: str) -> Manifest:
-    """Take a manifest from its JSON value, checked as `load_manifest` does.
+    """Parse and validate the JSON value of a manifest, like `load_manifest`.
 
     Raises:
-        DataError: if it was changed, damaged or made by a newer version.
+        DataError: if it is changed, damaged or from a newer version.
     """
     if not isinstance(value, dict):
         raise DataError("the manifest is not a JSON object", where=where, fix=PREPARE_AGAIN)
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise DataError(
-            f"the store has format version {version}; this stepladder reads {FORMAT_VERSION}",
+            f"the store has format version {version}, but stepladder reads {FORMAT_VERSION}",
             where=where,
             fix=f"{PREPARE_AGAIN}, or use the version of stepladder that wrote it.",
         )
@@ -87,7 +87,7 @@ def parse_manifest(value: Any, *, where: str) -> Manifest:
 
 
 def is_copy(folder: Path) -> bool:
-    """Return True if a folder is a decoded copy of a store, which can be made again from it."""
+    """Return True if a folder is a decoded copy of a store, which can be recreated from it."""
     try:
         return COPY_OF in read_json(folder / MANIFEST_NAME)["options"]
     except (OSError, ValueError, TypeError, KeyError, DataError):
@@ -98,16 +98,16 @@ def _no_store(folder: Path) -> DataError:
     for leftover in _leftovers(folder):
         if (leftover / MANIFEST_NAME).is_file():
             return DataError(
-                "a store was being replaced here when prepare was stopped",
+                "prepare was stopped while it replaced the store here",
                 where=str(folder),
-                fix=f"Put the store that is whole in its place: mv {leftover} {folder}",
+                fix=f"Move the complete store back: mv {leftover} {folder}",
             )
-    what = "no store is here" if folder.is_dir() else "the folder does not exist"
+    what = "the folder is not a store" if folder.is_dir() else "the folder does not exist"
     return DataError(
         f"{what} (a store has a {MANIFEST_NAME})",
         where=str(folder),
-        fix="Make one (stepladder prepare PHOTOS --out STORE), or give the folder of one; in a run "
-        "by --data.store.",
+        fix="Create one with stepladder prepare PHOTOS --out STORE, or use the folder of an "
+        "existing one; for a run, set it with --data.store.",
     )
 
 
@@ -115,7 +115,7 @@ def _parse(value: dict[str, Any]) -> Manifest:
     names = {field.name for field in fields(Manifest)}
     if set(value) != names:
         odd = ", ".join(sorted(set(value) ^ names))
-        raise ValueError(f"keys missing or not known: {odd}")
+        raise ValueError(f"missing or unknown keys: {odd}")
     shards = tuple(ShardInfo(**item) for item in value["shards"])
     counts = {split: tuple(items) for split, items in value["class_counts"].items()}
     lists = {key: tuple(value[key]) for key in ("classes", "channel_sum", "channel_sq_sum")}
@@ -123,22 +123,22 @@ def _parse(value: dict[str, Any]) -> Manifest:
 
 
 def _problem(manifest: Manifest) -> str | None:
-    """Say the first thing in which a manifest is not as `publish` writes it."""
+    """Return the first problem of a manifest, or None."""
     Encoding(manifest.encoding)
     Fit(manifest.fit)
     counts = [*manifest.channel_sum, *manifest.channel_sq_sum, manifest.num_pixels, manifest.size]
     counts += [count for split in manifest.class_counts.values() for count in split]
     counts += [number for shard in manifest.shards for number in (shard.num_rows, shard.size_bytes)]
     if not all(type(count) is int and count >= 0 for count in counts) or manifest.size == 0:
-        return "the manifest is damaged (a count is not a whole number)"
+        return "the manifest is damaged (a count is not an integer)"
     if not all(type(name) is str for name in manifest.classes):
         return "the manifest is damaged (a class has no name)"
     if any(len(split) != len(manifest.classes) for split in manifest.class_counts.values()):
-        return "the manifest does not count every class"
+        return "the manifest does not have counts for every class"
     if problem := _shard_problem(manifest):
         return problem
     if manifest.fingerprint != fingerprint_of(manifest):
-        return "the manifest was changed after prepare wrote it (its fingerprint does not match)"
+        return "the manifest was changed after it was written (its fingerprint does not match)"
     return None
 
 
@@ -146,34 +146,34 @@ def _shard_problem(manifest: Manifest) -> str | None:
     for shard in manifest.shards:
         match = _SHARD_NAME.fullmatch(shard.name)
         if not match or match[1] != shard.split or not _SHA256.fullmatch(shard.sha256):
-            return f"the manifest names a shard that prepare does not write: {shard.name!r}"
+            return f"the manifest lists an invalid shard: {shard.name!r}"
     if len({shard.name for shard in manifest.shards}) != len(manifest.shards):
-        return "the manifest names a shard twice"
+        return "the manifest lists a shard twice"
     for split in Split:
         rows = sum(shard.num_rows for shard in manifest.shards if shard.split == split)
         counted = manifest.num_rows(split)
         if rows != counted:
-            return f"the manifest counts {counted} pictures of {split}, its shards {rows}"
+            return f"the manifest counts {counted} pictures of {split}, but its shards have {rows}"
     return None
 
 
 def publish(work: Path, out: Path, manifest: Manifest) -> Manifest:
-    """Put a finished store in its place, all at once.
+    """Publish a finished store atomically.
 
-    Files are made durable and the manifest is written last; then the folders are exchanged in one
-    step where the system can (Linux), or renamed one after the other. Stopped between the two
-    renames, both stand whole beside their place, as `.NAME.new` and `.NAME.old`; `load_manifest`
-    says so, and the next `publish` cleans up.
+    Files are synced and the manifest is written last; then the folders are exchanged atomically if
+    the system supports it (Linux), or renamed one after the other. If the process stops between the
+    two renames, both stores are kept next to it, as `.NAME.new` and `.NAME.old`; `load_manifest`
+    reports it, and the next `publish` cleans up.
 
     Args:
-        work: folder of the finished shards, on the same file system as `out`; gone afterwards.
-        out: the store's place; an older store there is replaced and removed.
+        work: folder of the finished shards, on the same file system as `out`; it is moved.
+        out: path of the store; an existing store there is replaced and removed.
 
     Returns:
         The manifest with its fingerprint.
 
     Raises:
-        UsageError: if `out` holds something that is not a store.
+        UsageError: if `out` has files that are not a store.
     """
     manifest = replace(manifest, fingerprint=fingerprint_of(manifest))
     refuse_foreign(out)
@@ -192,37 +192,37 @@ def publish(work: Path, out: Path, manifest: Manifest) -> Manifest:
 
 
 def _replace(work: Path, out: Path) -> None:
-    _remove_leftovers(out)  # safe: `out` is there, so none of them is the last whole store
+    _remove_leftovers(out)  # safe: `out` exists, so none of them is the last complete store
     new, old = _leftovers(out)
-    work.rename(new)  # so that a stop never leaves an old store under the name of work in progress
+    work.rename(new)  # so that a stop never leaves an old store in the work folder
     if not _exchange(new, out):
         out.rename(old)
         new.rename(out)
 
 
 def refuse_foreign(out: Path, *marks: str) -> None:
-    """Check that nothing but a store would be replaced.
+    """Check that `out` is a store, an empty folder or does not exist.
 
     Args:
         marks: names of files, besides the manifest, that only a store has.
 
     Raises:
-        UsageError: if `out` holds something else.
+        UsageError: if `out` is something else.
     """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
+        raise UsageError("not a folder", where=str(out), fix="Choose another --out.")
     is_store = any((out / name).is_file() for name in (MANIFEST_NAME, *marks))
     if out.is_dir() and not is_store and any(out.iterdir()):
         raise UsageError(
-            "the folder holds something that is not a store",
+            "the folder has files that are not a store",
             where=str(out),
             why="Publishing a store replaces the whole folder.",
-            fix="Give another --out, or empty the folder.",
+            fix="Choose another --out, or empty the folder.",
         )
 
 
 def _leftovers(out: Path) -> tuple[Path, Path]:
-    """Name the folders beside a store that a stopped `publish` may leave, best first."""
+    """Return the folders that a stopped `publish` may leave next to a store, best first."""
     return out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
 
 
@@ -233,7 +233,7 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where system or file system cannot."""
+    """Exchange two folders atomically; return False if the system does not support it."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

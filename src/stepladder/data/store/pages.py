@@ -1,17 +1,17 @@
-r"""The one Parquet layout that a store uses: REQUIRED, PLAIN, a CRC in every page.
+r"""The Parquet layout of a store: REQUIRED, PLAIN, a CRC in every page.
 
-Columns: sha256 (of the source bytes), path, label, picture. The picture column has one row a page,
-so that a row can be read and checked alone; the others have one page a row group. Pages are not
-compressed; those of pixels may be, if the user wants that, each by itself: LZ4 leaves a third out
-and costs a reader little, zstd leaves more out and is slow, and both pay only where the link is
-slower than they are. Any Parquet reader opens such a file. Reading here accepts this layout and
-nothing else, and never acts on what a file says about itself (no pickled extension types, no code).
+Columns: sha256 (of the source bytes), path, label, picture. The picture column has one row per
+page, so that a row can be read and checked alone; the others have one page per row group. Pages are
+not compressed, except pages of pixels if the user sets it: LZ4 saves a third and is fast to read,
+zstd saves more and is slow, and both pay off only if the network is slower than they are. Any
+Parquet reader can open such a file. This reader accepts only this layout and never executes
+anything from a file (no pickled extension types, no code).
 
-A path is text in UTF-8. A file name may be any bytes: bytes that are not UTF-8 are written `\xNN`,
-and a backslash is doubled, so that the name can be had back exactly.
+A path is UTF-8 text. A file name may have any bytes: bytes that are not UTF-8 are written as
+`\xNN`, and backslashes are doubled, so that the name can be restored exactly.
 
-Source: Apache Parquet format 2.10, parquet.thrift and "Checksumming" (the CRC is over a page's
-data, header excluded).
+Source: Apache Parquet format 2.10, parquet.thrift and "Checksumming" (the CRC covers a page's
+data, not its header).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stepladder.config.choices import Compression, Encoding
 from stepladder.data.store.thrift import I32, I64, Decoder, Fields, ThriftError, encode
 
 MAGIC = b"PAR1"
-MAX_HEADER_BYTES = 64  # ours have at most 35
+MAX_HEADER_BYTES = 64  # those of a store have at most 35
 COLUMNS = ("sha256", "path", "label", "picture")
 CREATED_BY = b"stepladder version 1"
 SHA256_BYTES = 32
@@ -44,30 +44,30 @@ _PACKERS = {Compression.LZ4: ("lz4_raw", None), Compression.ZSTD: ("zstd", 1)}
 
 
 class PackedError(ValueError):
-    """Bytes are not what `pack` gave."""
+    """Compressed bytes are damaged."""
 
 
 def pack(data: memoryview, compression: Compression) -> memoryview:
-    """Pack the bytes of a page; as they are where nothing is asked for."""
+    """Compress the bytes of a page; return them unchanged if compression is off."""
     if compression is Compression.NONE:
         return data
-    # as bytes: the view of an Arrow buffer that was shrunk gives its old length to writev
+    # as bytes: a view of a shrunk Arrow buffer passes its old length to writev
     return memoryview(_codec(compression).compress(data, asbytes=True))
 
 
 def unpack_into(data: bytes, out: memoryview, compression: Compression) -> None:
-    """Unpack a page into a buffer of exactly its size.
+    """Decompress a page into a buffer of exactly its size.
 
     Raises:
-        PackedError: if the bytes are damaged or of another size.
+        PackedError: if the bytes are damaged or have another size.
     """
     try:
         raw = _codec(compression).decompress(data, len(out))
     except OSError as error:
         raise PackedError(str(error)) from None
     if raw.size != len(out):
-        raise PackedError(f"{raw.size} bytes instead of {len(out)}")
-    np.frombuffer(out, dtype=np.uint8)[:] = np.frombuffer(raw, dtype=np.uint8)  # without the lock
+        raise PackedError(f"expected {len(out)} bytes, got {raw.size}")
+    np.frombuffer(out, dtype=np.uint8)[:] = np.frombuffer(raw, dtype=np.uint8)  # releases the GIL
 
 
 @cache
@@ -79,15 +79,15 @@ def _codec(compression: Compression) -> Any:
 
 
 class LayoutError(ValueError):
-    """A file is not a whole Parquet file of the store's layout."""
+    """A file is not a complete Parquet file with the layout of a store."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One column of one row group: where its pages are in the file, in bytes.
+    """A column chunk: one column of one row group, with its position in the file in bytes.
 
     Attributes:
-        raw_bytes: what num_bytes would be without compression.
+        raw_bytes: num_bytes before compression.
     """
 
     offset: int
@@ -97,7 +97,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Some rows that stand together; chunks in the order of COLUMNS."""
+    """A row group; chunks in the order of COLUMNS."""
 
     num_rows: int
     chunks: tuple[Chunk, ...]
@@ -105,7 +105,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a shard says."""
+    """The footer of a shard."""
 
     encoding: Encoding
     size: int
@@ -116,11 +116,11 @@ class Footer:
 
 @dataclass(frozen=True)
 class Page:
-    """One page: where its data is in the file, and what its header says.
+    """A page: the position of its data in the file, and its header.
 
     Attributes:
-        num_bytes: of the data as it lies in the file, which the CRC is over.
-        raw_bytes: of the data when it is unpacked.
+        num_bytes: size of the data in the file, which the CRC covers.
+        raw_bytes: size of the data after decompression.
     """
 
     offset: int
@@ -131,7 +131,7 @@ class Page:
 
 
 def encode_path(path: str) -> bytes:
-    """Turn a file name, as Python gives it, into valid UTF-8 without losing a byte."""
+    """Encode a file name as valid UTF-8 without losing a byte."""
     raw = path.replace("\\", "\\\\").encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "backslashreplace").encode()
 
@@ -147,13 +147,13 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def page_header(data_bytes: int, num_rows: int, crc: int, *, raw_bytes: int | None = None) -> bytes:
-    """Write the header of a page.
+    """Return the header of a page.
 
     Args:
         data_bytes: size of the page's data in the file.
         num_rows: values in the page.
         crc: crc32 of the page's data in the file, in [0, 2**32).
-        raw_bytes: size of the page's data unpacked; None: it is not packed.
+        raw_bytes: size of the page's data before compression; None if not compressed.
     """
     raw_bytes = data_bytes if raw_bytes is None else raw_bytes
     before, after = _around_crc(data_bytes, num_rows, raw_bytes)
@@ -162,16 +162,16 @@ def page_header(data_bytes: int, num_rows: int, crc: int, *, raw_bytes: int | No
 
 @lru_cache(maxsize=64)
 def _around_crc(data_bytes: int, num_rows: int, raw_bytes: int) -> tuple[bytes, bytes]:
-    """Write what stands before and after a header's CRC: of pixels, the same for each page."""
+    """Return the bytes before and after a header's CRC; they are the same for pages of pixels."""
     first = [(1, I32(_DATA_PAGE)), (2, I32(raw_bytes)), (3, I32(data_bytes))]
     data_page = Fields([(1, I32(num_rows)), (2, I32(_PLAIN)), (3, I32(_RLE)), (4, I32(_RLE))])
-    start = len(encode(Fields(first)))  # its end mark is as long as the mark of the field
+    start = len(encode(Fields(first)))  # its end marker is as long as the field's header
     whole = encode(Fields([*first, (4, I32(0)), (5, data_page)]))
     return whole[:start], whole[start + len(encode(I32(0))) :]
 
 
 def footer_bytes(footer: Footer) -> bytes:
-    """Write the end of a file: metadata, its length, the magic number."""
+    """Return the end of a file: metadata, its length and the magic number."""
     facts = {
         b"stepladder.encoding": footer.encoding.value.encode(),
         b"stepladder.format": b"1",
@@ -248,15 +248,15 @@ def read_footer(file: int) -> Footer:
     """Read and check the footer of an open shard.
 
     Args:
-        file: descriptor of the open file.
+        file: file descriptor.
 
     Raises:
-        LayoutError: if it is not a Parquet file, is cut short, or is not of the store's layout.
+        LayoutError: if it is not a Parquet file, is truncated, or has another layout.
     """
     num_bytes = os.fstat(file).st_size
     tail = os.pread(file, 8, num_bytes - 8) if num_bytes >= 12 else b""
     if os.pread(file, 4, 0) != MAGIC or tail[4:] != MAGIC:
-        raise LayoutError("it is not a whole Parquet file")
+        raise LayoutError("it is not a complete Parquet file")
     (length,) = struct.unpack("<I", tail[:4])
     start = num_bytes - 8 - length
     if start < len(MAGIC):
@@ -279,11 +279,11 @@ def _parse_footer(metadata: dict[int, Any], end: int) -> Footer:
     compression = Compression(facts.get(b"stepladder.compression", b"none").decode())
     wanted = Decoder(encode(Fields([(2, _schema(encoding, size))]))).struct()
     if metadata[2] != wanted[2]:
-        raise LayoutError("its columns are not those of a store")
+        raise LayoutError("its columns do not match those of a store")
     codecs = (*(_UNCOMPRESSED,) * 3, _CODECS[compression])
     groups = tuple(_parse_row_group(group, codecs, end) for group in metadata[4])
     if sum(group.num_rows for group in groups) != metadata[3]:
-        raise LayoutError("its row counts do not add up")
+        raise LayoutError("its row counts are inconsistent")
     return Footer(encoding, size, metadata[3], groups, compression)
 
 
@@ -292,10 +292,10 @@ def _parse_row_group(group: dict[int, Any], codecs: tuple[int, ...], end: int) -
     for name, codec, column in zip(COLUMNS, codecs, group[1], strict=True):
         facts = column[3]
         if facts[3] != [name.encode()] or facts[4] != codec or facts[5] != group[3]:
-            raise LayoutError(f"its column {name} is not laid out as in a store")
+            raise LayoutError(f"its column {name} does not have the layout of a store")
         chunk = Chunk(offset=facts[9], num_bytes=facts[7], raw_bytes=facts[6])
         if not len(MAGIC) <= chunk.offset <= chunk.offset + chunk.num_bytes <= end:
-            raise LayoutError(f"its column {name} lies outside the file")
+            raise LayoutError(f"its column {name} is outside the file")
         chunks.append(chunk)
     return RowGroup(num_rows=group[3], chunks=tuple(chunks))
 
@@ -304,7 +304,7 @@ def read_page(file: int, offset: int, end: int) -> Page:
     """Read the page header at an offset.
 
     Raises:
-        LayoutError: if there is none, or its data would pass `end`.
+        LayoutError: if it is damaged, or its data extends beyond `end`.
     """
     head = os.pread(file, min(MAX_HEADER_BYTES, end - offset), offset)
     decoder = Decoder(head)
@@ -326,10 +326,10 @@ def read_page(file: int, offset: int, end: int) -> Page:
 
 
 def pages(file: int, chunk: Chunk) -> Iterator[Page]:
-    """Walk the pages of a column chunk by their headers; never by a computed stride.
+    """Iterate over the pages of a column chunk by their headers.
 
     Raises:
-        LayoutError: at a damaged header.
+        LayoutError: if a header is damaged.
     """
     offset, end = chunk.offset, chunk.offset + chunk.num_bytes
     while offset < end:
@@ -342,21 +342,21 @@ def page_data(file: int, page: Page) -> bytes:
     """Read a page's data and check its CRC.
 
     Raises:
-        LayoutError: if the file is cut short or the CRC does not match.
+        LayoutError: if the file is truncated or the CRC does not match.
     """
     data = os.pread(file, page.num_bytes, page.offset)
     if len(data) != page.num_bytes:
-        raise LayoutError("the file is cut short")
+        raise LayoutError("the file is truncated")
     if crc32(data) != page.crc:
         raise LayoutError(f"the page at byte {page.offset} fails its checksum (CRC)")
     return data
 
 
 def split_strings(data: bytes) -> list[bytes]:
-    """Cut the data of a BYTE_ARRAY page into its values.
+    """Split the data of a BYTE_ARRAY page into its values.
 
     Raises:
-        LayoutError: if the lengths in it do not fit.
+        LayoutError: if the lengths in it are inconsistent.
     """
     values, position = [], 0
     while position < len(data):
@@ -364,5 +364,5 @@ def split_strings(data: bytes) -> list[bytes]:
         position = begin + int.from_bytes(data[position:begin], "little")
         values.append(data[begin:position])
     if position != len(data):
-        raise LayoutError("the lengths in a page of texts do not fit")
+        raise LayoutError("the lengths in a page of strings are inconsistent")
     return values

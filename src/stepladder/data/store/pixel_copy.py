@@ -1,8 +1,9 @@
-"""Decode a store of JPEGs once: a store of pixels beside it, read in its place.
+"""Decoded copy of a store of JPEGs: a store of pixels that is read instead.
 
-The copy has the rows of the original in their order, and gives out the original's fingerprint: the
-order of training depends on it, so that batches are the same to the last bit. It lies in
-`STORE.pixels/KEY`; the key is a hash over the original's fingerprint and all that shapes pixels.
+The copy has the rows of the original in the same order and reports the original's fingerprint,
+which determines the order of training, so that batches are bitwise identical. It is in
+`STORE.pixels/KEY`; the key is a hash of the original's fingerprint and of everything that affects
+the pixels.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _AHEAD_PER_WORKER = 4
-_OTHERWISE = "leave data.decode_once out"
+_OTHERWISE = "run without --data.decode-once"
 
 
 def copies_folder(store: Path, *, cache_dir: Path | None = None) -> Path:
-    """Return the folder beside a store in which its copies lie; of an object store, the cache's."""
+    """Return the folder of a store's copies: next to it, or in the cache for an object store."""
     place = object_place(store)
     if place is not None:
         return made_folder(cache_dir, place, ".pixels")
@@ -51,18 +52,19 @@ def copies_folder(store: Path, *, cache_dir: Path | None = None) -> Path:
 
 
 def pixel_copy(store: Store, *, folder: Path | None = None) -> Store:
-    """Open the decoded copy of a store of JPEGs, after making it where there is none.
+    """Open the decoded copy of a store of JPEGs; create it if it does not exist.
 
     Args:
-        store: open; as it decodes, so does the copy. One of pixels is given back as it is.
-        folder: where copies lie; None: beside the store.
+        store: an open store; the copy decodes in the same way. A store of pixels is returned
+            unchanged.
+        folder: folder of the copies; None: next to the store.
 
     Returns:
-        An open store with the rows, pixels and fingerprint of the one given.
+        An open store with the same rows, pixels and fingerprint.
 
     Raises:
         DataError: if a picture is damaged.
-        ResourceError: if the disk has no room, or another process makes the same copy.
+        ResourceError: if the disk is full, or another process is creating the same copy.
     """
     if store.manifest.encoding != Encoding.JPEG:
         return store
@@ -72,7 +74,7 @@ def pixel_copy(store: Store, *, folder: Path | None = None) -> Store:
         return found
     work = WorkFolder.beside(place, elsewhere=_OTHERWISE)
     with _disk_errors_named(place), work.held():
-        found = _open(place, store)  # another process may have made it meanwhile
+        found = _open(place, store)  # another process may have created it meanwhile
         if found is not None:
             work.remove()
             return found
@@ -91,7 +93,7 @@ def _key(store: Store) -> str:
 
 
 def _open(place: Path, store: Store) -> Store | None:
-    """Open a copy under the original's name, or give None where it is missing or not whole."""
+    """Open a copy with the original's fingerprint; return None if it is missing or incomplete."""
     try:
         copy = Store.open(place, verify_pages=store.verify_pages)
     except DataError:
@@ -106,7 +108,7 @@ def _make(store: Store, work: WorkFolder, place: Path) -> None:
     manifest = store.manifest
     num_rows = sum(manifest.num_rows(split) for split in Split)
     need_bytes = num_rows * (3 * manifest.size**2 + ROW_OVERHEAD_BYTES)
-    check_room(need_bytes, work.root, fix=f"Free some space, or {_OTHERWISE}.")
+    check_room(need_bytes, work.root, fix=f"Free disk space, or {_OTHERWISE}.")
     work.make()
     train_sums = _Sums()
     infos: list[ShardInfo] = []
@@ -123,13 +125,13 @@ def _make(store: Store, work: WorkFolder, place: Path) -> None:
                 path = work.store / info.name
                 infos.append(_copy_shard(path, rows, range(first, stop), pool, sums))
                 first = stop
-    shutil.rmtree(place, ignore_errors=True)  # what is there is not whole: it could not be opened
+    shutil.rmtree(place, ignore_errors=True)  # an existing copy is incomplete: it failed to open
     publish(work.store, place, _manifest(store, infos, train_sums))
 
 
 @dataclass
 class _Sums:
-    """Channel sums over pictures, as a manifest keeps them."""
+    """Channel sums over pictures, for the manifest."""
 
     values: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     squares: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
@@ -185,7 +187,7 @@ def _disk_errors_named(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResourceError(
-            f"the decoded copy of the store cannot be written ({error.strerror})",
+            f"cannot write the decoded copy of the store ({error.strerror})",
             where=str(error.filename or place),
-            fix=f"Free some space, get write permission there, or {_OTHERWISE}.",
+            fix=f"Free disk space, get write permission there, or {_OTHERWISE}.",
         ) from error

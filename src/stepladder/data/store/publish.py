@@ -1,4 +1,4 @@
-"""Publish a store as a Delta table: a log over its Parquet files, which stay as they are."""
+"""Publish a store as a Delta table: add a log; the Parquet files are unchanged."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from stepladder.records import Manifest
 
 _PROPERTIES = {
     "delta.appendOnly": "true",
-    # VACUUM would remove manifest and indexes, of which the log knows nothing
+    # VACUUM would remove manifest and indexes, which are not in the log
     "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A store that is a Delta table too.
+    """A store that is also a Delta table.
 
     Attributes:
-        folder: of both.
-        version: of the table.
-        num_files, num_rows: of the table.
-        is_new: whether the log was written now.
+        folder: folder of the store and the table.
+        version: version of the table.
+        num_files, num_rows: number of files and rows of the table.
+        is_new: whether the log was just written.
     """
 
     folder: Path
@@ -40,28 +40,28 @@ class PublishedTable:
 
 
 def publish_as_delta(store: Path) -> PublishedTable:
-    """Commit a Delta log over a store's files; one that is there already and fits stays.
+    """Write a Delta log of a store's files; an existing log that matches is kept.
 
-    Nothing of the store changes. A store that is prepared again replaces its folder, and with it
-    the log: publish it again.
+    The store itself is unchanged. If the store is prepared again, its folder is replaced with the
+    log, and it must be published again.
 
     Raises:
         MissingExtraError: if deltalake is not installed.
-        UsageError: if the store is not on this machine, or another table's log lies in it.
-        DataError: if it is no store, or files of it are missing.
+        UsageError: if the store is not on this machine, or has the log of another table.
+        DataError: if it is not a store, or files are missing.
     """
     if supported_place(store) is not None:
         raise UsageError(
-            "a store in an object store is not published from here",
+            "only a store in a local folder can be published",
             where=shown(store),
-            fix="Prepare it into a folder here, publish that, and copy it with its _delta_log.",
+            fix="Prepare it in a local folder, publish that, and upload it with its _delta_log.",
         )
     store = store.expanduser().resolve()
     manifest = load_manifest(store)
     problems = list_shards(store, manifest)
     if problems:
         raise DataError(
-            problems[0], where=str(store), fix=f"Look for more: stepladder verify {store}"
+            problems[0], where=str(store), fix=f"List all problems: stepladder verify {store}"
         )
     import_deltalake("publishing a store as a Delta table")
     is_new = not _has_commits(store)
@@ -81,7 +81,7 @@ def _write_log(store: Path, manifest: Manifest) -> None:
     """Write the first version of the table.
 
     Raises:
-        ResourceError: if it cannot be written; nothing is left of it.
+        ResourceError: if it cannot be written; a partial log is removed.
     """
     from deltalake import convert_to_deltalake
     from deltalake.exceptions import DeltaError
@@ -96,10 +96,10 @@ def _write_log(store: Path, manifest: Manifest) -> None:
         if not _has_commits(store):
             shutil.rmtree(store / LOG_FOLDER, ignore_errors=True)
         raise ResourceError(
-            f"the log cannot be written here ({first_line(error)})",
+            f"cannot write the Delta log here ({first_line(error)})",
             where=str(store / LOG_FOLDER),
-            why="It takes a folder that may be written, on a file system that can rename.",
-            fix="Copy the store to such a disk, and publish it there.",
+            why="Publishing needs a writable folder on a file system that supports renames.",
+            fix="Copy the store to such a disk and publish it there.",
         ) from None
 
 
@@ -108,12 +108,12 @@ def _has_commits(store: Path) -> bool:
 
 
 def _published_version(store: Path, manifest: Manifest) -> int:
-    """Return the table's version after comparing its files with the manifest's."""
+    """Return the table's version after checking its files against the manifest."""
     table = read_version(store, None)
     listed = {file.name: file.size_bytes for file in table.files}
     if listed != {shard.name: shard.size_bytes for shard in manifest.shards}:
         raise UsageError(
-            "a Delta log lies here that is not of this store's files",
+            "the Delta log here does not match the files of this store",
             where=str(store / LOG_FOLDER),
             fix=f"Remove it and publish again: rm -r {store / LOG_FOLDER}",
         )

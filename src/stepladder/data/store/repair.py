@@ -1,4 +1,4 @@
-"""Mend a store: make its damaged files again from the pictures, and nothing else."""
+"""Repair a store: recreate its damaged files from the pictures."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ from stepladder.records.from_json import from_json
 
 
 def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
-    """Put files in place of the damaged ones that are, byte for byte, what `prepare` wrote.
+    """Replace damaged files with files that are byte-identical to the originals.
 
-    The manifest stays as it is, so runs on the store go on as if nothing had happened. A reader
-    that has a damaged file open keeps it. Stopped at any moment, each file is the old or the new;
-    on a mount without renames it may be half of the new, and the same command mends it.
+    The manifest is unchanged, so runs on the store can resume. A reader that has a damaged file
+    open keeps it. If the repair is stopped, each file is the old or the new one; on a mount without
+    renames a file may be incomplete, and running the same command again repairs it.
 
     Args:
         path: the store.
-        source: where its pictures are now; none: where they were.
+        source: current location of its pictures; None: the original location.
 
     Returns:
-        Names of the files that were made again.
+        Names of the files that were recreated.
 
     Raises:
-        DataError: if a file cannot be made as it was; the store is as before, but for those files
-            that could.
-        ResourceError: if the disk is full, or a prepare works in the same place.
+        DataError: if a file cannot be recreated; the other damaged files are repaired.
+        ResourceError: if the disk is full, or a prepare is running in the same folder.
     """
     path = path.expanduser().absolute()
     manifest = load_manifest(path)
@@ -50,7 +49,7 @@ def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
     config = _config_of(path, source)
     engine = open_engine(config)
     target = open_target(path)
-    place = target.work  # that of prepare, so that none works on the store meanwhile
+    place = target.work  # the same as of prepare, so that none writes to the store meanwhile
     work = WorkFolder(place.root / "repair")
     with disk_errors_named(place), place.held(), engine.working():
         work.make()
@@ -73,13 +72,13 @@ def _make(
 
 
 def _pass_over(*_: object) -> None:
-    """Take no notice of progress: one file of 64 MiB is soon made."""
+    """Ignore progress, as a file of 64 MiB is written quickly."""
 
 
 def _config_of(path: Path, source: Path | None) -> PrepareConfig:
     if is_copy(path):
         raise DataError(
-            "this is a decoded copy of a store, which is made again when it is wanted",
+            "this is a decoded copy of a store, which is recreated when needed",
             where=str(path),
             fix=f"Remove it: stepladder clean {path.parent.parent} --yes",
         )
@@ -88,7 +87,7 @@ def _config_of(path: Path, source: Path | None) -> PrepareConfig:
         config = from_json(PrepareConfig, log["config"])
     except (OSError, KeyError, TypeError, DataError):
         raise DataError(
-            "it does not say how the store was made",
+            "the log does not say how the store was created",
             where=str(path / LOG_NAME),
             fix=PREPARE_AGAIN,
         ) from None
@@ -103,10 +102,10 @@ def _put_in_place(
     *,
     put: Callable[[Path, Path], None],
 ) -> list[str]:
-    """Put files there that came out as the manifest names them; the others stay as they are.
+    """Move recreated files that match the manifest into the store; keep the others.
 
     Args:
-        put: brings a file into the store's folder.
+        put: moves a file into the store's folder.
     """
     mended = [info.name for info in damaged if _sha256_of(made / info.name) == info.sha256]
     for name in mended:
@@ -121,9 +120,9 @@ def _put_in_place(
             if now.get(name) != was
         ]
         raise DataError(
-            f"{', '.join(others)} cannot be made as before: the pictures are not those of then",
+            f"cannot recreate {', '.join(others)}: the pictures have changed",
             where=str(path),
-            why=f"Or it is the versions: {', '.join(changed)}." if changed else None,
+            why=f"Or these versions changed the result: {', '.join(changed)}." if changed else None,
             fix=PREPARE_AGAIN,
         )
     return mended

@@ -1,4 +1,4 @@
-"""One open shard: a row straight from the page cache into a buffer, checked on first touch."""
+"""An open shard: reads rows directly into a buffer and checks them on first use."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from stepladder.data.store.pages import (
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import ShardInfo, write_bytes
 
-_LENGTH_BYTES = 4  # PLAIN BYTE_ARRAY: a length stands in front
+_LENGTH_BYTES = 4  # PLAIN BYTE_ARRAY: starts with a length
 
 _MAX_FORMS = 1 << 16
 
 
 class Forms:
-    """The forms of rows, as far as they are known. Safe to use from several threads.
+    """Cache of the forms of rows. Thread-safe.
 
-    To read a header again costs a tenth of decoding a picture of 299 pixels, and is done while no
-    other thread can run Python.
+    Reading a header again takes a tenth of the time of decoding a picture of 299 pixels, and holds
+    the GIL.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -56,12 +56,12 @@ class Forms:
         self._lock = threading.Lock()
 
     def get(self, row: int) -> Form | None:
-        """Return the form of a row; None: not known."""
+        """Return the form of a row, or None if it is not known."""
         number: int = self._numbers[row]
         return self._forms[number]
 
     def add(self, row: int, form: Form) -> Form:
-        """Remember the form of a row, and give it back."""
+        """Store the form of a row and return it."""
         with self._lock:
             number = self._number_of.get(form, len(self._forms))
             if number == _MAX_FORMS:
@@ -82,27 +82,26 @@ class _Names(NamedTuple):
 
 
 class Shard:
-    """A shard that is held open, so that a store replaced under us stays readable as it was.
+    """A shard that is kept open, so that it stays readable if the store is replaced.
 
-    Safe to use from several threads.
+    Thread-safe.
 
     Args:
         path: the Parquet file.
-        info: what the manifest says of it.
+        info: its entry in the manifest.
         verify: when the CRC of a picture is checked.
-        compression: of the pages of pictures.
-        is_mapped: copy rows that have been read before out of a mapping of the file. That is
-            faster than asking the system for them, while it keeps the file in memory.
-        is_far: whether the file lies behind a network, so that its index is read and not mapped
-            either.
+        compression: compression of the pages of pictures.
+        is_mapped: copy rows that were read before from a memory mapping of the file, which is
+            faster than reading them while the file is in the page cache.
+        is_far: whether the file is on a network, so that its index is read and not mapped.
 
     Attributes:
-        index: where each row is.
-        num_changes: how often the file was found to be another than before.
-        forms: of its pictures, where they are files.
+        index: the position of each row.
+        num_changes: how often the file was found to have changed.
+        forms: forms of its pictures, if they are JPEG files.
 
     Raises:
-        DataError: if the file is missing, cut, or not the one that the manifest names.
+        DataError: if the file is missing, truncated, or does not match the manifest.
         ResourceError: if too many files are open.
     """
 
@@ -135,22 +134,22 @@ class Shard:
         self._close()
 
     def check(self) -> None:
-        """Find out whether the file is still the one that was opened; call before some reads.
+        """Check that the file has not changed size; call before each group of reads.
 
-        Pages read before are trusted only while size, time of change and inode hold.
+        Pages read before are trusted only while size, mtime and inode are unchanged.
 
         Raises:
-            DataError: if the file or its index was cut or has grown.
+            DataError: if the size of the file or its index has changed.
         """
         if not self.index.check():
             raise self._changed(index_path(self.path))
         self.is_unchanged()
 
     def is_unchanged(self) -> bool:
-        """Return True if the file is as it was at the last call; if not, forget what was checked.
+        """Return True if the file has not changed since the last call; else reset checked rows.
 
         Raises:
-            DataError: if the file was cut or has grown.
+            DataError: if the size of the file has changed.
         """
         identity = self._stat()
         if identity == self._identity:
@@ -172,9 +171,9 @@ class Shard:
             Bytes read.
 
         Raises:
-            DataError: if a row cannot be read, or its bytes are not those that were written.
+            DataError: if a row cannot be read, or its checksum does not match.
         """
-        verified = self._verified  # before the read: a change after it must not be marked as seen
+        verified = self._verified  # taken before the read: a later change must not be marked
         num_bytes = out.shape[1]
         lengths = self.index.lengths[rows]
         is_packed = self._compression is not Compression.NONE
@@ -195,7 +194,7 @@ class Shard:
         """Read the bytes of a row's picture file; call `check` before.
 
         Raises:
-            DataError: as `read_into`.
+            DataError: see `read_into`.
         """
         verified = self._verified
         mapped = self.mapping if self._is_mapped and verified[row] else None
@@ -210,7 +209,7 @@ class Shard:
         return labels
 
     def source_path(self, row: int) -> str:
-        """Return the path of the source file, relative, as it is stored.
+        """Return the stored relative path of the source file.
 
         Raises:
             LayoutError: if the column is damaged.
@@ -219,7 +218,7 @@ class Shard:
         return names.paths[row_in_group]
 
     def sha256(self, row: int) -> bytes:
-        """Return the sha256 of the source file's bytes.
+        """Return the sha256 of the source file.
 
         Raises:
             LayoutError: if the column is damaged.
@@ -229,7 +228,7 @@ class Shard:
         return names.hashes[start : start + SHA256_BYTES]
 
     def describe(self, row: int) -> str:
-        """Name a row for an error: file, row, and source path where it can be read."""
+        """Describe a row for an error: file, row, and source path if it can be read."""
         with contextlib.suppress(LayoutError, OSError):
             return f"{self.path}: row {row} ({self.source_path(row)})"
         return f"{self.path}: row {row}"
@@ -268,7 +267,7 @@ class Shard:
             raise DataError(
                 "the picture fails its checksum (CRC)",
                 where=self.describe(row),
-                why="The bytes on disk are not those that prepare wrote.",
+                why="The file was damaged after prepare wrote it.",
                 fix=f"List all damage: stepladder verify {self.path.parent}. {_mend(self.path)}",
             )
         if self._verify is VerifyPages.FIRST_TOUCH:
@@ -281,9 +280,9 @@ class Shard:
 
     @cached_property
     def mapping(self) -> np.ndarray | None:
-        """The file as the system holds it in memory, uint8 (size,); None on a mount that cannot.
+        """Memory mapping of the file, uint8 (size,); None if the mount does not support it.
 
-        Touching it past the end of a file that was cut kills the process: `check` comes before.
+        Reading past the end of a truncated file kills the process, so call `check` first.
         """
         with contextlib.suppress(OSError):
             data = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
@@ -301,7 +300,7 @@ class Shard:
             data = rebuild_index(self._file, self.info)
         except LayoutError as error:
             raise DataError(str(error), where=str(self.path), fix=_mend(self.path)) from None
-        with contextlib.suppress(OSError):  # a folder that cannot be written to is no error
+        with contextlib.suppress(OSError):  # the folder may be read-only
             write_bytes(index_path(self.path), data)
         return Index(data, self.info.num_rows)
 
@@ -330,22 +329,22 @@ class Shard:
     def _changed(self, path: Path, *, num_bytes: int | None = None) -> DataError:
         found = "" if num_bytes is None else f": {num_bytes} bytes, not {self.info.size_bytes}"
         return DataError(
-            f"the file was cut or replaced{found}",
+            f"the file was truncated or replaced{found}",
             where=str(path),
-            why="The manifest names another size, so no row of it can be trusted.",
+            why="Its size does not match the manifest, so its rows cannot be trusted.",
             fix=_mend(path),
         )
 
     def _unreadable(self, row: int, error: OSError) -> DataError:
         return DataError(
-            f"the picture cannot be read ({error.strerror})",
+            f"cannot read the picture ({error.strerror})",
             where=self.describe(row),
-            fix="Look at the disk, then: stepladder verify " + str(self.path.parent),
+            fix="Check the disk, then run: stepladder verify " + str(self.path.parent),
         )
 
 
 def _mend(path: Path) -> str:
-    """Say what to type where a shard is damaged; one in a cache is no store of its own."""
+    """Return the fix for a damaged shard; a shard in a cache is not part of a local store."""
     folder = path.parent
     return mend(folder) if (folder / MANIFEST_NAME).is_file() else PREPARE_AGAIN
 
@@ -360,11 +359,11 @@ def _open(path: Path) -> int:
             raise ResourceError(
                 "too many open files",
                 where=str(path),
-                why="Each shard of a store is held open.",
-                fix="Allow more: ulimit -n 65536",
+                why="Each shard of a store is kept open.",
+                fix="Raise the limit: ulimit -n 65536",
             ) from None
         raise ResourceError(
-            f"it cannot be opened ({error.strerror})",
+            f"cannot open the shard ({error.strerror})",
             where=str(path),
-            fix=f"Look at its permissions and at the disk: ls -l {shlex.quote(str(path))}",
+            fix=f"Check its permissions and the disk: ls -l {shlex.quote(str(path))}",
         ) from None

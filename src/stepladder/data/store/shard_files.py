@@ -1,4 +1,4 @@
-"""Where a store's files are: in a folder of this machine, or elsewhere and fetched when wanted."""
+"""Access to a store's files: in a local folder, or remote and fetched on demand."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from stepladder.records import Manifest, ShardInfo
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFilesStats:
-    """What it took so far to have the files here; zeros where they are here anyway.
+    """Statistics of fetching files so far; all zero for local files.
 
     Attributes:
-        num_requests: sent to the object store, those that failed among them.
-        num_bytes: bytes that came from there.
+        num_requests: requests to the object store, including failed ones.
+        num_bytes: bytes received.
         num_retries: requests that were sent again after a failure.
         wait_s: seconds that callers of `path` waited.
-        num_hits, num_misses: files that were here when they were asked for, and those that were
-            not.
+        num_hits, num_misses: requested files that were in the cache, and those that were not.
     """
 
     num_requests: int = 0
@@ -32,7 +31,7 @@ class ShardFilesStats:
     num_misses: int = 0
 
     def since(self, earlier: ShardFilesStats) -> ShardFilesStats:
-        """Return what came after an earlier look."""
+        """Return the difference to earlier statistics."""
         return ShardFilesStats(
             **{
                 field.name: getattr(self, field.name) - getattr(earlier, field.name)
@@ -42,58 +41,57 @@ class ShardFilesStats:
 
     @property
     def hit_frac(self) -> float | None:
-        """Share of the files that were here when they were asked for; None: none was asked for."""
+        """Fraction of requested files that were in the cache; None if none was requested."""
         num_asked = self.num_hits + self.num_misses
         return self.num_hits / num_asked if num_asked else None
 
 
 class ShardFiles(Protocol):
-    """The files of one store; used from several threads."""
+    """The files of one store. Thread-safe."""
 
     @property
     def is_local(self) -> bool:
-        """Whether the files lie in a folder of this machine and may be opened in any order."""
+        """Whether the files are in a local folder and can be opened in any order."""
 
     @property
     def stats(self) -> ShardFilesStats:
-        """What it took so far."""
+        """Statistics so far."""
 
     def manifest(self) -> Manifest:
         """Read the manifest.
 
         Raises:
-            DataError: if it is no store.
+            DataError: if it is not a store.
         """
 
     def path(self, info: ShardInfo) -> Path:
-        """Return a shard as a local file, with its index beside it; waits until it is here.
+        """Return a shard as a local file, with its index next to it; block until it is fetched.
 
-        It stays there until it was released as often as it was asked for.
+        It is kept until `release` was called as often as `path`.
 
         Raises:
-            DataError: if it is not the one that the manifest names.
-            ResourceError: if it cannot be fetched, or there is no room for it.
+            DataError: if it does not match the manifest.
+            ResourceError: if it cannot be fetched, or the disk is full.
         """
 
     def index(self, info: ShardInfo) -> bytes | None:
-        """Read a shard's index alone, unchecked; None where it lies beside the shard, or nowhere.
+        """Return the unchecked bytes of a remote shard's index; None if local or missing.
 
         Raises:
             ResourceError: if it cannot be fetched.
         """
 
     def release(self, info: ShardInfo) -> None:
-        """Let a file go that `path` gave."""
+        """Release a file that `path` returned."""
 
     def expect(self, infos: Sequence[ShardInfo]) -> None:
-        """Say which files will be asked for next, in this order; they are fetched ahead.
+        """Prefetch the files that will be requested next, in this order.
 
-        What was expected before and is not named again is forgotten. Never fails: what could not
-        be fetched is told when it is asked for.
+        Replaces earlier calls. Never fails: errors are raised when the file is requested.
         """
 
     def close(self) -> None:
-        """Release all files, and end what is under way."""
+        """Release all files and cancel running requests."""
 
 
 class LocalShardFiles:
@@ -110,18 +108,18 @@ class LocalShardFiles:
         return load_manifest(self._folder)
 
     def path(self, info: ShardInfo) -> Path:
-        """Return the file where it lies."""
+        """Return the path of the file."""
         return self._folder / info.name
 
     def index(self, info: ShardInfo) -> bytes | None:  # noqa: ARG002
-        """Return None: it lies beside the shard."""
+        """Return None, as the index is next to the shard."""
         return None
 
     def release(self, info: ShardInfo) -> None:
-        """Do nothing: it lies there anyway."""
+        """Do nothing, as files are local."""
 
     def expect(self, infos: Sequence[ShardInfo]) -> None:
-        """Do nothing: the system reads ahead by itself."""
+        """Do nothing, as the operating system reads ahead."""
 
     def close(self) -> None:
         """Do nothing."""

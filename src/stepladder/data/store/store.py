@@ -1,4 +1,4 @@
-"""A store, opened for reading: rows of Parquet files, read where they lie."""
+"""A store opened for reading."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _OTHER_FILES = 256
 
 
 class Store:
-    """What `stepladder prepare` wrote.
+    """A store written by `stepladder prepare`.
 
-    Shards are opened with a split; those that lie elsewhere when a row of them is asked for.
+    Local shards are opened with their split, remote ones when a row is read.
 
     Attributes:
-        path: its folder, or its place in an object store.
-        manifest: what it holds.
-        files: where its files are.
+        path: its folder or its URL in an object store.
+        manifest: its manifest.
+        files: access to its files.
         verify_pages: when the CRC of a picture is checked.
-        is_scaled: whether a JPEG much larger than needed is decoded at a part of its size. No part
-            of the store's identity: rows, labels and order are the same, pixels differ slightly.
+        is_scaled: whether a JPEG much larger than needed is decoded at reduced size. Not part of
+            the store's identity: rows, labels and order are the same, pixels differ slightly.
     """
 
     def __init__(
@@ -61,17 +61,17 @@ class Store:
         is_scaled: bool = True,
         files: ShardFiles | None = None,
     ) -> Store:
-        """Open a store: check its manifest, and that every file is there in its full size.
+        """Open a store; check its manifest, and that every file exists with its full size.
 
         Args:
-            path: its folder, or its place in an object store.
+            path: its folder or its URL in an object store.
             verify_pages: when the CRC of a picture is checked.
-            is_scaled: decode a JPEG much larger than needed at a part of its size, as `prepare`
-                does for a store of pixels; False: in full.
-            files: where its files are; None: in the folder, or fetched into the cache.
+            is_scaled: decode a JPEG much larger than needed at reduced size, as `prepare` does for
+                a store of pixels; False: at full size.
+            files: access to its files; None: in the folder, or fetched into the cache.
 
         Raises:
-            DataError: if it is no store, or not whole.
+            DataError: if it is not a store, or incomplete.
         """
         path = Path(path)
         files = files or open_shard_files(path)
@@ -83,11 +83,11 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the store: sha256 over its manifest."""
+        """Identity of the store: the sha256 of its manifest."""
         return self.manifest.fingerprint
 
     def split(self, split: Split) -> StoreSplit | None:
-        """Return a split, or None if the store has no picture of it."""
+        """Return a split, or None if the store has no pictures in it."""
         if self.manifest.num_rows(split) == 0:
             return None
         if split not in self._splits:
@@ -103,7 +103,7 @@ class Store:
         return self._splits[split]
 
     def close(self) -> None:
-        """Close all files; splits that were given out can no longer be read."""
+        """Close all files; splits can no longer be read."""
         for split in self._splits.values():
             split.close()
         self._splits.clear()
@@ -111,8 +111,8 @@ class Store:
 
 
 def _allow_files(num_more: int) -> None:
-    """Raise this process's limit of open files to so many more, as far as the system lets it."""
-    with contextlib.suppress(OSError):  # where there is no /proc, the number is a guess
+    """Raise this process's limit of open files by num_more, up to the hard limit."""
+    with contextlib.suppress(OSError):  # without /proc, the number is a guess
         num_more += len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     num_files = num_more
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

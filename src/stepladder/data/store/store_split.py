@@ -31,25 +31,25 @@ from stepladder.records import Manifest
 T = TypeVar("T")
 
 _INDEXES_AT_ONCE = 16
-_MAPPED_FRAC = 0.5  # of free memory: what is larger does not stay in it, and is asked for
-_MAX_UNEXPECTED = 8  # fetched files that are kept open although nobody said they would be read
+_MAPPED_FRAC = 0.5  # of free memory: larger splits do not stay in the page cache and are read
+_MAX_UNEXPECTED = 8  # fetched files that are kept open although they were not announced
 
 MAX_ROWS = 4_000_000
-"""Rows whose places are kept in plain arrays, 13 bytes each; larger splits are read by shard."""
+"""Maximum rows whose positions are kept in arrays, 13 bytes each; larger splits use shards."""
 
 
 class HotRows:
-    """Where each row of a split of pixels lies, and which were read and checked.
+    """Positions of the rows of a split of pixels, and which rows were checked.
 
-    Made anew when a file has changed: what was checked before then counts for nothing.
+    Created again when a file has changed, so that all rows are checked again.
 
     Args:
-        shards: of the split, in order; their pages not packed.
-        num_bytes: of a picture.
+        shards: shards of the split, in order; their pages not compressed.
+        num_bytes: bytes of a picture.
         is_trusted: whether rows need no check before the first read.
 
     Raises:
-        DataError: if a file or its index was cut or has grown.
+        DataError: if the size of a file or its index has changed.
     """
 
     def __init__(self, shards: Sequence[Shard], *, num_bytes: int, is_trusted: bool) -> None:
@@ -66,22 +66,24 @@ class HotRows:
         self._mappings: dict[int, np.ndarray] = {}
 
     def is_unchanged(self, rows: np.ndarray) -> bool:
-        """Return True if the files of these rows are as they were; call before `copy_into`.
+        """Return True if the files of these rows have not changed; call before `copy_into`.
 
         Raises:
-            DataError: if one was cut or has grown.
+            DataError: if the size of a file has changed.
         """
         for idx in set(self._shard_of[rows].tolist()):
             self._shards[idx].is_unchanged()
-            if self._shards[idx].num_changes != self._num_changes[idx]:  # whoever has seen it
+            if (
+                self._shards[idx].num_changes != self._num_changes[idx]
+            ):  # also if another caller noticed
                 return False
         return True
 
     def copy_into(self, rows: np.ndarray, out: np.ndarray) -> bool:
-        """Fill `out`, uint8 (len(rows), num_bytes), if all of these rows can be had this way.
+        """Fill `out`, uint8 (len(rows), num_bytes), if all of these rows were checked.
 
         Returns:
-            False where a row was not checked yet: the shards read it, and `mark` says so after.
+            False if a row was not checked yet: read it from its shard, then call `mark`.
         """
         if not self._checked[rows].all():
             return False
@@ -98,7 +100,7 @@ class HotRows:
         return True
 
     def mark(self, rows: np.ndarray) -> None:
-        """Say that rows were read and found sound, or need no check."""
+        """Mark rows as checked."""
         self._checked[rows] = True
 
 
@@ -106,19 +108,19 @@ class StoreSplit(PictureSource):
     """The pictures of one split, by row, in stored order.
 
     Args:
-        path: of the store.
-        manifest: of the store.
-        split: which pictures.
-        files: where the store's files are.
+        path: path of the store.
+        manifest: manifest of the store.
+        split: the split.
+        files: access to the store's files.
         verify_pages: when the CRC of a picture is checked.
-        is_scaled: whether a JPEG much larger than needed is decoded at a part of its size.
+        is_scaled: whether a JPEG much larger than needed is decoded at reduced size.
 
     Attributes:
         classes: class names; a label is an index into it.
-        fingerprint: that of the store.
+        fingerprint: fingerprint of the store.
     """
 
-    has_mixed_blocks = True  # files are cut by hash
+    has_mixed_blocks = True  # files are assigned by hash
 
     def __init__(
         self,
@@ -142,14 +144,14 @@ class StoreSplit(PictureSource):
         self._verify = verify_pages
         self._compression = Compression(manifest.options.get("compression", "none"))
         num_bytes = sum(info.size_bytes for info in self._infos)
-        # a page of a mapping that a network loses kills the process: of far files none is made
+        # a lost network kills a process that reads a mapping, so remote files are not mapped
         self._is_far = files.is_local and is_far(path)
         is_small = num_bytes <= _MAPPED_FRAC * available_memory_bytes()
         self._is_mapped = is_small and not self._is_far
         self._shards: dict[int, Shard] = {}
         self._opening = threading.Lock()
-        self._wanted: set[int] = set()  # shards that were expected last
-        self._in_use: set[int] = set()  # and those of before, which batches may still be read from
+        self._wanted: set[int] = set()  # shards of the last call of expect
+        self._in_use: set[int] = set()  # and of the call before, which batches may still read
         self._hot: HotRows | None = None
         self.block_rows = tuple(info.num_rows for info in self._infos)
         is_slow = self._is_far or (not is_small and is_on_spinning_disk(path))
@@ -157,7 +159,7 @@ class StoreSplit(PictureSource):
         ends = np.cumsum(self.block_rows)
         self._starts = np.concatenate([[0], ends[:-1]])  # (num_shards,): first row of each
         self._num_rows = int(ends[-1])
-        if files.is_local:  # all at once: a store replaced under us stays readable as it was
+        if files.is_local:  # all at once, so that a replaced store stays readable
             for idx in range(len(self._infos)):
                 self._open(idx)
         self._has_hot_rows = (
@@ -168,8 +170,7 @@ class StoreSplit(PictureSource):
             and self._verify is not VerifyPages.ALWAYS
             and self._num_rows <= MAX_ROWS
         )
-        # of JPEGs several milliseconds: a thread that is done early waits for the others to let it
-        # take the next rows
+        # of JPEGs several milliseconds: small tasks balance the load between threads
         self.rows_per_task = 64 if self._encoding is Encoding.PIXELS else 16
 
     def __len__(self) -> int:
@@ -177,10 +178,10 @@ class StoreSplit(PictureSource):
 
     @cached_property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """Label of each row, int64 (len,); read-only. Of files that are elsewhere, their indexes.
+        """Label of each row, int64 (len,), read-only; for remote files read from their indexes.
 
         Raises:
-            DataError: if a label is no index into classes.
+            DataError: if a label is not an index into classes.
         """
         num_files = len(self._infos)
         if self._files.is_local:
@@ -200,10 +201,10 @@ class StoreSplit(PictureSource):
         return (index or self._checked(shard_idx).index).label_array()
 
     def labels_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of some rows, int64 (len(rows),); touches no other shard.
+        """Return the labels of some rows, int64 (len(rows),); reads only their shards.
 
         Raises:
-            DataError: if a label is no index into classes.
+            DataError: if a label is not an index into classes.
         """
         if self._files.is_local and self._num_rows <= MAX_ROWS:
             return super().labels_of(rows)
@@ -214,7 +215,7 @@ class StoreSplit(PictureSource):
         return labels
 
     def expect(self, rows: np.ndarray) -> None:
-        """Fetch the files of these rows ahead, and let go of those that are used up."""
+        """Prefetch the files of these rows, and release files that are no longer needed."""
         if self._files.is_local:
             return
         shard_idx = self._shard_of(rows)
@@ -223,23 +224,23 @@ class StoreSplit(PictureSource):
             self._in_use = {*wanted, *self._wanted}
             self._wanted = set(wanted)
             for idx in self._shards.keys() - self._in_use:
-                del self._shards[idx]  # closes it as soon as nobody reads from it
+                del self._shards[idx]  # closed as soon as nothing reads from it
         self._files.expect([self._infos[idx] for idx in wanted])
 
     def files_stats(self) -> ShardFilesStats | None:
-        """Say what it took to fetch the store's files, those of other splits among them."""
+        """Return statistics of fetching the store's files, including other splits."""
         return None if self._files.is_local else self._files.stats
 
     def describe(self, row: int) -> str:
         r"""Return the path of the source picture, relative to the source folder.
 
-        Valid UTF-8 whatever the file name was: bytes that are no text are written `\xNN`, and a
-        backslash is doubled (`stepladder.data.store.pages.decode_path` gives the name back).
+        Always valid UTF-8: other bytes are written as `\xNN`, and backslashes are doubled
+        (`stepladder.data.store.pages.decode_path` restores the name).
         """
         return self._read_name(row, Shard.source_path)
 
     def sha256(self, row: int) -> bytes:
-        """Return the sha256 of the source picture's bytes."""
+        """Return the sha256 of the source picture."""
         return self._read_name(row, Shard.sha256)
 
     def picture(self, row: int) -> np.ndarray:
@@ -252,7 +253,7 @@ class StoreSplit(PictureSource):
         """Fill `out`, uint8 (n, size, size, 3), with these rows.
 
         Raises:
-            DataError: names file, row and source path of a picture that is damaged.
+            DataError: if a picture is damaged; has file, row and source path.
             IndexError: if a row is not in the split.
         """
         if len(rows) == 0:
@@ -282,10 +283,10 @@ class StoreSplit(PictureSource):
         return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=num_bytes)
 
     def _hot_rows(self, rows: np.ndarray) -> HotRows | None:
-        """Return the quick way to rows, as long as their files have not changed; None: there is none.
+        """Return the positions of rows for fast copying; None if not supported.
 
         Raises:
-            DataError: if a file was cut or has grown.
+            DataError: if the size of a file has changed.
         """
         if not self._has_hot_rows:
             return None
@@ -303,12 +304,12 @@ class StoreSplit(PictureSource):
         start_s = time.perf_counter()
         shard_idx = self._shard_of(rows)
         shards = {idx: self._checked(idx) for idx in np.unique(shard_idx).tolist()}
-        fetch_s = time.perf_counter() - start_s  # a file that lies elsewhere is waited for here
+        fetch_s = time.perf_counter() - start_s  # includes the wait for remote files
         within = (rows - self._starts[shard_idx]).tolist()
         for picture, idx, row in zip(out, shard_idx.tolist(), within, strict=True):
             shard = shards[idx]
             start_s = time.perf_counter()
-            forms = shard.forms  # before the read: they are forgotten when the file has changed
+            forms = shard.forms  # taken before the read, as they are reset when the file changes
             data = shard.read(row)
             fetched_s = time.perf_counter()
             try:
@@ -328,13 +329,13 @@ class StoreSplit(PictureSource):
         return ReadCost(fetch_s=fetch_s, decode_s=decode_s, num_bytes=num_bytes)
 
     def _shard_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the shard in which each row lies, (len(rows),)."""
+        """Return the shard of each row, (len(rows),)."""
         shard_idx: np.ndarray = np.searchsorted(self._starts, rows, side="right") - 1
         return shard_idx
 
     def _by_shard(self, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Return (shard, places among the rows asked for, rows within it) of each shard in use."""
-        if len(rows) == 0:  # as in a rank that gets none of a batch
+        """Return (shard, indices in `rows`, rows within the shard) for each shard in use."""
+        if len(rows) == 0:  # such as on a rank with an empty part
             return []
         shard_idx = self._shard_of(rows)
         places = np.argsort(shard_idx, kind="stable")
@@ -371,14 +372,14 @@ class StoreSplit(PictureSource):
         return shard
 
     def _let_go(self) -> None:
-        """Make room for one more file where rows are read that nobody expected."""
+        """Close the oldest files that were not announced, to make room for one more."""
         unexpected = [idx for idx in self._shards if idx not in self._in_use]
         num_too_many = max(0, len(unexpected) + 1 - _MAX_UNEXPECTED)
-        for idx in unexpected[:num_too_many]:  # those that were opened first
+        for idx in unexpected[:num_too_many]:  # the oldest
             del self._shards[idx]
 
     def _checked(self, shard_idx: int) -> Shard:
-        """Return an open shard that is still the file that it was."""
+        """Return an open shard after checking that its file is intact."""
         shard = self._shard(shard_idx)
         shard.check()
         return shard
@@ -386,7 +387,7 @@ class StoreSplit(PictureSource):
     def _check_labels(self, labels: np.ndarray, rows: np.ndarray) -> None:
         bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if bad.size:
-            what = f"label {labels[bad[0]]} is none of the {len(self.classes)} classes"
+            what = f"label {labels[bad[0]]} is not one of the {len(self.classes)} classes"
             shard, row_in_shard = self._locate(int(rows[bad[0]]))
             raise DataError(what, where=shard.describe(row_in_shard), fix=PREPARE_AGAIN)
 

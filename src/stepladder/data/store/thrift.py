@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as far as Parquet's page headers and footers need it.
+"""The subset of Thrift's compact protocol that Parquet's page headers and footers need.
 
-A struct is written from a list of (field number, value) and read into a dict by field number, so
-that fields which this code does not know pass through without harm.
+A struct is written from a list of (field number, value) and read into a dict by field number;
+unknown fields are kept.
 
 Source: Apache Thrift, "Thrift Compact protocol encoding", thrift-compact-protocol.md.
 """
@@ -20,12 +20,12 @@ _MAX_VARINT_BYTES = 10
 
 
 class ThriftError(ValueError):
-    """The bytes are not what the compact protocol allows."""
+    """The bytes are not valid compact protocol."""
 
 
 @dataclass(frozen=True)
 class I32:
-    """An integer to be written as i32, an enum among them."""
+    """An integer or enum value to be written as i32."""
 
     value: int
 
@@ -39,7 +39,7 @@ class I64:
 
 @dataclass(frozen=True)
 class Fields:
-    """A struct to be written: (field number, value), numbers rising.
+    """A struct to be written: (field number, value) in ascending order.
 
     A value is I32, I64, bytes, Fields, or a list of one kind of these.
     """
@@ -48,7 +48,7 @@ class Fields:
 
 
 def encode(value: Any) -> bytes:
-    """Write a value without a field header."""
+    """Return the bytes of a value without a field header."""
     if isinstance(value, (I32, I64)):
         number = value.value
         return _varint((number << 1) ^ (number >> 63))  # zigzag: small negatives stay short
@@ -66,7 +66,7 @@ def encode(value: Any) -> bytes:
             parts.append(encode(item))
             last = number
         return b"".join(parts) + b"\0"
-    raise TypeError(f"{type(value).__name__} has no thrift form")
+    raise TypeError(f"{type(value).__name__} cannot be written as Thrift")
 
 
 def _kind(value: Any) -> int:
@@ -84,11 +84,11 @@ def _varint(number: int) -> bytes:
 
 
 class Decoder:
-    """Read structs out of bytes; refuses what is cut short, too deep or too long.
+    """Read structs from bytes; rejects data that is truncated, too deep or too long.
 
     Args:
         data: the bytes.
-        position: where to begin; afterwards, where reading ended.
+        position: start position; after a read, its end position.
     """
 
     def __init__(self, data: bytes | memoryview, position: int = 0) -> None:
@@ -99,7 +99,7 @@ class Decoder:
         """Read a struct.
 
         Raises:
-            ThriftError: if the bytes are no struct.
+            ThriftError: if the bytes are not a struct.
         """
         found: Struct = {}
         last = 0
@@ -111,7 +111,7 @@ class Decoder:
 
     def _value(self, kind: int, depth: int) -> Any:
         if depth > _MAX_DEPTH:
-            raise ThriftError("nested too deep")
+            raise ThriftError("nested too deeply")
         if kind in (_I16, _I32, _I64):
             return self._zigzag()
         if kind == _BINARY:
@@ -124,7 +124,7 @@ class Decoder:
             return self._byte()
         if kind == _DOUBLE:
             return bytes(self._take(8))
-        raise ThriftError(f"type {kind} is not known")  # maps among them: Parquet has none
+        raise ThriftError(f"unknown type {kind}")  # includes maps, which Parquet does not use
 
     def _list(self, depth: int) -> list[Any]:
         head = self._byte()
@@ -132,7 +132,7 @@ class Decoder:
         if size == 15:
             size = self._varint()
         if size > len(self.data) - self.position:  # an element takes at least a byte
-            raise ThriftError("a list is longer than the bytes that hold it")
+            raise ThriftError("a list is longer than the data")
         return [self._value(kind, depth + 1) for _ in range(size)]
 
     def _byte(self) -> int:
@@ -141,7 +141,7 @@ class Decoder:
     def _take(self, size: int) -> memoryview:
         end = self.position + size
         if end > len(self.data):
-            raise ThriftError("cut short")
+            raise ThriftError("truncated")
         taken = self.data[self.position : end]
         self.position = end
         return taken

@@ -1,4 +1,4 @@
-"""Check a store in full: every byte of every file, and that they agree with each other."""
+"""Verify a store: every byte of every file, and their consistency."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stepladder.records import Manifest, ShardInfo
 
 
 def list_shards(folder: Path, manifest: Manifest) -> list[str]:
-    """Compare names and sizes of a store's shards with its manifest; give what does not fit.
+    """Compare names and sizes of a store's shards with its manifest; return the problems.
 
-    Files that are no shards, such as what a killed process left, are passed over.
+    Other files, such as those left by a killed process, are ignored.
     """
     problems = []
     with os.scandir(folder) as entries:
@@ -48,7 +48,7 @@ def list_shards(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def verify_store(path: Path) -> list[str]:
-    """Read a whole store and list what is wrong with it; an empty list: it is sound."""
+    """Read a whole store and return its problems; an empty list if it is intact."""
     path = Path(path)
     try:
         manifest = load_manifest(path)
@@ -69,7 +69,7 @@ def verify_store(path: Path) -> list[str]:
 
 
 def damaged_shards(path: Path, manifest: Manifest) -> list[ShardInfo]:
-    """Read all files of a store and give those that are missing or not as they were written."""
+    """Read all files of a store and return those that are missing or damaged."""
     return [
         info
         for info in manifest.shards
@@ -80,15 +80,15 @@ def damaged_shards(path: Path, manifest: Manifest) -> list[ShardInfo]:
 def _verify_shard(
     path: Path, info: ShardInfo, manifest: Manifest
 ) -> tuple[Counter[int], list[str]]:
-    """Check one file; also give how often each label stands in it."""
+    """Check one file; return the count of each label and the problems."""
     try:
         return _read_shard(path, info, manifest)
-    except OSError as error:  # such as a sector that is lost
+    except OSError as error:  # such as a bad sector
         return Counter(), [_unreadable(error)]
 
 
 def _unreadable(error: OSError) -> str:
-    return f"it cannot be read ({error.strerror or error})"
+    return f"cannot be read ({error.strerror or error})"
 
 
 def _read_shard(path: Path, info: ShardInfo, manifest: Manifest) -> tuple[Counter[int], list[str]]:
@@ -105,18 +105,18 @@ def _read_shard(path: Path, info: ShardInfo, manifest: Manifest) -> tuple[Counte
         except LayoutError as error:
             problems.append(str(error))
         if file_sha256(file) != info.sha256 and not problems:
-            problems.append("its bytes are not those that manifest.json names (sha256)")
+            problems.append("its sha256 does not match manifest.json")
     if open_index(index_path(path), info, is_mapped=False) is None:
-        problems.append("its index is missing or damaged (opening the store makes it again)")
+        problems.append("its index is missing or damaged (it is rebuilt when the store is opened)")
     beyond = [label for label in labels if not 0 <= label < len(manifest.classes)]
-    problems += [f"label {label} is none of the classes" for label in beyond]
+    problems += [f"label {label} is not one of the classes" for label in beyond]
     return labels, problems
 
 
 def _compare_layout(footer: Footer, info: ShardInfo, manifest: Manifest) -> list[str]:
     problems = []
     if (footer.encoding, footer.size) != (manifest.encoding, manifest.size):
-        problems.append("its encoding or picture size is not the manifest's")
+        problems.append("its encoding or picture size does not match the manifest")
     if footer.num_rows != info.num_rows:
         problems.append(f"it has {footer.num_rows} rows, not {info.num_rows}")
     return problems
@@ -127,12 +127,12 @@ def _compare_counts(manifest: Manifest, counts: dict[str, Counter[int]]) -> list
     for split, wanted in manifest.class_counts.items():
         found = tuple(counts[split][label] for label in range(len(manifest.classes)))
         if found != wanted:
-            problems.append(f"the manifest's counts of {split} are not those of its rows")
+            problems.append(f"the manifest's class counts of {split} do not match its rows")
     return problems
 
 
 class _Walk:
-    """Go through all pages of a shard, one row group at a time."""
+    """Check all pages of a shard, one row group at a time."""
 
     def __init__(self, file: int, footer: Footer) -> None:
         self._file = file
@@ -141,7 +141,7 @@ class _Walk:
         self.labels: Counter[int] = Counter()
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong, and count labels meanwhile."""
+        """Yield the problems and count the labels."""
         first_row = 0
         for group in self._footer.row_groups:
             yield from self._small_columns(group, first_row)
@@ -175,7 +175,9 @@ class _Walk:
                 except LayoutError as error:
                     yield f"row {row}: {error}"
                 row += 1
-        except LayoutError as error:  # a damaged header hides what follows it in this row group
+        except (
+            LayoutError
+        ) as error:  # after a damaged header the rest of the row group cannot be read
             yield f"row {row}: {error}"
         if row != first_row + group.num_rows:
             yield f"rows from {first_row}: {row - first_row} pictures, not {group.num_rows}"

@@ -199,7 +199,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    with pytest.raises(ResourceError, match=r"features take .* are free") as caught:
+    with pytest.raises(ResourceError, match=r"features need .* are free") as caught:
         write(tmp_path)
     assert caught.value.fix is not None
     assert not list(tmp_path.rglob("*.npy"))

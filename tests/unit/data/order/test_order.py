@@ -150,7 +150,7 @@ def test_sequential_is_as_stored() -> None:
 def test_places_that_do_not_exist_are_refused() -> None:
     with pytest.raises(ValueError, match="is not within"):
         order(10).samples(0, 5, 11)
-    with pytest.raises(ValueError, match="version 2 is not known"):
+    with pytest.raises(ValueError, match="unknown order version 2"):
         order(10, version=2)
     with pytest.raises(ValueError, match="num_examples"):
         order(0)

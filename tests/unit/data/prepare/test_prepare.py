@@ -170,7 +170,7 @@ def test_a_store_of_other_pictures_or_options_is_not_overwritten_unasked(
 ) -> None:
     out = tmp_path / "store"
     before = contents(make(split_photos, out).folder)
-    with pytest.raises(UsageError, match="other size") as caught:
+    with pytest.raises(UsageError, match="different size") as caught:
         make(split_photos, out, size=16)
     assert "--overwrite" in str(caught.value)
     save_photo(split_photos / "train" / "class 0" / "new.jpg", 999)
@@ -239,7 +239,7 @@ def test_too_many_bad_pictures_stop_it_and_leave_no_store(
     with pytest.raises(DataError, match=r"of 35 pictures \(.* %\) cannot be used") as caught:
         make(split_photos, tmp_path / "store")
     message = str(caught.value)
-    assert "(there may be others, these were met first): --max-bad" in message
+    assert "(the rest was not checked yet): --max-bad" in message
     assert "train/class 0/bad" in message
     assert not (tmp_path / "store").exists()
 
@@ -249,8 +249,8 @@ def test_pictures_in_train_and_val_are_counted(split_photos: Path, tmp_path: Pat
     shutil.copy(same, split_photos / "val" / "class 0" / "copy.jpg")
     shutil.copy(same, split_photos / "train" / "class 1" / "copy.jpg")
     warnings = make(split_photos, tmp_path / "store").warnings
-    assert any("1 of 7 pictures of val are in train too" in warning for warning in warnings)
-    assert any("1 pictures stand in two or more classes" in warning for warning in warnings)
+    assert any("1 of 7 pictures of val are also in train" in warning for warning in warnings)
+    assert any("1 pictures are in two or more classes" in warning for warning in warnings)
 
 
 def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Path) -> None:
@@ -263,9 +263,11 @@ def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Pa
             pixels[0, shot] = 0
             Image.fromarray(pixels).save(path)
     warned = make(source, tmp_path / "split", val_frac=0.3).warnings
-    assert any("look nearly like one of train" in text and "--group-by" in text for text in warned)
+    assert any(
+        "near-duplicates of one of train" in text and "--group-by" in text for text in warned
+    )
     grouped = make(source, tmp_path / "grouped", val_frac=0.3, group_by="folder")
-    assert not any("look nearly" in text for text in grouped.warnings)
+    assert not any("near-duplicates" in text for text in grouped.warnings)
     store = Store.open(grouped.folder)
     scenes = []
     for split in (Split.TRAIN, Split.VAL):
@@ -277,7 +279,7 @@ def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Pa
 
 def test_a_class_only_in_test_is_an_error(split_photos: Path, tmp_path: Path) -> None:
     save_photo(split_photos / "test" / "new" / "1.jpg", 7)
-    with pytest.raises(DataError, match="classes in test that train lacks: new"):
+    with pytest.raises(DataError, match="classes of test are not in train: new"):
         make(split_photos, tmp_path / "store")
 
 
@@ -308,7 +310,7 @@ def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(
     split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_module, "disk_free_bytes", lambda _: 10_000)
-    with pytest.raises(ResourceError, match=r"needs .* GB, and 1e-05 GB are free") as caught:
+    with pytest.raises(ResourceError, match=r"needs .* GB, but only 1e-05 GB are free") as caught:
         make(split_photos, tmp_path / "store")
     assert caught.value.exit_code == 4
     assert not (tmp_path / "store").exists()

@@ -133,7 +133,7 @@ def test_a_shard_that_is_not_finished_is_not_seen(tmp_path: Path) -> None:
 
 def test_pixels_of_another_size_are_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match="191 bytes of pixels instead of 192"),
+        pytest.raises(ValueError, match="expected 192 bytes of pixels, got 191"),
         ShardWriter(tmp_path / "train-a.parquet", encoding=Encoding.PIXELS, size=8) as writer,
     ):
         writer.add(sha256=bytes(32), path="a", label=0, picture=bytes(191))
@@ -162,7 +162,7 @@ def test_publish_works_without_the_exchange_of_linux(
 def test_publish_refuses_a_folder_that_is_not_a_store(tmp_path: Path, build_store: Any) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="holds something that is not a store"):
+    with pytest.raises(UsageError, match="has files that are not a store"):
         build_store(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 

@@ -146,7 +146,7 @@ def test_a_state_of_another_loader_is_refused(other: dict[str, Any]) -> None:
     state = loader(40).state_dict()
     options: dict[str, Any] = {"n": 40, "seed": 1, **other}
     made = Loader(Numbers(options.pop("n")), batch_size=8, threads=1, **options)
-    with pytest.raises(UsageError, match="another loader"):
+    with pytest.raises(UsageError, match="different loader"):
         made.load_state_dict(state)
 
 
@@ -180,7 +180,7 @@ def test_what_auto_chose_goes_with_the_state_to_a_machine_of_other_memory(is_nea
         assert numbers(other) == whole[192:]
     named = OrderMode.WINDOWED if is_near else OrderMode.GLOBAL
     other = Loader(theirs, batch_size=64, fraction=0.5, threads=1, order=named)
-    with pytest.raises(UsageError, match="another loader"):
+    with pytest.raises(UsageError, match="different loader"):
         other.load_state_dict(made.state_dict())
 
 
@@ -196,7 +196,7 @@ def test_ranks_of_other_memory_read_the_same_epoch() -> None:
 
 def test_a_rank_without_the_memory_for_the_window_of_all_asks_for_a_smaller_one() -> None:
     small = Blocks(is_near=False, max_window_rows=300)
-    with pytest.raises(UsageError, match="Give all ranks window_rows=300 or fewer"):
+    with pytest.raises(UsageError, match="Set window_rows=300 or less"):
         Loader(small, batch_size=64, rank=1, world_size=2)
     made = Loader(small, batch_size=64, rank=1, world_size=2, window_rows=300)
     assert made.state_dict()["window_rows"] == 300
@@ -206,7 +206,7 @@ def test_ranks_do_not_choose_by_their_own_disk() -> None:
     two: dict[str, Any] = {"batch_size": 64, "rank": 1, "world_size": 2}
     assert Loader(Blocks(), **two).state_dict()["mode"] == "global"
     slow = Blocks(is_near=False)
-    with pytest.raises(UsageError, match="Give all ranks order"):
+    with pytest.raises(UsageError, match="Set order"):
         Loader(slow, **two)
     for mode in (OrderMode.GLOBAL, OrderMode.WINDOWED):
         named = [Loader(s, order=mode, fraction=0.5, **two) for s in (Blocks(), slow)]
@@ -273,7 +273,7 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
         ({"min_last": -1}, "min_last is -1"),
         ({"min_last": 5, "n": 4}, "4 examples are fewer than a batch of 5, and min_last"),
         ({"n": 7, "drop_last": True}, "7 examples are fewer than a batch of 8"),
-        ({"n": 0}, "there is no example"),
+        ({"n": 0}, "the data has no examples"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"num_epochs": 1.5}, "num_epochs is 1.5"),
         ({"seed": 1.5}, "seed is 1.5"),
@@ -295,13 +295,13 @@ def test_an_epoch_below_0_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (None, "it is NoneType, and no dictionary"),
-        ({"position": 10**9}, "no place in an epoch of 40 examples .position 1000000000"),
+        (None, "it is a NoneType, not a dict"),
+        ({"position": 10**9}, "no valid position in an epoch of 40 examples .position 1000000000"),
         ({"position": 40}, "position 40"),
         ({"position": -1}, "position -1"),
         ({"position": "8"}, "position '8'"),
         ({"epoch": -1, "epochs_done": -2}, "epoch -1, epochs_done -2"),
-        ({"mode": ["global"]}, "another loader"),
+        ({"mode": ["global"]}, "different loader"),
     ],
     ids=str,
 )
@@ -332,7 +332,7 @@ class Short(IterableDataset[int]):
 
 
 def test_batches_that_end_too_early_are_told() -> None:
-    with pytest.raises(DataError, match="no more batches after example 12 of 20"):
+    with pytest.raises(DataError, match="the batches ended after example 12 of 20"):
         list(Loader(Short(), batch_size=4))
     made = loader(40)
     batches = iter(made)

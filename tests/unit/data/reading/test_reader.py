@@ -274,5 +274,5 @@ def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None
 
 
 def test_data_without_an_example_is_told() -> None:
-    with pytest.raises(UsageError, match="there is no example"):
+    with pytest.raises(UsageError, match="the data has no examples"):
         reader(Counting(0))

@@ -88,12 +88,12 @@ def test_a_pickled_extension_type_is_refused_and_not_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "not a whole Parquet file"),
-        (b"PAR1", "not a whole Parquet file"),
+        (b"", "not a complete Parquet file"),
+        (b"PAR1", "not a complete Parquet file"),
         (b"PAR1PAR1PAR1", "footer is damaged"),
         (b"PAR1" + b"\xff" * 4 + b"PAR1", "footer is damaged"),
         (b"PAR1" + b"\x15" * 40 + b"\x10\0\0\0PAR1", "footer is damaged"),
-        (b"\x89PNG" + b"\0" * 100, "not a whole Parquet file"),
+        (b"\x89PNG" + b"\0" * 100, "not a complete Parquet file"),
     ],
 )
 def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -106,5 +106,5 @@ def test_our_facts_on_other_columns_are_refused(tmp_path: Path) -> None:
     facts = {"stepladder.format": "1", "stepladder.size": "8", "stepladder.encoding": "pixels"}
     table = pa.table({"picture": [b"x"]}).replace_schema_metadata(facts)
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(LayoutError, match="columns are not those of a store"):
+    with pytest.raises(LayoutError, match="columns do not match those of a store"):
         footer_of(tmp_path / "a.parquet")

@@ -178,7 +178,7 @@ def test_a_shard_of_another_store_is_refused(tmp_path: Path, build_store: Any) -
         shutil.copy(tmp_path / "other" / name, tmp_path / "s" / name)
     assert (tmp_path / "s" / "train-0.parquet").stat().st_size == size
     assert size == load_manifest(tmp_path / "s").shards[0].size_bytes
-    with pytest.raises(DataError, match="bytes are not those that manifest"):
+    with pytest.raises(DataError, match="sha256 does not match manifest"):
         train_of(tmp_path / "s")
 
 
@@ -229,7 +229,7 @@ def test_what_killed_processes_leave_is_passed_over(tmp_path: Path, build_store:
 def test_a_folder_without_a_store_is_told_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the folder does not exist"):
         Store.open(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"no store is here[\s\S]*stepladder prepare"):
+    with pytest.raises(DataError, match=r"is not a store[\s\S]*stepladder prepare"):
         Store.open(tmp_path)
 
 
@@ -237,12 +237,12 @@ def test_a_folder_without_a_store_is_told_what_to_type(tmp_path: Path) -> None:
     ("change", "told"),
     [
         ({"format_version": 2}, "format version 2"),
-        ({"classes": ["a", "b"]}, "does not count every class"),
+        ({"classes": ["a", "b"]}, "does not have counts for every class"),
         ({"classes": ["x", "y", "z"]}, "fingerprint does not match"),
-        ({"size": "8"}, "a count is not a whole number"),
+        ({"size": "8"}, "a count is not an integer"),
         ({"encoding": "webp"}, "the manifest is damaged"),
-        ({"surprise": 1}, "keys missing or not known: surprise"),
-        ({"shards": []}, "counts 20 pictures of train, its shards 0"),
+        ({"surprise": 1}, "missing or unknown keys: surprise"),
+        ({"shards": []}, "counts 20 pictures of train, but its shards have 0"),
         ({"class_counts": None}, "the manifest is damaged"),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_shard_name_cannot_lead_out_of_the_store(
     value = json.loads(path.read_text())
     value["shards"][0]["name"] = name
     write_json(path, value)
-    with pytest.raises(DataError, match="a shard that prepare does not write"):
+    with pytest.raises(DataError, match="lists an invalid shard"):
         load_manifest(tmp_path / "s")
 
 
@@ -286,7 +286,7 @@ def test_a_label_beyond_the_classes_is_refused_before_training(
     write_json(path, value)
     value["fingerprint"] = fingerprint_of_value(value)
     write_json(path, value)
-    with pytest.raises(DataError, match=r"label 2 is none of the 2 classes"):
+    with pytest.raises(DataError, match=r"label 2 is not one of the 2 classes"):
         _ = train_of(tmp_path / "s").labels
     assert any("label 2" in problem for problem in verify_store(tmp_path / "s"))
 

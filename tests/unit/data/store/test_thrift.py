@@ -34,13 +34,13 @@ def test_any_bytes_give_a_struct_or_an_error(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x15", "cut short"),
-        (b"\x18\xff\xff\xff\xff\x0f", "cut short"),  # a text of 4 GB
-        (b"\x19\xf5\xff\xff\xff\xff\x0f", "longer than the bytes"),  # a list of 4 billion
+        (b"\x15", "truncated"),
+        (b"\x18\xff\xff\xff\xff\x0f", "truncated"),  # a text of 4 GB
+        (b"\x19\xf5\xff\xff\xff\xff\x0f", "longer than the data"),  # a list of 4 billion
         (b"\x1c" * 100, "too deep"),
         (b"\x19" + b"\x19" * 100, "too deep"),
         (b"\x15" + b"\xff" * 20, "too long"),
-        (b"\x1b\x00", "not known"),
+        (b"\x1b\x00", "unknown type"),
     ],
 )
 def test_hostile_bytes_are_refused_at_no_cost(data: bytes, reason: str) -> None:

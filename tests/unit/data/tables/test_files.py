@@ -257,7 +257,7 @@ def test_places_without_a_table_are_told(tmp_path: Path) -> None:
 
 
 def test_a_split_that_is_none_is_told(folder: Path) -> None:
-    with pytest.raises(UsageError, match="'bogus' is none of its choices"):
+    with pytest.raises(UsageError, match="invalid choice 'bogus'"):
         open_table(folder, split="bogus")
 
 

@@ -107,7 +107,7 @@ def test_what_is_left_out_comes_in_the_next_epoch() -> None:
         ({"cur_shard": -1, "shard_count": 2}, "cur_shard is -1"),
         ({"cur_shard": 2, "shard_count": 2}, "shard 2 of 2: the table has 20 rows"),
         ({"shard_count": 21}, "shard 0 of 21: the table has 20 rows"),
-        ({"order": "bogus"}, "order: 'bogus' is none of its choices"),
+        ({"order": "bogus"}, "order: invalid choice 'bogus'"),
     ],
     ids=str,
 )

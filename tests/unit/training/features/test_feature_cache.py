@@ -458,7 +458,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no head": ({"split": lambda self, model: None}, "which part of its model is the head"),
     "random": ({"is_random_before_head": property(lambda self: True)}, "change at random"),
     "arriving": (_data(Arriving()), "IterableDataset"),
-    "noisy": (_data(Noisy()), "other values"),
+    "noisy": (_data(Noisy()), "different values"),
     "random trunk": ({"build_model": _random_trunk, **SEQUENTIAL}, "does not give the losses"),
     "centred": ({"build_model": _centred_trunk, **SEQUENTIAL}, "the others of its batch"),
     "no statistics": (

@@ -202,7 +202,7 @@ def test_the_command_line_reads_a_table_and_says_the_version(
     assert "version 2 of the Delta table" in capsys.readouterr().out
     assert main(["prepare", f"--from={table}", *words[2:], "--delta-version", "0"]) == 2
     words_said = capsys.readouterr().err
-    assert "made with other delta_version (2 there, 0 asked for), pictures" in words_said
+    assert "made with different delta_version (2 in the store, 0 requested), pictures" in words_said
     assert main(["publish", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["num_rows"], told["version"]) == ("published", 30, 0)
@@ -257,13 +257,13 @@ def test_a_log_of_other_files_is_not_taken_for_the_stores(shop: Any, store: Path
     publish_as_delta(store)
     other = shop.make(shop.folder / "t.parquet", "other", size=16).folder
     shutil.copytree(store / "_delta_log", other / "_delta_log")
-    with pytest.raises(UsageError, match="not of this store's files") as caught:
+    with pytest.raises(UsageError, match="does not match the files of this store") as caught:
         publish_as_delta(other)
     assert "rm -r" in str(caught.value.fix)
 
 
 def test_only_a_whole_store_is_published(shop: Any, store: Path) -> None:
-    with pytest.raises(DataError, match="no store is here"):
+    with pytest.raises(DataError, match="not a store"):
         publish_as_delta(shop.folder)
     next(store.glob("train-*.parquet")).unlink()
     with pytest.raises(DataError, match="is missing"):
