@@ -1,7 +1,7 @@
-"""Bad input by the command: exit code, and a message with what, where and what to type.
+"""Bad input on the command line: exit code, and a message with cause, place and fix.
 
-What single readers do with damage is tested beside them; here is what a person sees, and that the
-remedy which the message gives does help.
+How each reader handles damage is tested next to the reader. These tests cover what users see, and
+that the suggested fix works.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_odd_names_train_and_junk_is_left_out(photos: Path, prepare: Run, train:
 
 
 def bomb() -> bytes:
-    """A PNG of a few bytes that says it has 3.6 thousand million pixels."""
+    """A PNG of a few bytes that claims to have 3.6 billion pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -238,7 +238,7 @@ def test_a_folder_that_is_no_store_is_told(photos: Path, train: Run) -> None:
 def test_a_store_replaced_between_run_and_resume(photos: Path, prepare: Run, train: Run) -> None:
     prepare()
     train()
-    for idx in range(12):  # more pictures on either side
+    for idx in range(12):  # more pictures in both splits
         Image.new("RGB", (40, 40), (20 * idx, 90, 30)).save(photos / "corn" / f"new{idx}.png")
     prepare("photos", "--overwrite")
     said = train(epochs=2, code=3)
@@ -257,7 +257,7 @@ def test_a_smaller_store_in_the_middle_of_an_epoch(photos: Path, prepare: Run, t
     for name in ("apple", "bread", "corn"):
         for idx in range(4):
             (photos / name / f"{name}{idx}.jpg").unlink()
-    prepare("photos", "--overwrite")  # fewer than 12 are left to train on
+    prepare("photos", "--overwrite")  # fewer than 12 are left for training
     train("--schedule.max-steps", "2", "--accept-new-data", *batch)
     summary = read_json(Path("run/summary.json"))
     assert (summary["epochs"], summary["steps"]) == (1, 2)
@@ -267,7 +267,7 @@ def test_a_smaller_store_in_the_middle_of_an_epoch(photos: Path, prepare: Run, t
 
 
 class Harm:
-    """Leaves a mark when it is unpickled."""
+    """Leaves a marker file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path("mark"),))
@@ -295,7 +295,7 @@ def test_damaged_checkpoints_are_named_and_never_begun_again_in_silence(
     newest = newest_state()
     damage(newest)
     assert newest.name in run("verify", "run", code=3)
-    assert newest.name in train(epochs=3)  # from the one before, and says so
+    assert newest.name in train(epochs=3)  # from the previous checkpoint, with a warning
     assert read_json(Path("run/summary.json"))["epochs"] == 3
     for state in Path("run/checkpoints").glob("step-*"):
         damage(state)
@@ -352,7 +352,7 @@ def test_a_second_run_in_the_same_folder_waits_for_nobody(
 
 @contextmanager
 def files_limited_to(num_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size, as a full disk would."""
+    """Limit the size of files, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:

@@ -1,6 +1,6 @@
-"""Files of pictures that are damaged, cut, hostile or change: told by file and row, nothing lost.
+"""Damaged, truncated, hostile or changing container files: reported by file and row, no data loss.
 
-Rows 19, 21 to 24, 26 and 27 of the list of faults, for sources that are not files of pictures.
+Rows 19, 21 to 24, 26 and 27 of the list of faults, for sources other than picture files.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
     *killed, cut_calls, cut_end, whole_calls, whole_end = result.stdout.splitlines()
     assert killed == ["ended -9"] * len(kills), result.stderr
     assert (cut_end, whole_end) == ("ended 0", "ended 0")
-    assert int(cut_calls) == 0  # all was spooled before the first file of the store was made
+    assert int(cut_calls) == 0  # everything was spooled before the first store file was written
     assert int(whole_calls) == NUM_ROWS
     assert contents(out) == contents(tmp_path / "whole")
     assert verify_store(out) == []
@@ -147,11 +147,11 @@ def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
 
 
 class Stopped(Exception):
-    """Stands for a kill, where it is not the claim."""
+    """Simulates a kill, where the kill itself is not tested."""
 
 
 def stop_before_writing(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Prepare until all is spooled; give the folder of the spool."""
+    """Prepare until everything is spooled; return the spool folder."""
 
     def stop(*_: object, **__: object) -> None:
         raise Stopped
@@ -198,7 +198,7 @@ def test_spooled_bytes_that_were_damaged_are_read_anew(
     flip_a_byte(bucket, bucket.stat().st_size // 2)
     added = count_added(monkeypatch)
     prepare(config)
-    assert len(added) == 10  # the row group whose picture it was
+    assert len(added) == 10  # the row group of the damaged picture
     assert contents(config.out) == contents(tmp_path / "whole")
 
 
@@ -237,7 +237,7 @@ def test_rows_that_were_deleted_after_a_kill_are_not_brought_back(
     delete_by_vector(source, [3, 27])
     added = count_added(monkeypatch)
     assert version_read(source, "cut", delta_version=1)[1] == NUM_ROWS - 2
-    assert len(added) == 9 + 9  # the row groups that lost a row; the others lie in the spool
+    assert len(added) == 9 + 9  # the row groups that lost a row; the others are in the spool
     version_read(source, "whole", delta_version=1)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
@@ -255,7 +255,7 @@ def test_a_split_that_names_tell_only_after_a_kill_holds(
         else:
             table(source / name, columns(span))
 
-    add(f"val-0.{kind}", range(20))  # alone it is no split
+    add(f"val-0.{kind}", range(20))  # not a split by itself
     stop_before_writing(config_of(source, "cut"), monkeypatch)
     add(f"train-0.{kind}", range(20, NUM_ROWS))
     prepare(config_of(source, "cut"))
@@ -355,7 +355,7 @@ def test_a_flipped_byte_under_a_checksum_is_told_by_file_and_row(tmp_path: Path)
         except DataError as error:
             places.append(str(error.where))
         else:
-            assert found == whole_rows  # what no row depends on, in the header of a page
+            assert found == whole_rows  # in a page header, in a field that does not affect rows
     assert len(places) >= 36
     assert all(place.startswith("t.parquet: from row 0") for place in places)
 
@@ -370,7 +370,7 @@ def read_all(path: Path) -> list[tuple[bytes, str | int]]:
 
 
 def with_row(row: int, **values: Any) -> pa.Table:
-    """Return the table of numbers for labels, in which one row has other values."""
+    """Return the table of label numbers with one row changed."""
     content = columns()
     content["label"] = [index % 2 for index in range(NUM_ROWS)]
     for name, value in values.items():
@@ -502,7 +502,7 @@ def test_an_old_pyarrow_opens_no_file_of_a_source(
 
 @pytest.fixture
 def delta(tmp_path: Path) -> Path:
-    """A table of versions 0 and 1, thirty rows in each."""
+    """A table with versions 0 and 1, of thirty rows each."""
     for half in range(2):
         span = range(30 * half, 30 * half + 30)
         write_deltalake(tmp_path / "delta", pa.table(columns(span)), mode="append")
@@ -637,7 +637,7 @@ def test_a_tar_that_is_cut_short_is_told_with_the_place(
 def test_a_tar_cut_between_two_members_is_found_too(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", samples()[:4])
     end = 4 * 512 + 2 * 512 + sum(-(-len(PHOTOS[row]) // 512) * 512 for row in range(2))
-    path.write_bytes(path.read_bytes()[:end])  # tarfile takes it for whole
+    path.write_bytes(path.read_bytes()[:end])  # tarfile accepts it as complete
     with tarfile.open(path) as tar:
         assert len(tar.getnames()) == 4
     with pytest.raises(DataError, match="cut short") as caught:
@@ -672,7 +672,7 @@ def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", samples()[:6])
     whole = path.read_bytes()
     random = np.random.default_rng(5)
-    for at in random.integers(0, 512, size=60):  # its checksum is over all of a header
+    for at in random.integers(0, 512, size=60):  # its checksum covers the whole header
         data = bytearray(whole)
         data[int(at)] ^= 0x55
         with pytest.raises(DataError, match="is no tar, or is damaged") as caught:

@@ -1,4 +1,4 @@
-"""Sources in an object store that refuses or stays away: told as what it is, and never a secret."""
+"""Object-store sources that refuse access or are unreachable: reported as such, without secrets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def server() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proxy:
-    """A server with a table and a tar in a bucket, and little patience."""
+    """A server with a table and a tar in a bucket, with short timeouts."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
@@ -102,7 +102,7 @@ def is_read(request: Request) -> bool:
 
 
 def refusal(act: Act, place: str) -> StepladderError:
-    """Return what is told, in which bucket and key are named and no key of an account."""
+    """Return the error, which must name bucket and key, but no account keys."""
     with pytest.raises(StepladderError) as caught:
         act(place)
     told = str(caught.value)
@@ -209,7 +209,7 @@ def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.warns(UserWarning, match="no connection could be made; trying again") as told:
         error = refusal(act, place)
-    assert len(told) == 1  # and no other request waited in its turn
+    assert len(told) == 1  # and no other request waited
     assert "no connection could be made" in error.what
     assert "Nothing was ever heard from it: look at the address" in str(error.fix)
     assert RetryPolicy().first_patience_s == 15

@@ -1,4 +1,4 @@
-"""Stores, features and checkpoints in an object store, over a network that does what they do."""
+"""Stores, features and checkpoints in an object store, over an unreliable network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def server() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """A server with an empty bucket and no faults, found by the usual ways of AWS."""
+    """A server with an empty bucket and no faults, configured through AWS variables."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     server.reset()
@@ -79,7 +79,7 @@ def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
 
 @pytest.fixture(scope="module")
 def clients() -> dict[tuple[int, bool], Any]:
-    """Clients of this process: to make one takes longer than most tests."""
+    """Clients of this process: creating one takes longer than most tests."""
     return {}
 
 
@@ -156,7 +156,7 @@ def test_a_large_file_is_sent_in_parts_with_its_sha256(
 def test_a_lost_answer_to_the_last_request_of_an_upload_is_no_failure(
     objects: S3Objects, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Amazon's server would answer the second one too; others say that the upload is gone."""
+    """Amazon's server would answer the second request as well; others report a missing upload."""
     (tmp_path / "large").write_bytes(bytes(17 << 20))
     sha256 = hashlib.sha256(bytes(17 << 20)).hexdigest()
     gone = Fault(
@@ -274,7 +274,7 @@ def test_a_server_that_is_not_there_is_named_by_what_sets_it(
 
 
 def only_error(act: Callable[[], Any], proxy: Proxy, *, num_requests: int = 1) -> StepladderError:
-    """Return the error of an act, which must come without a second try and tell no secret."""
+    """Return the error of a call, which must be raised without retries and contain no secret."""
     proxy.requests.clear()
     with pytest.raises(StepladderError) as caught:
         act()
@@ -341,7 +341,7 @@ def test_a_bucket_in_another_region_is_looked_for_and_then_told(
     objects: S3Objects, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(is_read, status=301, code="PermanentRedirect")]
-    error = only_error(lambda: objects.read(PLACE), proxy, num_requests=3)  # as boto3 looks
+    error = only_error(lambda: objects.read(PLACE), proxy, num_requests=3)  # as boto3 does
     assert "s3://photos/data/file: the bucket photos is in another region" in str(error)
 
 
@@ -402,7 +402,7 @@ def test_a_file_that_is_looked_at_ahead_is_a_hit_where_the_cache_had_it(
 
     def slow(cache: FileCache, file: WantedFile) -> bool:
         begun.set()
-        time.sleep(0.2)  # so that it is under way when it is asked for
+        time.sleep(0.2)  # so that it is being fetched when it is requested
         return get_ahead(cache, file)
 
     monkeypatch.setattr(FileCache, "get_ahead", slow)
@@ -500,7 +500,7 @@ def test_what_is_expected_comes_in_its_order_before_it_is_asked_for(
         for r in proxy.requests
         if r.path.endswith(".parquet") and r.method == "GET"
     ]
-    assert sorted(asked) == sorted(info.name for info in wanted)  # each once, by whom ever
+    assert sorted(asked) == sorted(info.name for info in wanted)  # each once, from any of them
     files.expect(manifest.shards)
     here = files._cache.folder
     wait_until(lambda: len(list(here.glob("*.parquet"))) == len(manifest.shards))
@@ -567,7 +567,7 @@ def test_a_store_that_was_replaced_is_called_so(
     for path in (tmp_path / "other").iterdir():
         objects.put_bytes(files.place.join(path.name), path.read_bytes())
     objects.delete(files.place.join(old.shards[1].name))
-    for info in old.shards[:2]:  # other bytes under the same name, and gone
+    for info in old.shards[:2]:  # other bytes under the same name, and missing
         with pytest.raises(DataError, match="the store was replaced while it was open"):
             files.path(info)
 
@@ -634,7 +634,7 @@ def test_a_store_made_in_an_object_store_is_the_one_made_in_a_folder(
     result = prepared(photos, told=told, size=16)
     assert result.manifest == here.manifest
     assert told[-1].phase is PreparePhase.UPLOAD
-    assert told[-1].done == told[-1].total == len(keys(objects)) - 1  # the manifest comes last
+    assert told[-1].done == told[-1].total == len(keys(objects)) - 1  # the manifest is last
     written = [request.path for request in proxy.requests if is_write(request)]
     assert written[0].endswith(MARKER)
     assert written[-1].endswith(MANIFEST_NAME)
@@ -806,7 +806,7 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
 
 @pytest.fixture
 def table(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A table of two files, read with little patience."""
+    """A table of two files, read with short timeouts."""
     monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
     arrow_files._opened.cache_clear()
     for name, start in (("a", 0), ("b", 5)):

@@ -1,4 +1,4 @@
-"""Profiles of jobs that fail on the way: no memory, an error in the data, a loss that raises."""
+"""Profiles of jobs that fail on the way: out of memory, a data error, a loss that raises."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rows(Dataset):
 
 
 class Fragile(Task):
-    """A regression whose loss and data fail when told to."""
+    """A regression whose loss and data fail on request."""
 
     def __init__(self) -> None:
         self.on_loss: Callable[[Batch], None] = lambda batch: None
@@ -131,7 +131,7 @@ def hangs_where(holds: Callable[[int], bool], begun: list[int]) -> Callable[[Bat
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grant a probe little more than what was foretold."""
+    """Allow a probe little more than the predicted time."""
     monkeypatch.setattr(sweep_module, "PROBE_S", 0.3)
     monkeypatch.setattr(profile_module, "PROBE_S", 0.3)
     monkeypatch.setattr(profile_module, "MIN_DEADLINE_S", 0.3)

@@ -1,4 +1,4 @@
-"""Cached features on a CUDA device: computed there, kept on the host, the same training."""
+"""Cached features on a CUDA device: computed there, stored on the host, same training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 class Noise(Task):
-    """Random pictures, a small trunk, and a head that learns them by heart."""
+    """Random pictures, a small trunk, and a head that memorizes them."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         conv = nn.Conv2d(3, 32, 3, stride=2)

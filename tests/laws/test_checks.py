@@ -1,4 +1,4 @@
-"""Laws over all checks: each fires on its own broken example and is quiet on the sound one."""
+"""Laws for all checks: each fires on its broken example and is silent on the sound one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws over docs/fifty_faults.md: what it says of names and commands is what the code has."""
+"""Laws for docs/fifty_faults.md: its names and commands exist in the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_COVERED = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault of the page; `gap` is what is not covered of it."""
+    """One fault of the page; `gap` is the part that is not covered."""
 
     number: int
     title: str
@@ -99,7 +99,7 @@ def test_the_last_line_counts_the_rows() -> None:
 
 
 def told_in(file: Path) -> Iterator[str]:
-    """Yield the names that a file's findings bear."""
+    """Yield the fault names in a file's findings."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             given = {word.arg: word.value for word in node.keywords}

@@ -1,4 +1,4 @@
-"""A DataFrame is written once, found again only where it is the same, and read by shards."""
+"""A DataFrame is written once, reused only if it is the same, and read by shards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUM_ROWS = 50
 
 @pytest.fixture(scope="module")
 def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows as Parquet files, of which DataFrames are made."""
+    """Rows as Parquet files, from which DataFrames are created."""
     folder = tmp_path_factory.mktemp("source") / "rows"
     frame = spark.range(NUM_ROWS).select("id", (fn.col("id") / 2).alias("half"))
     frame.repartition(2).write.parquet(str(folder))
@@ -241,7 +241,7 @@ def test_rows_that_turn_out_larger_than_the_first_are_not_written_to_the_end(
         from_spark(frame, tmp_path, max_bytes=2_000_000, compression="uncompressed")
     assert 2_000_000 < max(seen) < 50_000_000
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(disk_space, "_LOOK_S", 1000)  # it is over before anybody looks
+    monkeypatch.setattr(disk_space, "_LOOK_S", 1000)  # it is over before anyone checks
     with pytest.raises(ResourceError, match=r"takes more than the 20 kB that are allowed"):
         from_spark(few, tmp_path, max_bytes=20_000, compression="uncompressed")
     assert list(tmp_path.iterdir()) == []
@@ -350,7 +350,7 @@ def test_shards_share_an_epoch_and_none_waits_in_vain(
     sizes = [len(batch["id"]) for batches in shards for batch in batches]
     assert min(sizes) >= 1
     seen = [int(i) for batches in shards for batch in batches for i in batch["id"]]
-    left_out = {2: 0, 3: 2}[num_shards]  # 50 rows in batches of 12: two are not enough for three
+    left_out = {2: 0, 3: 2}[num_shards]  # 2 of 50 rows: too few for three shards
     assert len(seen) == len(set(seen)) == NUM_ROWS - left_out
 
 
@@ -370,7 +370,7 @@ def test_places_that_are_no_folder_are_refused(spark: Any) -> None:
 
 @pytest.mark.smoke
 def test_the_published_listing_of_petastorm_trains(spark: Any, tmp_path: Path) -> None:
-    """Databricks' "simplify data conversion" listing: only the import is another one."""
+    """Databricks' "simplify data conversion" listing: only the import differs."""
     rows = [(bytearray(_jpeg(label, i)), label) for label in (0, 1) for i in range(12)]
     df_train = spark.createDataFrame(rows, ["content", "label_index"])
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}")

@@ -1,4 +1,4 @@
-"""What a DataFrame and its cache cannot be is told; an epoch is whole on other shards."""
+"""Invalid DataFrames and cache options are reported; an epoch is complete with other shards."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_cache_is_named_as_it_is_written(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(3).select("id", fn.array("id", "id").alias("pair"))
     with from_spark(frame, tmp_path / name) as converter:
         [batch] = converter.loader(3, num_epochs=1)
-        assert list(batch) == ["id", "pair"]  # whose lists were seen to have one length
+        assert list(batch) == ["id", "pair"]  # lists that were all of one length
         assert converter.folder.parent == tmp_path / name
 
 
@@ -99,7 +99,7 @@ def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None
 
 
 def test_an_epoch_is_gone_on_with_by_other_shards(spark: Any, tmp_path: Path) -> None:
-    """Of 103 rows five shards take 20; the other 83 are one batch of six."""
+    """Of 103 rows, five shards take 20; the other 83 are one batch of six shards."""
     converter = from_spark(spark.range(103), tmp_path)
 
     def shards(batch_size: int, shard_count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The story of a climb: a job as people write it, up the ladder, by the command."""
+"""The story of a climb: an ordinary job, up the ladder, on the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepladder.models.trunk import build_trunk
 from stepladder.records import read_jsonl
 
 pytestmark = pytest.mark.slow
-BUDGET = "10min"  # never reached: what is tried must not depend on how busy the machine is
+BUDGET = "10min"  # never reached: what is tried must not depend on machine load
 AS_WRITTEN = """
 data:
   store: store
@@ -59,7 +59,7 @@ def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    folder = tmp_path_factory.mktemp("climb")  # features are left beside the store
+    folder = tmp_path_factory.mktemp("climb")  # features are stored next to the store
     for name in ("groceries", "store"):
         shutil.copytree(stepladder_in_store.folder / name, folder / name)
     (folder / "job.yaml").write_text(AS_WRITTEN)
@@ -70,7 +70,7 @@ def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def interrupted(stepladder: Command) -> list[dict[str, Any]]:
-    """Interrupt the climb after its first trial; gives the trials that it has kept."""
+    """Interrupt the climb after its first trial; return the trials that it kept."""
     run = stepladder.folder / "climbed"
     process = stepladder.start(*CLIMB)
     until = time.monotonic() + 200
@@ -133,7 +133,7 @@ def test_each_prediction_was_written_before_its_trial(run: Path) -> None:
         elif line["kind"] == "trial" and line["trial"]["before_s"]:
             trial = line["trial"]
             told = {key: trial[key] for key in ("rung", "recipe", "before_s", "after_s")}
-            if told not in samples:  # else the same trial, undone at the end
+            if told not in samples:  # otherwise the same trial, undone at the end
                 own = {key: trial[key] for key in ("rung", "recipe", "prediction")}
                 assert own in [{key: one[key] for key in own} for one in predicted]
                 predicted = [one for one in predicted if one["rung"] != trial["rung"]]

@@ -1,4 +1,4 @@
-"""A climb checks its job once on a machine: what was found is kept, and read by the climb after."""
+"""A climb checks its job once per machine; the findings are stored and reused by later climbs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stepladder.task.contract import Task
 
 @dataclass
 class Counting:
-    """The only check; counts how often it looks, and finds what it is told to."""
+    """The only check; counts its runs, and returns a given finding."""
 
     num_runs: int = 0
     is_sound: bool = True
@@ -50,7 +50,7 @@ class Counting:
         return found("label_range", f"label 9 of {len(job.sources.train)} rows", fix="Count anew.")
 
     def before_climb(self, job: JobConfig, task: Task) -> list[str]:
-        """Check as a climb does, and give what it said."""
+        """Check as a climb does, and return the output."""
         said: list[str] = []
         checks_before_climb(job, task, message=said.append)
         return said
@@ -58,7 +58,7 @@ class Counting:
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """Let one check stand for all; it is of those that `train` leaves out, so climbs alone run it.
+    """Replace all checks by one that `train` skips, so that only climbs run it.
 
     Code counts as unchanged, though someone may edit it while tests run.
     """
@@ -79,7 +79,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 class Signs(Task):
-    """Tell negative numbers from positive ones."""
+    """Classify negative and positive numbers."""
 
     def __init__(self, num_rows: int = 32) -> None:
         self.num_rows = num_rows
@@ -105,7 +105,7 @@ def with_lr(job: JobConfig, lr: float) -> JobConfig:
     return replace(job, recipe=replace(job.recipe, batch=batch))
 
 
-# --- what a climb asks
+# --- when a climb checks
 
 
 def test_the_same_job_is_read_and_not_looked_at_again(counting: Counting, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_is_off_is_not_looked_at(counting: Counting, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-# --- climbs from their first line to their last
+# --- complete climbs
 
 TASK = """
 import torch
@@ -212,7 +212,7 @@ CLIMB = [
 def climb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Return a function that climbs one rung in a folder of its own, and gives what was said."""
+    """Return a function that climbs one rung in its own folder and returns the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(run_module, "RUNGS", (FusedOptimizer(),))

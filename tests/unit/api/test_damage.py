@@ -1,4 +1,4 @@
-"""Damage in stores, runs, checks and watch reports is told; what is sound is not."""
+"""Damage in stores, runs, checks and watch reports is reported; intact ones raise no error."""
 
 from __future__ import annotations
 

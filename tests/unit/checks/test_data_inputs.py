@@ -1,4 +1,4 @@
-"""Faults of inputs and labels beyond each check's own example, and what is none."""
+"""Faults of inputs and labels beyond each check's example, and sound look-alikes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_nan_in_targets_is_told_where_the_loss_takes_it(tmp_path: Path) -> None:
 
 
 def normalised(times: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Shares of 0 to 1, normalised with ImageNet's numbers so many times."""
+    """Values of 0 to 1, normalized with ImageNet's statistics this many times."""
 
     def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         shares = (x * 0.25 + 0.45).clamp(0, 1)
@@ -163,7 +163,7 @@ def test_scale_of_pictures(change: Any, fault: str | None, tmp_path: Path) -> No
 
 
 def pretrained_net(self: SoundPictures, recipe: Recipe) -> nn.Module:
-    """A net whose first BatchNorm has seen pictures of mean 0 and deviation 1."""
+    """A net whose first BatchNorm has seen pictures of mean 0 and standard deviation 1."""
     net = nn.Sequential(
         Normalize([128.0] * 3, [40.0] * 3),
         nn.Conv2d(3, 8, 3),

@@ -1,4 +1,4 @@
-"""The fast checks before a training: bounded by what the training will take."""
+"""The fast checks before a training, limited by the predicted training time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings that are kept: those of one key are put together, and never fewer than before."""
+"""Stored findings: those with equal keys are merged, and never reduced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
 
 
 class Looks:
-    """Three checks that tell when they look; the last takes a minute by its own guess."""
+    """Three checks that record when they run; the last is estimated to take a minute."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""The public functions join the rooms: the same run from Python and from the command line."""
+"""The public functions: the same run from Python and from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepladder audit` and `compare` from the command line."""
+"""`stepladder audit` and `compare` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepladder check`, and what `train` and `climb` make of it."""
+"""`stepladder check`, and how `train` and `climb` use it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROKEN = _TASK.replace("LABELS", "+ 1").replace("SIZE", "200")
 
 
 def raising(line: str, *, method: str = "loss") -> str:
-    """Return a Task of which a method begins with a line."""
+    """Return a Task in which a method starts with a given line."""
     return re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", SOUND)
 
 
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_is_told_before_any_check(
     assert (tmp_path / "a_file").read_text() == "mine"
 
 
-# --- a Task that raises, prints, or ends the program
+# --- a Task that raises, prints, or exits
 
 
 def test_a_task_that_raises_ends_with_6_and_names_its_line(

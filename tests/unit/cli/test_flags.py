@@ -1,4 +1,4 @@
-"""Flags, file and defaults, as the commands read them."""
+"""Flags, file and defaults, as the commands parse them."""
 
 from __future__ import annotations
 

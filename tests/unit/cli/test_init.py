@@ -1,4 +1,4 @@
-"""The project that `init` writes trains and tests as it stands."""
+"""The project that `init` writes trains and passes its tests unmodified."""
 
 from __future__ import annotations
 

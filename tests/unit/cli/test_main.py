@@ -1,4 +1,4 @@
-"""Words in, exit code and message out."""
+"""Exit codes and messages of commands."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stepladder.errors import DataError, DivergedError, InterruptedRun, Resource
 @pytest.fixture(autouse=True)
 def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a trace without a run goes
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where tracebacks without a run are
 
 
 def run(*words: str) -> int:
     try:
         return main(words)
-    except SystemExit as stop:  # tyro's own end, after help or a usage error
+    except SystemExit as stop:  # raised by tyro after help or a usage error
         return cast(int, stop.code)
 
 

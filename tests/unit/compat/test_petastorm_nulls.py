@@ -1,4 +1,4 @@
-"""A TransformSpec's function sees the nulls of a table; what is null after it is told."""
+"""A TransformSpec's function receives the nulls of a table; nulls in its result are an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = {
 
 @pytest.fixture
 def converter(tmp_path: Path) -> SparkDatasetConverter:
-    """Nulls in row 1, and NaN that was stored in row 3 and in a column without nulls."""
+    """Nulls in row 1, and NaN stored in row 3 and in a column without nulls."""
     pq.write_table(pa.table(COLUMNS), tmp_path / "part.parquet", row_group_size=4)
     return make_spark_converter(f"file://{tmp_path}")
 
@@ -83,7 +83,7 @@ def test_what_a_function_fills_has_one_type_in_all_batches(
         *(True, False, False, True, True, True)
     ]
     assert [text for batch in found for text in batch["text"]] == ["a", "?", "c", "d", "e", "f"]
-    assert all(batch["nan"].isnan().all() for batch in found)  # that were no nulls
+    assert all(batch["nan"].isnan().all() for batch in found)  # these were not nulls
 
 
 LEFT = [
@@ -134,7 +134,7 @@ def test_a_function_may_write_into_what_it_gets(converter: SparkDatasetConverter
         frame["sum"] = [0 if cell is None else cell.sum() for cell in frame["tokens"]]
         return frame[["half", "sum"]]
 
-    for _ in range(2):  # what is held is not what is given
+    for _ in range(2):  # the buffer is not what is returned
         [batch] = batches(converter, TransformSpec(doubled), batch_size=6)
         assert batch["sum"].tolist() == [2, 0, 0, 16, 10, 12]
         assert batch["half"].tolist() == [0, 0, 1, 9, 2, 2.5]

@@ -1,6 +1,6 @@
-"""What TensorFlow is asked for, by a stand-in that records it; the real one is in test_petastorm.
+"""Calls to TensorFlow, recorded by a mock; the real one is in test_petastorm.
 
-The stand-in checks each batch against the signature as TensorFlow does.
+The mock checks each batch against the signature as TensorFlow does.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_a_transform_gives_the_shapes_that_it_names(converter: SparkDatasetConve
 
 
 def test_a_block_may_be_left_while_a_batch_is_on_its_way(converter: SparkDatasetConverter) -> None:
-    """As TensorFlow's threads read ahead of the step that was the last one."""
+    """TensorFlow's threads read ahead after the last step."""
     is_reading, may_go_on = threading.Event(), threading.Event()
 
     def slow(frame: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Later layers win, and a refusal names the layer that said it."""
+"""Later layers override earlier ones, and an error names the layer of the bad value."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def source(start: int, n: int) -> Source:
 
 
 class Words(Source):
-    """Inputs of many kinds, as a user's own collate may give them."""
+    """Inputs of many kinds, as a user's collate function may return."""
 
     fingerprint = "words"
 

@@ -1,4 +1,4 @@
-"""A run in, its diagnosis out; whatever is missing is named and the rest is said."""
+"""Diagnosis of a run: whatever is missing is named, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepladder.records import read_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
 from stepladder.records.from_json import from_json
 
-QUICK_S = 4.0  # too little for a learning curve, which is measured unasked where there is time
+QUICK_S = 4.0  # too little for a learning curve, which is measured by default if there is time
 
 
 def copied(run: Path, tmp_path: Path) -> Path:
@@ -27,7 +27,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
 
 
 class Diagnosed(NamedTuple):
-    """A diagnosis that took the time it wanted; the run's files, before and after it."""
+    """A diagnosis with enough time; the run's files before and after it."""
 
     run: Path
     found: Diagnosis
@@ -39,7 +39,7 @@ class Diagnosed(NamedTuple):
 def diagnosed(
     overfit_run: Path, task_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Diagnosed:
-    """The run that overfits and its diagnosis, with the learning curve."""
+    """The overfitting run and its diagnosis, with the learning curve."""
     run = copied(overfit_run, tmp_path_factory.mktemp("diagnosed"))
 
     def files() -> dict[Path, bytes]:
@@ -81,7 +81,7 @@ def test_more_data_is_advised_with_its_number_where_that_is_quick(
     run = copied(overfit_run, tmp_path)
     train_s = read_json(run / "summary.json")["train_s"]
     slow = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=6 * train_s)
-    assert slow.learning_curve is None  # it would take all of the time, and half is the most
+    assert slow.learning_curve is None  # it would take all of the time, and half is the limit
     assert "--learning-curve" in slow.remedies[0].command
 
 

@@ -1,4 +1,4 @@
-"""Logs that others wrote: each format gives the same training, and half a log gives its half."""
+"""Third-party logs: each format gives the same training, and a truncated log gives its part."""
 
 from __future__ import annotations
 

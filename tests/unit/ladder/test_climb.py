@@ -1,4 +1,4 @@
-"""A climb goes on whatever a rung does, and tests at the end what it kept."""
+"""A climb continues whatever a rung does, and finally tests what it kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def boom() -> Any:
 
 
 class Change(Rung):
-    """A rung that any change can be."""
+    """A rung that makes any change."""
 
     level: ClassVar[int] = 8
 
@@ -67,7 +67,7 @@ class MakeClimb(Protocol):
 def _make_climb(
     make_lab, tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> MakeClimb:
-    """Begin a climb whose first profile is known; later ones are short."""
+    """Start a climb whose first profile is known; later ones are short."""
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
 
     def make(*rungs: Rung, lab: Lab | None = None, **fields: Any) -> Climb:
@@ -91,7 +91,7 @@ def _make_climb(
 
 
 def write_kept(climb: Climb, rung: Change, before: Recipe, **found: Any) -> Recipe:
-    """Let the ledger say that a rung was kept on a recipe; give the recipe after it."""
+    """Write to the ledger that a rung was kept on a recipe; return the recipe after it."""
     after = rung.change(before)
     trial = Trial(
         rung=rung.name,
@@ -375,7 +375,7 @@ def test_no_trial_begins_at_the_end_of_the_budget(
     assert climb.trials[0].verdict.reason.endswith(reason)
 
 
-# -- all that was kept, against the job as written ------------------------------------------
+# -- everything kept, compared with the original job ----------------------------------------
 
 NO_WORSE = {"accuracy": Interval(estimate=0.0, low=-0.01, high=0.01)}
 
@@ -395,7 +395,7 @@ def crippled(recipe: Recipe) -> Recipe:
 def climb_of_kept(
     make_climb: MakeClimb, profile: Profile, *rungs: tuple[Change, dict[str, Any]], **fields: Any
 ) -> Climb:
-    """Begin a climb that takes all of these rungs from its ledger as kept."""
+    """Start a climb that takes all of these rungs as kept from its ledger."""
     climb = make_climb(*(rung for rung, _ in rungs), **fields)
     recipes = [climb.recipe]
     for rung, found in rungs:
@@ -536,7 +536,7 @@ def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, 
         def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
             if (
                 recipe.loader.prefetch_batches == 3
-            ):  # at its second look: the rung after it was kept
+            ):  # at its second trial: the rung after it was kept
                 climb.lab._started -= 1000.0
             return super().predict(profile, recipe)
 

@@ -1,4 +1,4 @@
-"""What a climb does with a folder that holds something already."""
+"""Climbs in a folder that is not empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: equal for what is the same, another for what matters."""
+"""Keys: equal for the same inputs, different if anything relevant differs."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
 
 
 def test_code_outside_a_repository_is_its_version_whatever_lies_around_it(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")  # an environment inside somebody's own project
+    git(tmp_path, "init", "-q")  # an environment inside a user's own project
     package = tmp_path / "env" / "lib" / "site-packages" / "package"
     package.mkdir(parents=True)
     assert code_key(package) == stepladder.__version__
@@ -312,7 +312,7 @@ def not_called(x):
 
 @pytest.fixture(name="cells")
 def _cells() -> Iterator[Cells]:
-    """Run cells of a notebook: code of a module that is no file."""
+    """Run notebook cells: code of a module without a file."""
     name = "a_notebook"
 
     def run(text: str) -> Any:
@@ -500,13 +500,13 @@ NOT_READ: dict[str, Any] = {
     "run.system_every_s": 9.0,
     "run.tensorboard": True,
 }
-SET_BY_CHECKS = {"run.log_every"}  # the few steps that are saved and taken up again log each one
+SET_BY_CHECKS = {"run.log_every"}  # the few steps that are saved and resumed log each one
 COPIES = {"replace", "_replace", "__init__", "__post_init__", "dump_job", "values_of"}
 
 
 @pytest.fixture(name="key_of", scope="module")
 def _key_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[JobConfig], str]:
-    """Compute the key of what checks found of a job; all of them are on the same data."""
+    """Return the key of a job's check findings; all use the same data."""
     config = Example().config(tmp_path_factory.mktemp("mine"))
     sources = open_job(config, Example().task, task_name="mine").sources
     return lambda job: findings_key("mine", job, sources, {})

@@ -1,4 +1,4 @@
-"""What trials share: outcomes that are learnt once, epochs, curves, and a budget."""
+"""What trials share: outcomes that are trained once, epochs, curves, and a budget."""
 
 from __future__ import annotations
 

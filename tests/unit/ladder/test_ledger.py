@@ -1,4 +1,4 @@
-"""The ledger: appended to, gone on with, never rewritten."""
+"""The ledger: append-only, resumable, never rewritten."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEYS = {**GROUND, "recipe": "recipe", "rung": "channels_last"}
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "run"  # what lies beside it is nobody else's
+    return tmp_path / "runs" / "run"  # no other ledger is next to it
 
 
 @pytest.fixture(name="profile")

@@ -43,7 +43,7 @@ Again = Callable[..., tuple[dict[str, Any], str]]
 def climb_in(
     folder: Path, task: Task, recipe: Recipe, **options: Any
 ) -> tuple[dict[str, Any], str]:
-    """Climb with options of the ladder; give the end and what was said."""
+    """Climb with some ladder options; return the result and the output."""
     said = io.StringIO()
     job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, **options))
     found = climb(job, task, task_name="blobs", display=PlainDisplay(said))
@@ -53,14 +53,14 @@ def climb_in(
 def of_one_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
-    monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine takes for one
+    monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine needs for one
 
 
 @pytest.fixture(name="first", scope="module")
 def _first(
     tmp_path_factory: pytest.TempPathFactory, blobs: type[Task], recipe: Recipe
 ) -> tuple[Path, dict[str, Any]]:
-    """A climb that has ended: its folder, to be copied, and what it found."""
+    """A finished climb: its folder, to be copied, and its result."""
     folder = tmp_path_factory.mktemp("first") / "run"
     with pytest.MonkeyPatch.context() as monkeypatch:
         of_one_rung(monkeypatch)
@@ -76,7 +76,7 @@ def _again(
     first: tuple[Path, dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Again:
-    """Climb once more in the folder of the first climb, with options of the ladder."""
+    """Climb again in the folder of the first climb, with some ladder options."""
     of_one_rung(monkeypatch)
     folder = tmp_path / "runs" / "run"
     shutil.copytree(first[0], folder)
@@ -145,7 +145,7 @@ def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
 
 
 class OtherData(Dataset):
-    """As many points, elsewhere."""
+    """The same number of points, at other positions."""
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
@@ -166,7 +166,7 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
             data = super().data(split)
             if other != "data":
                 return data
-            OtherData.__qualname__ = type(data).__qualname__  # a file of as many rows
+            OtherData.__qualname__ = type(data).__qualname__  # a file with the same number of rows
             OtherData.__module__ = type(data).__module__
             return OtherData(data)
 

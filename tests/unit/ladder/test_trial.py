@@ -1,4 +1,4 @@
-"""Trials of a small real job: what pays is kept, what does not is forgotten."""
+"""Trials of a small real job: what pays is kept, what does not is discarded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepladder.rungs.speed.early_stopping import EarlyStopping
 
 
 class Changed(Rung):
-    """A rung made of one change."""
+    """A rung that makes one change."""
 
     name: ClassVar[str] = "changed"
     level: ClassVar[int] = 8
@@ -177,7 +177,7 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
 
 
 def ways_to_stop(recipe: Recipe) -> tuple[Recipe, Recipe, Recipe]:
-    """Return a training that learns slowly, and two ways to stop it: much too soon, and in time."""
+    """Return a slow training, and two stopping rules: one much too early, and one in time."""
     slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
     hasty, patient = (
         replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))

@@ -1,4 +1,4 @@
-"""Among variants the one is tried that is worth most: gain times the chance to be kept."""
+"""The variant with the highest expected value is tried: gain times chance to be kept."""
 
 from __future__ import annotations
 

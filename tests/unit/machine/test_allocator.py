@@ -1,4 +1,4 @@
-"""The allocator setting: done on glibc, left alone where the user has set malloc up."""
+"""The allocator setting: applied on glibc, and left alone if the user has configured malloc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stepladder.machine import keep_freed_memory
 
-# Frees and allocates 64 MB again and again, and counts the page faults of doing so.
+# Frees and allocates 64 MB repeatedly, and counts the page faults.
 COUNT_FAULTS = """
 import ctypes, resource, sys
 from stepladder.machine.allocator import keep_freed_memory

@@ -1,4 +1,4 @@
-"""env.json says what a result depends on, and nothing that a person would not publish."""
+"""env.json contains what a result depends on, and nothing private."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
 
 
 def test_two_that_look_at_once_do_not_meet(tmp_path: Path) -> None:
-    """Processes of two containers may have one number."""
+    """Processes of two containers may have the same pid."""
     calls = FileCalls()
     others: list[Any] = []
     calls.sync = lambda handle: others.append(find_abilities(tmp_path))  # type: ignore[method-assign]

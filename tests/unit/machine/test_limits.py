@@ -1,4 +1,4 @@
-"""A container's limits count, read from trees of cgroup files as kernels lay them out."""
+"""A container's limits are respected, read from cgroup file trees as kernels lay them out."""
 
 from __future__ import annotations
 

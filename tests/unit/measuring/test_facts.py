@@ -1,4 +1,4 @@
-"""What is known of a job without timing it."""
+"""Facts about a job that need no timing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_learns_is_counted(
     assert facts.has_head
     assert not facts.is_built_in
     assert not facts.is_random_before_head
-    assert facts.default_threads == 1  # a Dataset need not bear several
+    assert facts.default_threads == 1  # a Dataset may not be thread-safe
 
 
 def test_a_subject_tells_what_reads_for_it(

@@ -1,4 +1,4 @@
-"""Whatever a probe does, all is as it was."""
+"""A probe leaves everything unchanged."""
 
 from __future__ import annotations
 

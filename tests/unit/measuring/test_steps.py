@@ -29,7 +29,7 @@ NUM_STEPS_BEFORE = 4
 
 
 class FakeTime:
-    """A clock that moves only when told."""
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -42,7 +42,7 @@ class FakeTime:
 
 
 class Ticking(FakeTime):
-    """A clock by which a millisecond passes from one reading to the next."""
+    """A clock that moves by a millisecond per reading."""
 
     def __call__(self) -> float:
         self.move(1e-3)
@@ -50,7 +50,7 @@ class Ticking(FakeTime):
 
 
 class Counted(TorchDispatchMode):
-    """Within it a second passes with each operation of torch."""
+    """Within this mode, each torch operation takes a second."""
 
     def __init__(self, time: FakeTime) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Counted(TorchDispatchMode):
 
 
 def hide_in_steps(subject: Subject, take_time: Callable[[], None]) -> None:
-    """Let something take its time in each step where no phase looks."""
+    """Spend time in each step outside of all phases."""
     step = subject.parts.step
 
     def late(*args: Any, **options: Any) -> None:

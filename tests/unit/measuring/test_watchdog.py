@@ -1,4 +1,4 @@
-"""What is granted to a probe; the watchdog itself is tested with the trials that it ends."""
+"""Time limits of probes; the watchdog itself is tested with the trials that it ends."""
 
 from __future__ import annotations
 

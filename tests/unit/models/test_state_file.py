@@ -1,4 +1,4 @@
-"""Safetensors files of others: read, or refused in words, and never run."""
+"""Third-party safetensors files: read, or rejected with a message, and never executed."""
 
 from __future__ import annotations
 

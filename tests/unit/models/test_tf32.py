@@ -1,4 +1,4 @@
-"""TF32 is off in a comparison on a GPU, and afterwards as it was."""
+"""TF32 is off in a comparison on a GPU, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_is_not_tf32_is_not_touched() -> None:
     assert torch.backends.cudnn.allow_tf32, "the older settings can be read again"
 
 
-@pytest.mark.filterwarnings("ignore:Please use the new API settings:UserWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:Please use the new API settings:UserWarning")  # from torch
 @pytest.mark.parametrize("older", ["high", "medium"])
 def test_the_older_setting_of_matrix_products_says_the_same(older: str) -> None:
     try:

@@ -1,4 +1,4 @@
-"""Totals of reading over the attempts of a run, whatever its events hold."""
+"""Reader totals over the attempts of a run, with invalid events."""
 
 from __future__ import annotations
 

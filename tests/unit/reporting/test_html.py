@@ -1,4 +1,4 @@
-"""What all pages share: code in sentences, and files that cannot be written."""
+"""Shared parts of all pages: code in sentences, and files that cannot be written."""
 
 from __future__ import annotations
 

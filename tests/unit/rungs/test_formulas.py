@@ -1,4 +1,4 @@
-"""Formulas against numbers that can be checked in the head."""
+"""Formulas compared with numbers that are easy to verify."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def test_no_step_is_faster_than_one_whose_batches_lie_ready(make_profile: Make) 
         (0.60, 0.20, "cuda", False),
         (0.60, 0.00, "cuda", False),
         (0.97, 0.01, "cuda", True),  # both small
-        (0.60, 0.20, "cpu", True),  # readers take cores, too
-        (0.95, 0.40, "cpu", False),  # waited long, and gained nothing without the wait
+        (0.60, 0.20, "cpu", True),  # readers use cores, too
+        (0.95, 0.40, "cpu", False),  # waited long, but gained nothing without the wait
         (1.04, 0.02, "cpu", True),
     ],
 )

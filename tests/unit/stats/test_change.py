@@ -1,4 +1,4 @@
-"""Paired changes: their coverage by simulation, and what few examples cannot tell."""
+"""Paired changes: coverage by simulation, and the limits of few examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that are there are found; one cloud has none."""
+"""Clusters: existing ones are found; a single cloud has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scatter is what is left of a curve once its course is taken away."""
+"""Scatter is the residual of a curve after its trend is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed intervals against closed forms, and their coverage by simulation."""
+"""Speed intervals compared with closed forms, and their coverage by simulation."""
 
 from __future__ import annotations
 

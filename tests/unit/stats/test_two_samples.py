@@ -1,4 +1,4 @@
-"""Two samples: known areas, known corrections, and classifiers that see what is there."""
+"""Two samples: known areas, known corrections, and classifiers that find real differences."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def make_store(folder: Path, counts: tuple[int, ...] = (4, 2, 2), *, has_val: bo
 
 
 class Fixed(nn.Module):
-    """Gives the logits it was made with."""
+    """Returns the logits that it was created with."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ def test_mixed_targets_give_mixed_losses_and_shares_as_hits(tmp_path: Path) -> N
 
 
 def total(metrics: list[Metrics], name: str) -> float:
-    """Add over batches and take the mean, as the contract says."""
+    """Sum over batches and take the mean, as the contract says."""
     sums = sum(item.sums[name] for item in metrics)
     counts = sum(item.counts[name] for item in metrics)
     has_any = counts > 0

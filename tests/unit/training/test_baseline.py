@@ -156,7 +156,7 @@ def test_samples_count_the_short_last_batch_once_an_epoch() -> None:
 def test_the_state_brings_back_count_best_and_the_validations_of_the_baseline() -> None:
     one = against(1.0, 0.9, 0.8)
     judged(one, 2.0, 1.9)
-    again = against(1.0, 0.2, 0.1)  # the earlier run went on meanwhile: that must not matter
+    again = against(1.0, 0.2, 0.1)  # the earlier run has continued since, which must not matter
     again.restore(json.loads(json.dumps(one.state())))
     assert again.baseline == one.baseline
     assert (again.num_worse, again.last()) == (2, one.last())
@@ -170,7 +170,7 @@ def test_the_state_brings_back_count_best_and_the_validations_of_the_baseline() 
 def _first(
     tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob
 ) -> Path:
-    """An earlier run, to be compared with."""
+    """An earlier run, for comparison."""
     folder = tmp_path_factory.mktemp("earlier") / "first"
     run(job(folder, **EPOCHS), points(num_train=200, num_val=100))
     return folder
@@ -199,7 +199,7 @@ def test_a_run_that_learns_too_slowly_is_stopped_and_says_by_how_much(
     assert (numbers["num_worse"], numbers["point"]) == (3, 600)
     stop = [e for e in read_jsonl(tmp_path / "slow" / "events.jsonl") if e["event"] == "stop"]
     assert stop[-1]["baseline"] == numbers
-    # it is finished; without the baseline the same folder goes on
+    # it is finished; without the baseline the same folder can be resumed
     assert run(slow, points(num_train=200, num_val=100))["epochs"] == 3
     on = replace(slow, run=replace(slow.run, baseline=None))
     assert run(on, points(num_train=200, num_val=100))["stop_reason"] == "max_epochs"

@@ -1,4 +1,4 @@
-"""Whole runs of a small real job: what they leave, how they end, how they go on."""
+"""Complete runs of a small real job: their files, how they end, and how they resume."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RunJob = Callable[..., dict[str, Any]]
 
 
 def state_of(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The newest checkpoint's tensors by group/name, and values that must not depend on time."""
+    """Return the newest checkpoint's tensors by group/name, and its time-independent values."""
     loaded = Checkpoints(folder / "checkpoints").newest()
     assert loaded is not None
     tensors = {
@@ -109,7 +109,7 @@ def test_every_epoch_sees_every_example_once(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob) -> Path:
-    """A run that nothing interrupted."""
+    """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed") / "whole"
     run(job(folder), points())
     return folder
@@ -189,7 +189,7 @@ def test_more_epochs_go_on_where_a_finished_run_ended(
 
 
 class Countdown(IterableDataset):
-    """Says that it holds twenty examples, and yields thirteen."""
+    """Claims to hold twenty examples, and yields thirteen."""
 
     def __len__(self) -> int:
         return 20
@@ -451,7 +451,7 @@ def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
         def validation(self, values: Any) -> None:
             shown.append(values["train_loss"])
 
-    # validations between log lines: those come at the ends of epochs of five steps
+    # validations between log lines: those are at the ends of epochs of five steps
     stopping = StoppingConfig(early=False, validate_every_steps=2)
     short = job(tmp_path / "run", log_every=1000, stopping=stopping)
     train(short, points(), task_name="points.py:PointsTask", display=Spy(io.StringIO()))
@@ -459,7 +459,7 @@ def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
     logged = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "train"]
     loaded = Checkpoints(tmp_path / "run" / "checkpoints").newest()
     assert loaded is not None
-    # what was shown, and when, changes no state
+    # what is displayed, and when, does not change the state
     assert loaded.state["last_loss"] == logged[-1]["train_loss"]
 
 

@@ -1,4 +1,4 @@
-"""Signals sent for real, to this process and to others."""
+"""Real signals, sent to this process and to others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def send(number: signal.Signals) -> None:
 
 @pytest.fixture(autouse=True)
 def python_handlers() -> None:
-    """Begin from Python's own handlers, whatever this session was started with."""
+    """Start from Python's own handlers, however this session was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

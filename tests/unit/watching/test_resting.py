@@ -1,4 +1,4 @@
-"""Steps that are only counted: what is told of a long training is the same as if all were seen."""
+"""Steps that are only counted: a long training gets the same findings as if all were followed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def validate():
     net.train()
 """
 
-# Each: a sound training, and whether some of its steps may pass without being followed.
+# each: a sound training, and whether some of its steps may be skipped
 TRAININGS = {
     "plain": ("for step in range(150):\n    usual()\n", True),
     "epochs_with_validation": (
@@ -159,7 +159,7 @@ for step in range(200):
     learn(sgd, F.cross_entropy(net(CALL), y[rows]))
 """
 
-# Each: a training in which something comes late that is rare, or that is no fault of the data.
+# each: a training with a late and rare event, or one that is not a fault of the data
 LATE_AND_ALIKE = {
     "backwards_that_raise": """
 for step in range(200):
@@ -207,7 +207,7 @@ for step in range(200):
     "data_in_the_second_place": WITH_TWO_INPUTS.replace("CALL", "first, second"),
 }
 
-# Each: the fault, and a training in which it first shows when most steps are only counted.
+# each: the fault, and a training that shows it only when most steps are only counted
 LATE = {
     "validation_in_training_mode": (
         "train_mode_in_validation",
@@ -315,7 +315,7 @@ for step in range(200):
 
 
 def told(report: WatchReport) -> list[tuple[str, str]]:
-    """Return what each detector answers."""
+    """Return the answer of each detector."""
     return sorted((one.check, one.outcome.value) for one in report.findings)
 
 
@@ -340,7 +340,7 @@ def test_what_comes_late_is_told_the_same(
 
 
 def require_alike(watched: Watched, monkeypatch: pytest.MonkeyPatch, code: str) -> WatchReport:
-    """Watch a training as it is, and following all of its steps; give what is told of the first."""
+    """Watch a training with and without following all steps; return the findings of the former."""
     report = watched(START + code)
     assert report.watcher_error is None
     monkeypatch.setattr(Rest, "_is_usual", lambda _: False)
@@ -464,7 +464,7 @@ def test_a_validation_that_stands_open_ends_where_steps_are_only_counted() -> No
 
 
 def counting() -> Phases:
-    """Return phases whose first steps, which are left out, are over."""
+    """Return phases after their first, discarded steps."""
     phases = Phases()
     for _ in range(3):
         phases.step_ended()

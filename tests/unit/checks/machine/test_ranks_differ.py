@@ -1,4 +1,4 @@
-"""What ranks must have in common, and what they must not."""
+"""What ranks must have in common, and what must differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rank() -> int:
 
 
 class Seeded(SoundPictures):
-    """Weights that are seeded with the rank."""
+    """Weights seeded with the rank."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         torch.manual_seed(recipe.seed + rank())
@@ -90,7 +90,7 @@ def other_classes(pictures: Tensor, labels: Tensor) -> Dataset[Any]:
 
 
 class Stream(IterableDataset[Item]):
-    """Every second example, as for a loader that does not cut batches by rank."""
+    """Every second example, for a loader that does not split batches by rank."""
 
     def __init__(self, pictures: Tensor, labels: Tensor) -> None:
         self.items = list(zip(pictures, labels, strict=True))[rank() :: 2]
@@ -225,7 +225,7 @@ class Animals(SoundPictures):
 
 
 def animals(folder: Path, order: str) -> CheckedJob:
-    """Return the job of a Task that lies in a file, as the command line does."""
+    """Return the job of a Task in a file, as the command line does."""
     file = folder / "animals.py"
     file.write_text(TASK.replace("{order}", order))
     name = f"{file}:Animals"
@@ -249,7 +249,7 @@ def test_an_order_that_differs_by_process_is_found_where_the_task_lies_in_a_file
 def test_without_forks_a_task_in_a_file_is_looked_at_in_a_fresh_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "can_fork", lambda: False)  # as where CUDA is in use
+    monkeypatch.setattr(ranks, "can_fork", lambda: False)  # as when CUDA is in use
     assert look(SoundPictures(), tmp_path).outcome is Outcome.NOT_APPLICABLE
     first, second = views_of(animals(tmp_path, "list"), 0, num_looks=2)
     assert first == second, "an order that differs by process is the same within one"

@@ -1,4 +1,4 @@
-"""What decays is looked at after a forward pass where layers are lazy."""
+"""Weight decay groups are inspected after a forward pass if layers are lazy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lazy(SoundPictures):
 
 
 class LazyScale(Lazy):
-    """A scale of several dimensions beside them, which decays."""
+    """A decayed multi-dimensional scale next to lazy layers."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = super().build_model(recipe)
@@ -39,7 +39,7 @@ class LazyScale(Lazy):
 
 
 class LazyPenalised(Lazy):
-    """A penalty on all weights, biases among them."""
+    """A penalty on all weights, including biases."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
@@ -85,7 +85,7 @@ def test_weights_that_never_get_a_shape_are_told(tmp_path: Path) -> None:
 
 
 class OneRow(SoundPictures):
-    """Matrices of one row, of a layer and by hand, and a token put before others."""
+    """Matrices with one row, in a layer and by hand, and a prepended token."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         class Attends(nn.Module):
@@ -107,7 +107,7 @@ class OneRow(SoundPictures):
 
 
 class ScaleInUse(SoundPictures):
-    """A scale a channel, shaped to fit pictures."""
+    """A scale per channel, shaped to broadcast over pictures."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         class Scales(nn.Module):

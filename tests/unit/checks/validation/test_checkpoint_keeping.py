@@ -1,4 +1,4 @@
-"""Which checkpoint is kept, and where it would lie."""
+"""Which checkpoint is kept, and where."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_last_weights_are_no_best_where_validation_could_tell(tmp_path: Path
             return ConcatDataset([part] * 3) if split is Split.VAL else part
 
     recipe = replace(sound_recipe(), stopping=StoppingConfig(patience=6, restore_best=False))
-    assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 cannot tell
+    assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 are not enough
     many = look(Example(task=Many(), recipe=recipe), tmp_path)
     assert many.outcome is Outcome.WARNED
     assert "ends 6 validations after its best one" in many.evidence

@@ -1,4 +1,4 @@
-"""Features on disk are whole or not there, known by what they were made of, and checked."""
+"""Feature files are complete or absent, identified by their inputs, and verified."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     *,
     stop: int | None = None,
 ) -> FeatureFolder:
-    """Write in batches of four, and break off before the row `stop`."""
+    """Write in batches of four, and stop before row `stop`."""
     place = FeatureFolder(root, FACTS)
     with place.writing(len(features)) as writer:
         assert writer is not None

@@ -1,4 +1,4 @@
-"""The split of a picture hangs on its content or its group, and on nothing else."""
+"""The split of a picture depends only on its content or its group."""
 
 from __future__ import annotations
 

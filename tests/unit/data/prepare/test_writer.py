@@ -1,4 +1,4 @@
-"""Shards: any Parquet reader opens them, the bytes are the same each time, publishing is atomic."""
+"""Shards: readable by any Parquet reader, same bytes each time, published atomically."""
 
 from __future__ import annotations
 

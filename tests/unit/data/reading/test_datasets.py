@@ -19,7 +19,7 @@ from stepladder.errors import DataError, UsageError
 
 
 class Squares(Dataset[tuple[Tensor, int]]):
-    """x and x squared, with noise from a generator of choice."""
+    """x and x squared, with noise from a given generator."""
 
     def __init__(self, n: int, noise: str | None = None, broken: int | None = None) -> None:
         self.n, self.noise, self.broken = n, noise, broken

@@ -1,4 +1,4 @@
-"""The reader in the shape of a DataLoader: lengths, epochs, ranks, exact resumption."""
+"""The reader with the interface of a DataLoader: lengths, epochs, ranks, exact resumption."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_without_end_epoch_follows_epoch() -> None:
 def test_stopped_anywhere_and_gone_on_with_on_other_ranks_each_example_comes_once(
     n: int, batch_size: int, stops: list[int], worlds: list[int], mode: OrderMode
 ) -> None:
-    """Order and batches too: what ranks get, put together, is what one rank would have got."""
+    """The joined batches of all ranks are those of a single rank, in the same order."""
     whole = [batch.tolist() for batch in itertools.islice(forever(n, batch_size, mode), 60)]
     seen: list[list[int]] = []
     state = None
@@ -151,7 +151,7 @@ def test_a_state_of_another_loader_is_refused(other: dict[str, Any]) -> None:
 
 
 class Blocks(Source):
-    """Rows in files of a hundred, as machines with more or less memory see them."""
+    """Rows in files of a hundred, for machines with more or less memory."""
 
     fingerprint = "blocks"
     block_rows = (100,) * 20
@@ -322,7 +322,7 @@ def test_a_last_batch_below_a_size_is_left_out(min_last: int, sizes: list[int]) 
 
 
 class Short(IterableDataset[int]):
-    """Says twenty, and gives ten."""
+    """Claims twenty, yields ten."""
 
     def __len__(self) -> int:
         return 20

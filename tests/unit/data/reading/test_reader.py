@@ -1,4 +1,4 @@
-"""The reader: the order's batches whatever the threads, and nothing left behind."""
+"""The reader: batches in the given order with any number of threads, and no leftovers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepladder.errors import DataError, UsageError
 
 
 class Counting(PictureSource):
-    """Pictures that are filled with their row number; rows in `broken` cannot be read."""
+    """Pictures filled with their row number; rows in `broken` cannot be read."""
 
     def __init__(self, n: int, broken: tuple[int, ...] = ()) -> None:
         self.fingerprint = "counting"
@@ -121,7 +121,7 @@ def test_ranks_and_restarts_join_to_the_global_order(
         for rank in range(world)
     ]
     seen: list[int] = []
-    for parts in zip(*ranks, strict=True):  # every rank has every step, be its part empty
+    for parts in zip(*ranks, strict=True):  # every rank takes every step, even if its part is empty
         for part in parts:
             assert part.inputs.shape == (len(part.ids), 3, 2, 4)
             assert part.inputs.float().mean(dim=(1, 2, 3)).tolist() == part.ids.tolist()

@@ -1,4 +1,4 @@
-"""Folders are listed whole, in one order, and nothing in them can lead astray or block."""
+"""Folders are listed completely, in one order, and nothing in them can mislead or block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepladder.errors import DataError, UsageError
 
 
 def fill(root: Path, *names: str) -> Path:
-    """Make files; listing opens none of them, so any content will do."""
+    """Create files with any content, as listing opens none of them."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def test_junk_of_file_managers_is_never_a_class(tmp_path: Path) -> None:
 
 def test_files_that_are_no_pictures_are_counted(tmp_path: Path) -> None:
     listing = listed(fill(tmp_path, "a/1.jpg", "a/notes.txt", "b/1.jpg", "b/2.gif", "stray.jpg"))
-    assert "b/2.gif" in paths(listing)  # a picture to a person: it ends in quarantine.csv
+    assert "b/2.gif" in paths(listing)  # a picture to a user: it ends up in quarantine.csv
     assert "'a/notes.txt'" in listing.warnings[0]
     assert "'stray.jpg'" in listing.warnings[0]
 

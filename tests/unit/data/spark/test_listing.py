@@ -1,4 +1,4 @@
-"""Names as Spark gives them are listed by the rules of a folder on this machine."""
+"""Names from Spark are listed by the same rules as local folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark lacks is told in words before anything is begun."""
+"""Missing requirements of Spark are reported before anything is started."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytest.importorskip("pyspark")
 
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away a session of other tests: where one has begun, Java is not asked for."""
+    """Remove a session of other tests: with one, Java is not checked."""
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
 
 def java(folder: Path, version: str) -> Path:
-    """Make a Java that tells its version."""
+    """Create a fake Java that prints a version."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")

@@ -1,4 +1,4 @@
-"""A job without a slot ends; one that had a slot is left alone, however long it takes."""
+"""A job without a slot ends; one that had a slot is not ended, however long it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 0.02
 
 
 class Tracker:
-    """A status tracker that tells what it is told."""
+    """A status tracker with given answers."""
 
     def __init__(self) -> None:
         self.stages: list[SparkStageInfo] = []

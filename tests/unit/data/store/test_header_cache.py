@@ -1,4 +1,4 @@
-"""What a header says is remembered: pictures are then decoded as at first, and shorter."""
+"""Headers are cached: pictures are then decoded to the same pixels, faster."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_forms_are_forgotten_with_a_file_that_changed(split: StoreSplit) -> None
 
 
 def test_damage_that_nobody_looks_for_is_an_error_of_that_row(split: StoreSplit) -> None:
-    """Pages are not compared here, so that a form is of other bytes than those that are read."""
+    """Pages are not verified here, so that the cached header belongs to other bytes."""
     unseen = Store.open(split._shards[0].path.parent, verify_pages=VerifyPages.NEVER)
     train = unseen.split(Split.TRAIN)
     assert train is not None

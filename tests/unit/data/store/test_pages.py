@@ -62,7 +62,7 @@ def footer_of(path: Path) -> Any:
 
 
 class Marker:
-    """Unpickled, it would leave a file behind."""
+    """Leaves a marker file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Stores: what was written is read, what changed is refused, and verify finds all of it."""
+"""Stores: what was written is read, changes are rejected, and verify finds all of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_jpegs_are_decoded(tmp_path: Path, build_store: Any) -> None:
     pictures = build_store(tmp_path / "s", encoding=Encoding.JPEG, size=32)
     rows = train_of(tmp_path / "s")
     apart = np.abs(rows.picture(3).astype(int) - pictures["train"][3]).mean()
-    assert apart < 8  # JPEG's own loss; another picture is 30 or more away
+    assert apart < 8  # JPEG's own loss; another picture differs by 30 or more
     assert verify_store(tmp_path / "s") == []
 
 
@@ -70,7 +70,7 @@ def test_an_index_that_cannot_be_used_is_made_again(
     whole = path.read_bytes()
     if damage == "missing":
         path.unlink()
-    elif damage == "foreign":  # of a shard of the same size and other pictures
+    elif damage == "foreign":  # of a shard of the same size with other pictures
         build_store(tmp_path / "other", seed=9)
         shutil.copy(tmp_path / "other" / path.name, path)
     elif damage == "flipped":
@@ -166,7 +166,7 @@ def test_a_store_that_is_replaced_stays_readable_where_it_is_open(
 
 
 def test_a_shard_of_another_store_is_refused(tmp_path: Path, build_store: Any) -> None:
-    """Same size, sound pages, sound index; not what the manifest names."""
+    """Same size, valid pages, valid index, but not the shard in the manifest."""
     options = {"num_rows": {"train": 3}, "shards": 1}
     build_store(tmp_path / "s", **options)
     size = (tmp_path / "s" / "train-0.parquet").stat().st_size

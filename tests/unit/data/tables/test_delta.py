@@ -1,4 +1,4 @@
-"""A Delta table is read at one version, and a run goes on with the version that it began with."""
+"""A Delta table is read at one version, and a resumed run uses the version that it started with."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def place(tmp_path: Path) -> Path:
 
 
 class Points(Task):
-    """Tell on which side of a line a point lies."""
+    """Classify points by the side of a line."""
 
     def __init__(self, place: Path, *, version: int | None = None) -> None:
         self.place = place
@@ -105,7 +105,7 @@ class Points(Task):
 
 
 class Stacked(nn.Module):
-    """Put the columns side by side, and through a layer that does not learn."""
+    """Concatenate the columns, and apply a fixed layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Stacked(nn.Module):
 
 
 class Frozen(Points):
-    """The same by a trunk and a head."""
+    """The same with a trunk and a head."""
 
     is_random_before_head = False
 
@@ -297,7 +297,7 @@ def test_no_newer_version_stops_a_run_that_reads_an_older_one(
 
 
 class ValidatedElsewhere(Points):
-    """Reads validation from another table."""
+    """Reads validation data from another table."""
 
     def __init__(self, place: Path, other: Path) -> None:
         super().__init__(place)
@@ -308,7 +308,7 @@ class ValidatedElsewhere(Points):
 
 
 class OpenedOnce(ValidatedElsewhere):
-    """Opens both tables at the first call, and holds them."""
+    """Opens both tables on the first call, and keeps them."""
 
     held: dict[Split, TableSource] | None = None
 
@@ -329,9 +329,9 @@ def test_the_version_is_that_of_the_training_data_alone(
     task = ValidatedElsewhere(place, tmp_path / "other")
     sources = open_at_version(task, 1)
     assert (sources.train.version, sources.val.version) == (1, num_others - 1)
-    assert open_table(place).version == 2  # outside all is as before
+    assert open_table(place).version == 2  # outside, nothing has changed
     assert open_at_version(task, None, earlier=1).train.version == 1
-    assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, maybe
+    assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, possibly
     with pytest.raises(UsageError, match="no version 9; its latest is 2"):
         open_at_version(task, 9)
     with pytest.raises(UsageError, match=r"version 1 is that of the training data(.|\n)*version=N"):

@@ -1,4 +1,4 @@
-"""What is too large is removed, although tasks that were cancelled still write to it."""
+"""A folder that is too large is removed, although cancelled tasks still write to it."""
 
 from __future__ import annotations
 

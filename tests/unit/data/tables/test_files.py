@@ -1,4 +1,4 @@
-"""Which files a table has, in which order, and what a damaged one is told by."""
+"""The files of a table, their order, and how damage is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(path: Path, numbers: range, *, checksums: bool = False, **more: pa.Arr
 
 
 def footer_lost(data: bytes) -> bytes:
-    """Overwrite the footer, and leave its length and the magic bytes."""
+    """Overwrite the footer, except its length and the magic bytes."""
     size = int.from_bytes(data[-8:-4], "little")
     return data[: -8 - size] + b"\xff" * size + data[-8:]
 
@@ -39,7 +39,7 @@ def all_x(source: TableSource) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files, a writer's leavings, and a hidden file."""
+    """Two files, leftovers of a writer, and a hidden file."""
     write(tmp_path / "t" / "b.parquet", range(5, 9))
     write(tmp_path / "t" / "a.parquet", range(5))
     for name in ("_SUCCESS", "_metadata", ".a.parquet.crc", ".hidden.parquet", "read.me"):
@@ -154,7 +154,7 @@ def test_a_column_of_texts_of_any_kind_tells_splits(kind: pa.DataType, tmp_path:
 
 
 def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")  # which keeps the times of the files
+    copy = shutil.copytree(folder, tmp_path / "copy")  # which preserves the modification times
     first = open_table(folder).fingerprint
     assert open_table(copy).fingerprint == first
     assert open_table(folder, target="x").fingerprint != first
@@ -164,7 +164,7 @@ def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_pa
 
 @pytest.mark.parametrize("path", ["", "a.parquet", "*.parquet"])
 def test_rows_that_took_the_place_of_others_are_other_data(path: str, tmp_path: Path) -> None:
-    """Of as many bytes, with the same smallest and largest value: no footer tells them apart."""
+    """Same size, same minimum and maximum: footers cannot distinguish them."""
     file = tmp_path / "a.parquet"
 
     def written(values: list[int], changed_s: int) -> str:
@@ -207,7 +207,7 @@ def test_a_damaged_file_is_named(damage, said: str, folder: Path) -> None:
 def test_a_flipped_byte_is_found_by_the_page_checksum(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", range(1000, 1003), checksums=True)
     data = bytearray((tmp_path / "a.parquet").read_bytes())
-    place = data.index((1001).to_bytes(8, "little"))  # plain, within the page
+    place = data.index((1001).to_bytes(8, "little"))  # plain encoding, within the page
     data[place] ^= 0x55
     (tmp_path / "a.parquet").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.parquet, row group 0: .*CRC"):

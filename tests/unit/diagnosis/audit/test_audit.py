@@ -1,4 +1,4 @@
-"""What an audit says of logs whose truth is known."""
+"""Audits of logs whose truth is known."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_log(
     train: Sequence[float] | None = None,
     extra: str = "",
 ) -> str:
-    """A CSV of one training: an epoch a row, twenty seconds each."""
+    """A CSV of one training: one epoch per row, twenty seconds each."""
     rows = [
         "epoch,elapsed_s,loss,val_loss,val_accuracy" + (f",{extra.split('=')[0]}" if extra else "")
     ]
@@ -68,7 +68,7 @@ def finding(run: AuditedRun, check: str) -> Finding:
 
 
 def rising_then_flat(num_epochs: int, *, best: int, top: int = 800) -> list[int]:
-    """Right answers that rise to `top` at epoch `best` and then jump by a few below it."""
+    """Correct answers that rise to `top` at epoch `best`, then fluctuate slightly below."""
     random.seed(0)
     rise = [int(top - 300 * (1 - idx / (best - 1)) ** 2) for idx in range(best - 1)]
     return [*rise, top, *(top - random.randint(2, 9) for _ in range(num_epochs - best))]
@@ -105,7 +105,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
     assert audit_text(audit([str(SIX_STEPS)])).strip() in page
 
 
-# -- how many examples --------------------------------------------------------------------
+# -- number of examples -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num", [57, 270, 1727])
@@ -149,7 +149,7 @@ def test_what_is_given_goes_before_what_is_inferred_and_an_impossible_size_is_re
         Sizes(num_val=0)
 
 
-# -- how long -----------------------------------------------------------------------------
+# -- number of epochs ---------------------------------------------------------------------
 
 
 def test_epochs_past_the_best_are_counted_with_their_time(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_log_that_was_cut_asks_for_the_whole_one(tmp_path: Path) -> None:
     assert length.fix == "Give the log of the whole training."
 
 
-# -- what chose the epoch -----------------------------------------------------------------
+# -- selection of the epoch ---------------------------------------------------------------
 
 
 def test_the_best_of_k_readings_is_too_good_by_a_bounded_amount(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_an_audit_comes_back_from_its_json(tmp_path: Path) -> None:
     ]
 
 
-# -- what is not there, and what cannot be read -------------------------------------------
+# -- missing and unreadable input ---------------------------------------------------------
 
 
 def test_a_cell_that_is_no_number_is_named_and_logging_is_not_blamed(tmp_path: Path) -> None:

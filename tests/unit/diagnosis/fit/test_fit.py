@@ -1,4 +1,4 @@
-"""The rules of the fit, each on curves whose answer is known, and on trainings of small nets."""
+"""The fit rules, on curves with a known answer and on trainings of small nets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def curves(
     num_classes: int | None = 10,
     is_equal: bool = False,
 ) -> Curves:
-    """Curves with one evaluation an epoch of ten steps."""
+    """Return curves with one evaluation per epoch of ten steps."""
     points = []
     for idx, (loss, held_out) in enumerate(zip(train, val, strict=True)):
         accuracy = None if train_accuracy is None else train_accuracy[idx]
@@ -227,7 +227,7 @@ def test_accuracies_alone_are_judged_in_their_binomial_noise() -> None:
 def trained(
     *, width: int, num_train: int, lr: float, wrong: float = 0.0, epochs: int = 15, seed: int = 0
 ) -> Curves:
-    """Train a small net on points of five classes, and measure it after each epoch."""
+    """Train a small net on points of five classes, and evaluate it after each epoch."""
     torch.manual_seed(seed)
     teacher = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 5))
     for weight in teacher.parameters():

@@ -1,4 +1,4 @@
-"""The range of learning rates: read from losses whose answer is known, and from a real sweep."""
+"""The range of learning rates, from losses with a known answer and from a real sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LRS = [10 ** (-5 + 0.06 * idx) for idx in range(100)]
 
 
 def losses(*, noise: float = 0.02, seed: int = 0) -> list[float]:
-    """Flat up to 1e-3, falling up to 1e-1, and then blowing up."""
+    """Flat up to 1e-3, falling up to 1e-1, then diverging."""
     random = np.random.default_rng(seed)
     found = []
     for lr in LRS:
@@ -75,7 +75,7 @@ def test_a_sweep_leaves_no_trace_and_finds_where_a_net_learns(
 ) -> None:
     files = read_run(underfit_run)
     assert files.job is not None
-    name = f"{task_file}:Rings"  # a net that can learn, by the same recipe
+    name = f"{task_file}:Rings"  # a net that can learn, with the same recipe
     task = load_task(name, store=Path("none"), recipe=files.job.recipe)
     opened = open_run(underfit_run, files.job, task)
     torch.manual_seed(7)

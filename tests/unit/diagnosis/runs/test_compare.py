@@ -1,4 +1,4 @@
-"""Trainings beside each other: pairs of predictions, options, curves, logs of others."""
+"""Comparison of trainings: pairs of predictions, options, curves, third-party logs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_run(
     options: Mapping[str, str] | None = None,
     num_epochs: int = 5,
 ) -> Path:
-    """A run folder as `train` leaves it, in what a comparison reads."""
+    """Write the files of a run folder that a comparison reads."""
     write_predictions(folder, hits)
     lines = []
     for epoch in range(1, num_epochs + 1):
@@ -182,7 +182,7 @@ def write_events(run: Path, events: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def write_losses_run(folder: Path, losses: Sequence[float], *, is_ended: bool) -> Path:
-    """A run of a user's Task, which has no accuracy; where it goes on it has no summary."""
+    """A run of a user's Task, without accuracy; an unfinished one has no summary."""
     run = write_run(folder, [True, False], num_epochs=len(losses))
     events = [{"event": "start", "attempt": 1, "elapsed_s": 0.0}, *events_of(run)]
     validations = (event for event in events if event["event"] == "validation")
@@ -233,7 +233,7 @@ def test_the_accuracy_is_that_of_the_weights_that_a_run_ended_with(tmp_path: Pat
     first, second = (write_run(tmp_path / name, [True, False]) for name in ("first", "second"))
     events = events_of(first)
     validations = [event for event in events if event["event"] == "validation"]
-    accuracies = (0.5, 0.9, 0.6, 0.7, 0.55)  # the best is of weights with a higher loss
+    accuracies = (0.5, 0.9, 0.6, 0.7, 0.55)  # the best one is of weights with a higher loss
     for event, accuracy in zip(validations, accuracies, strict=True):
         event["val_accuracy"] = accuracy
         event["is_best"] = event["epoch"] <= 3

@@ -1,4 +1,4 @@
-"""What low or uneven use comes from, told from samples and the phases of the clock."""
+"""Causes of low or uneven utilization, from samples and the phases of the clock."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_real_run_has_samples_of_all_that_linux_counts(underfit_run: Path) -> 
     assert found.phases["forward"] > 0
 
 
-# A run that was stopped and resumed: each attempt is judged by itself.
+# a run that was stopped and resumed: each attempt is judged separately
 MEMORY = pytest.mark.parametrize("key", ["rss_bytes", "gpu_memory_bytes"])
 
 
@@ -259,7 +259,7 @@ def test_energy_is_that_of_all_attempts() -> None:
     assert judge_machine(run_of([], [])).energy_wh is None
 
 
-# What helps against a wait for data, by what the reading threads were busy with.
+# remedies for waiting on data, by what the reader threads were doing
 READ = {"event": "reader", "attempt": 1, "num_read": 100, "read_bytes": 2e8}
 
 

@@ -1,4 +1,4 @@
-"""Everything that was kept against the job as written."""
+"""The comparison of everything that was kept with the original job."""
 
 from __future__ import annotations
 

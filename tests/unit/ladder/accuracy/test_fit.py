@@ -1,4 +1,4 @@
-"""Which part of the error is the larger, and which rungs are no remedy for it."""
+"""Which part of the error dominates, and which rungs do not address it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_said(outcomes: list[Outcome], why: str) -> None:
     [
         (fit(0.40, 0.42), Against.TRAINING),
         (fit(0.02, 0.30), Against.GAP),
-        (fit(0.20, 0.40), Against.TRAINING),  # as large: no gap to speak of before it is lowered
+        (fit(0.20, 0.40), Against.TRAINING),  # as large: no relevant gap before it is lowered
         (fit(0.00, 0.01), None),
         (fit(0.20, 0.30, target=0.19), Against.GAP),  # nobody gets these right
         (fit(0.20, 0.21, target=0.19), None),

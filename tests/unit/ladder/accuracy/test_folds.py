@@ -1,4 +1,4 @@
-"""Folds: every example judged once, near ones on one side."""
+"""Folds: every example is judged once, near-duplicates in one fold."""
 
 from __future__ import annotations
 

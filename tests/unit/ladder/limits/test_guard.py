@@ -82,7 +82,7 @@ def test_a_hang_is_not_swallowed_by_a_users_except() -> None:
 def test_each_new_expectation_starts_the_patience_anew() -> None:
     watchdog = Watchdog(100)
     with guarded(watchdog):
-        signal.setitimer(signal.ITIMER_REAL, 50)  # half of the patience is gone
+        signal.setitimer(signal.ITIMER_REAL, 50)  # half of the patience is used
         watchdog.expect(0.0)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 60
         watchdog.expect(50.0)

@@ -1,4 +1,4 @@
-"""The training at the end of a climb: of the user's own task, done once, ended in order."""
+"""The training at the end of a climb: the user's own task, once, with a clean end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUM_TRAIN = 90
 
 
 class Mine(ImageClassification):
-    """Pictures with a model and a metric of the user's own."""
+    """Pictures with a user's own model and metric."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         super().build_model(replace(recipe, model=TINY))
@@ -53,7 +53,7 @@ class Mine(ImageClassification):
 
 
 class Scaled(nn.Module):
-    """Makes a row of numbers of a picture."""
+    """Converts a picture to a row of numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1).float() / 255
@@ -113,7 +113,7 @@ def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
 
 
 class Interrupting(Display):
-    """Ends the training at its first look at the validation split: features are computed."""
+    """Ends the training at its first access to the validation split: features are computed."""
 
     def validation(self, values: Mapping[str, object]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -121,7 +121,7 @@ class Interrupting(Display):
 
 @pytest.fixture(name="on_features")
 def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
-    """Train on features that lie beside a store; give what features took that lay ready."""
+    """Train on features next to a store; return the time of the existing features."""
     cached = replace(job, recipe=replace(job.recipe, features=FeaturesConfig(cached=True)))
     task = blobs()
     task.store = SimpleNamespace(path=tmp_path / "store")
@@ -164,7 +164,7 @@ def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
 
 
 class Impatient(Display):
-    """Ends the training while features are computed, those of train are done by then."""
+    """Ends the training during feature computation, after train is done."""
 
     def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         if done >= NUM_TRAIN:
@@ -239,7 +239,7 @@ def test_the_job_as_written_is_trained_out_of_sight_of_its_mirror(
 
 
 class Ending(Display):
-    """Sends a signal while the job is measured, or in the training at the end."""
+    """Sends a signal while the job is measured, or in the final training."""
 
     def __init__(self, when: str) -> None:
         super().__init__(io.StringIO())

@@ -1,4 +1,4 @@
-"""Both ends of a climb are measured alike, and compared only where they can be."""
+"""Both ends of a climb are measured in the same way, and compared only if they are comparable."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def job(tmp_path: Path, recipe: Recipe) -> JobConfig:
 
 @pytest.fixture(name="plain", scope="module")
 def _plain(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> tuple[ClimbSummary, Path]:
-    """What a climb leaves that had no rung to try but the GPU, which is predicted only."""
+    """Files of a climb without applicable rungs except the GPU, which is only predicted."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("plain") / "runs" / "run"
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -119,7 +119,7 @@ def _plain(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> tuple[Cl
 def climbed(
     job: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[ClimbSummary, Path]]:
-    """Climb without a rung that could be tried, or with those that are given."""
+    """Climb without applicable rungs, or with the given ones."""
 
     def run(task: Task, *rungs: Rung, **options: float) -> tuple[ClimbSummary, Path]:
         monkeypatch.setattr(run_module, "RUNGS", rungs)
@@ -148,7 +148,7 @@ def test_a_short_job_is_run_whole_as_the_result_is(plain) -> None:
 
 
 class Waiting(nn.Linear):
-    """A model that takes as long as its recipe reads batches ahead."""
+    """A model whose time depends on how many batches its recipe reads ahead."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(1, 1)
@@ -275,7 +275,7 @@ def test_the_validation_accuracy_as_written_is_told_where_it_is_trained_for_its_
 
 @pytest.fixture
 def stopping_early(job: JobConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that stops early and is too long to be trained just to be looked at."""
+    """A job that stops early and is too long to be trained just for the comparison."""
     stopping = replace(job.recipe.stopping, early=True)
     schedule = replace(job.recipe.schedule, max_epochs=400)
     recipe = replace(job.recipe, stopping=stopping, schedule=schedule)

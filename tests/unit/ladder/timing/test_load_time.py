@@ -1,4 +1,4 @@
-"""Filling memory, of recipes that read otherwise."""
+"""Loading data into memory, for recipes that read differently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN_S = 9.0
 
 @pytest.fixture(name="held")
 def _held(recipe: Recipe, build_store, tmp_path) -> Recipe:  # type: ignore[no-untyped-def]
-    """A job whose pictures, 90 to learn from and 30 to validate, are held in memory."""
+    """A job whose pictures, 90 for training and 30 for validation, are held in memory."""
     rows = {"train": 90, "val": 30}
     build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.JPEG)
     model = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
@@ -40,7 +40,7 @@ def _lab(make_lab, held: Recipe) -> Lab:  # type: ignore[no-untyped-def]
 
 @pytest.fixture(name="loaded")
 def _loaded(profile):  # type: ignore[no-untyped-def]
-    """A profile that found what loading takes."""
+    """A profile that measured the loading time."""
     return replace(profile, time=replace(profile.time, one_time_s={"load": KNOWN_S}))
 
 

@@ -1,4 +1,4 @@
-"""Time before and after: seeds that both finished, and blocks until the budget ends."""
+"""Time before and after: seeds that finished in both, and blocks until the budget ends."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
 def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
     make_lab, profile, recipe, tmp_path
 ) -> None:
-    """Half of the epochs, and all of the work done once."""
+    """Half of the epochs, with all one-time work."""
     time = replace(profile.time, one_time_s={"load": 0.05})
     half = replace(recipe, schedule=replace(recipe.schedule, max_epochs=3))
     speed = measure_speed(

@@ -1,4 +1,4 @@
-"""Many heads in one step: each learns what it learns by itself."""
+"""Many heads in one step: each learns what it would learn alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepladder.optim.table import OPTIMIZERS
 
 @pytest.fixture(autouse=True)
 def _few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each head is trained by itself too, to be compared with."""
+    """Each head is also trained alone, for comparison."""
     monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 2)
 
 
@@ -77,7 +77,7 @@ def test_an_infinite_loss_ends_a_training_though_its_gradient_is_finite(
     make_lab, recipe, blobs
 ) -> None:
     class Cliff(blobs):
-        """One training example has an infinite loss that no weight has any part in."""
+        """One training example has an infinite loss that does not depend on any weight."""
 
         worst: Tensor | None = None
 
@@ -189,7 +189,7 @@ NUM_HEADS, NUM_ROWS, NUM_IN = 3, 4, 6
 
 
 class Residual(nn.Module):
-    """A head of a form that is not known."""
+    """A head of unknown form."""
 
     def __init__(self) -> None:
         super().__init__()

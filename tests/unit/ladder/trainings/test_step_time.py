@@ -1,4 +1,4 @@
-"""Steps are timed as the trainings that are forecast by them will take them."""
+"""Steps are timed in the form that the predicted trainings will use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trainings_of(lab: Lab, *, max_features_s: float) -> Trainings:
 
 @pytest.fixture(name="trunk_sizes")
 def _trunk_sizes(blobs: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the batches that went through a trunk."""
+    """Record the sizes of the batches that went through a trunk."""
     sizes: list[int] = []
     build = blobs.build_model
 
@@ -78,7 +78,7 @@ def test_a_loss_that_cannot_be_stacked_is_forecast_one_by_one(
     make_lab, recipe: Recipe, blobs: Any
 ) -> None:
     class Mean(blobs):
-        """Its loss looks at the whole batch at once: a head cannot be told from another."""
+        """The loss depends on the whole batch at once, so heads cannot be separated."""
 
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             losses = super().loss(model, batch)

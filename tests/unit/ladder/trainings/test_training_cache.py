@@ -32,7 +32,7 @@ from stepladder.task.image_classification import ImageClassification
 
 @pytest.fixture(name="full")
 def _full(photos: Path, tmp_path: Path) -> Recipe:
-    """A job on JPEGs of 48 × 40 pixels that are decoded in full, and made 8 × 8."""
+    """A job on JPEGs of 48 × 40 pixels that are decoded in full and resized to 8 × 8."""
     config = PrepareConfig(source=photos, out=tmp_path / "store", size=8, encoding=Encoding.JPEG)
     return Recipe(
         data=DataConfig(store=prepare(config).folder, where=Where.STREAM),

@@ -1,4 +1,4 @@
-"""Replay learns what `train` learns."""
+"""Replay learns the same as `train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled code as if for the first time."""
+"""Compiled code with cold caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOPs and peaks, against numbers that can be checked in the head."""
+"""FLOPs and peaks, compared with numbers that are easy to verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trunk's pass, and the head alone on features."""
+"""Timing of the trunk's forward pass, and of the head alone on features."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
 
 
 def no_room_above(num_examples: int) -> Callable:
-    """Return a hook for a module that larger batches do not fit through."""
+    """Return a hook for a module that is out of memory on larger batches."""
 
     def check(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         if len(args[0]) > num_examples:
@@ -107,7 +107,7 @@ def test_a_trunk_that_memory_does_not_hold_is_not_timed(
 def test_a_profile_goes_on_without_a_trunk_that_memory_does_not_hold(
     pictures: Callable, recipe: Callable[..., Recipe], tmp_path: Path, is_cached: bool
 ) -> None:
-    """Unless the job keeps features: these take just such batches."""
+    """Unless the job caches features, which use just such batches."""
 
     class Large(pictures):
         def build_model(self, recipe: Recipe) -> torch.nn.Module:

@@ -145,13 +145,13 @@ def test_a_module_that_takes_no_more_examples_than_it_was_seen_with_is_passed_ov
 
     net = nn.Sequential(nn.Linear(4, 4), Picky())
     ratios = replay(net, torch.ones(2, 4))
-    assert ratios["pointwise"] == 1.0  # the layer alone was replayed
+    assert ratios["pointwise"] == 1.0  # only the layer was replayed
 
 
 def test_a_module_that_cannot_be_copied_is_passed_over() -> None:
-    normed = torch.nn.utils.spectral_norm(nn.Linear(4, 4))  # its weight is a result, no leaf
+    normed = torch.nn.utils.spectral_norm(nn.Linear(4, 4))  # its weight is a result, not a leaf
     ratios = replay(nn.Sequential(normed, nn.Linear(4, 4)), torch.ones(2, 4))
-    assert ratios["pointwise"] == 1.0  # the second layer alone was replayed
+    assert ratios["pointwise"] == 1.0  # only the second layer was replayed
 
 
 def test_there_is_nothing_to_replay_where_no_leaf_is_called() -> None:

@@ -1,4 +1,4 @@
-"""The disk's rate, read from a store whose pages were dropped."""
+"""The disk's read rate, measured on a store whose pages were dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validations of pictures that a run holds in memory: read once, and no more than is looked at."""
+"""Validation pictures that a run holds in memory are read once, and only as far as needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOW = RECIPE.batch, RECIPE.loader
 
 
 class Numbers(PictureSource):
-    """Pictures filled with their row number, which remembers what was read of it."""
+    """Pictures filled with their row number, recording all reads."""
 
     def __init__(self, n: int) -> None:
         self.fingerprint = "numbers"

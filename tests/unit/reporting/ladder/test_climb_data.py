@@ -110,7 +110,7 @@ def test_an_undone_rung_is_one_trial_that_was_dropped(build_climb: Build, tmp_pa
     undone = json.loads(json.dumps(first))
     undone["trial"]["is_undone"] = True
     undone["trial"]["verdict"] |= {"decision": "dropped", "reason": "too much was lost"}
-    write_lines(folder, [*lines_of(folder), undone, first, undone])  # and once more, going on
+    write_lines(folder, [*lines_of(folder), undone, first, undone])  # and once more, resumed
     after = climb_of(folder)
     rungs = [trial.rung for trial in after.trials]
     assert rungs == [trial.rung for trial in before.trials]
@@ -159,12 +159,12 @@ def test_the_picture_moves_only_where_a_rung_was_kept(build_climb: Build, tmp_pa
     way = [x for x in ends if x is not None]
     assert way[0] == max(way)
     undecided, before = ends[4], ends[3]
-    assert undecided == pytest.approx(before, abs=5)  # it goes on where it was
+    assert undecided == pytest.approx(before, abs=5)  # it continues at the same place
     labels = [label for _, label in picture.ticks]
     assert {"10 s", "1 min", "10 min"} <= set(labels)
     places = [float(at) for at, _ in picture.ticks]
     assert places == sorted(places)
-    assert min(b - a for a, b in pairwise(places)) > 11  # no label runs into the next
+    assert min(b - a for a, b in pairwise(places)) > 11  # labels do not overlap
 
 
 def test_a_prediction_that_came_true_lies_on_the_line(build_climb: Build, tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_dots_stand_in_pairs_in_the_order_of_the_blocks() -> None:
     assert [style for style, _, _ in dots] == ["train", "val"] * 3
     assert [dots[i][1] == dots[i + 1][1] for i in (0, 2, 4)] == [True] * 3
     before, after = ([float(y) for style, _, y in dots if style == s] for s in ("train", "val"))
-    assert before == sorted(before, reverse=True)  # larger numbers stand higher
+    assert before == sorted(before, reverse=True)  # larger numbers are higher
     assert all(old < new for old, new in zip(before, after, strict=True))
     assert sample_chart([float("inf")], [1.0], title="t") is None
     assert sample_chart([], [], title="t") is None

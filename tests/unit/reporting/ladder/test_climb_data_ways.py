@@ -1,4 +1,4 @@
-"""A climb that went on went up more than once: the page shows one way, and counts the rest."""
+"""A climb that was resumed has several passes: the page shows one and counts the rest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OTHER_WAY = (FIRST, DECIDED, ANEW)
 
 @pytest.fixture(name="go_up")
 def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
-    """Write down one climb more in a folder, in lines as the ladder writes them."""
+    """Append another climb to a folder's ledger, in the ladder's format."""
     built = read_climb(build_climb(tmp_path / "built"), [])
     assert built is not None
     (profile, *_) = built.profiles
@@ -71,7 +71,7 @@ def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
 
 
 def ended(folder: Path, built: Path, *, climb_s: float) -> None:
-    """Write climb.json, as the climb does that ends now."""
+    """Write climb.json as a climb does at its end."""
     write_json(folder / "climb.json", read_json(built / "climb.json") | {"climb_s": climb_s})
 
 

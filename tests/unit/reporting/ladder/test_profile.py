@@ -1,4 +1,4 @@
-"""The profile's rows and words, from profiles that fit in the head."""
+"""The profile's rows and texts, from profiles with easy numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_why_the_noise_scale_is_unknown_stands_in_its_row(
     both = view(profile_of(TIME, noise_scale=41.0), profile_of(CACHED, **unknown))
     assert row(both, "gradient noise scale").before == "41"
     assert row(both, "gradient noise scale").after == "unknown: too few examples"
-    earlier = view(profile_of(TIME))  # of a ledger that does not say why
+    earlier = view(profile_of(TIME))  # of a ledger without a reason
     assert not any(row.name.startswith("gradient noise scale") for row in earlier.rows)
 
 
@@ -58,7 +58,7 @@ def test_disk_and_checkpoint_are_told_where_they_were_measured(
 def test_the_roofline_says_on_which_side_of_its_ridge_the_job_lies(
     profile_of: Callable[..., Profile],
 ) -> None:
-    # the ridge is at 1e12 / 1e11 = 10 operations a byte
+    # the ridge is at 1e12 / 1e11 = 10 operations per byte
     machine = {"peak_flops_per_s": 1e12, "bandwidth_bytes_per_s": 1e11}
     low = view(profile_of(TIME, forward_flops=4e6, forward_bytes=1e6, **machine))
     assert row(low, "operations for each byte").after == "4"

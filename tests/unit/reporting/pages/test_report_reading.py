@@ -1,4 +1,4 @@
-"""The report's table of what reading took."""
+"""The report's table of reader statistics."""
 
 from __future__ import annotations
 

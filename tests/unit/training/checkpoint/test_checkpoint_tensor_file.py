@@ -1,4 +1,4 @@
-"""Tensor files that we write, read by the safetensors package."""
+"""Tensor files that we write, read with the safetensors package."""
 
 from __future__ import annotations
 

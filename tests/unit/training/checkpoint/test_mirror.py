@@ -1,4 +1,4 @@
-"""Checkpoints are copied elsewhere while a run goes on, and brought back from there."""
+"""Checkpoints are mirrored while a run continues, and restored from the mirror."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE_EPOCH = ScheduleConfig(max_epochs=1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of checkpoints by name; frozen weights by content alone."""
+    """Return the files of checkpoints by name; frozen weights by content only."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -125,7 +125,7 @@ def test_a_mirror_that_fails_stops_no_training_and_is_told_twice(
 
 
 class Slow(FolderCopies):
-    """Once one checkpoint is whole, an upload of a file takes as long as three commits."""
+    """Once one checkpoint is complete, uploading a file takes as long as three commits."""
 
     def __init__(self, folder: Path, commit: Callable[[], None]) -> None:
         super().__init__(folder)

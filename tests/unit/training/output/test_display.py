@@ -312,7 +312,7 @@ def test_a_terminal_that_closes_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
     with LiveDisplay(stream, clock=clock) as display:
         display.step(STATE)
         seen = b""
-        while b"epoch 3 of 60" not in seen:  # a terminal gives what is there, in pieces
+        while b"epoch 3 of 60" not in seen:  # a terminal returns what is available, in pieces
             seen += os.read(main_end, 10_000)
         os.close(main_end)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a run's display and events tell of reading."""
+"""Reader statistics in a run's display and events."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_remote_store_tells_of_its_cache(
 
 
 class Kept(Display):
-    """Keeps what it is asked to show."""
+    """Records what it is asked to show."""
 
     def __init__(self) -> None:
         self.states: list[ProgressState] = []

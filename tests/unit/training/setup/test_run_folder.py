@@ -1,4 +1,4 @@
-"""Run folders: opened with care, and emptied only of what is a run's own."""
+"""Run folders: opened with care, and only a run's own files are removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN_FILES = (
 
 
 def fill(path: Path) -> None:
-    """Make the folder one of a finished run."""
+    """Fill a folder with the files of a finished run."""
     folder = RunFolder(path)
     folder.write_config("seed: 1\n")
     for name in OWN_FILES:

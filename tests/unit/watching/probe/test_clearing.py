@@ -65,7 +65,7 @@ WAYS = (
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time the steps once: how fast they are is not asked here."""
+    """Run one timing round only, as speed is not tested here."""
     monkeypatch.setattr(probe, "_MAX_REPEATS", 1)
     monkeypatch.setattr(probe, "_MIN_RUN_S", 0.0)
 
@@ -120,7 +120,7 @@ def test_kept_gradients_grow_by_the_same_each_time_and_both_proofs_agree(watched
     assert clearing.num_uncleared == clearing.num_looked == 3
     assert clearing.uncleared[0] == "0.weight"
     assert found.outcome is Outcome.FAILED
-    assert found.numbers["num_uncleared"] == 11  # looking on proved it alone
+    assert found.numbers["num_uncleared"] == 11  # observation alone proved it
     assert found.numbers["norms"] == [*clearing.norms]
     assert "in 5 calls" in found.evidence
     assert finding_of(watched(loop())).outcome is Outcome.FAILED
@@ -299,7 +299,7 @@ def test_a_script_that_is_ended_by_its_steps_keeps_the_last_one(tmp_path: Path) 
 
 
 class Noisy(nn.Module):
-    """Draws, counts its calls and changes what it is given."""
+    """Draws, counts its calls and modifies its input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the probe promises: no more than a change can give, and nothing where rounds disagree."""
+"""The probe's promises: at most what a change can give, and nothing if rounds disagree."""
 
 from __future__ import annotations
 

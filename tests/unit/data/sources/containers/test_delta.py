@@ -1,4 +1,4 @@
-"""Delta tables: read at one version; a store published as one stays the store it was."""
+"""Delta tables are read at one version, and a store published as one stays the same store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows(shop: Any, span: range) -> pa.Table:
 
 @pytest.fixture
 def table(shop: Any) -> Path:
-    """A table of versions 0, 1 and 2, ten rows more in each."""
+    """A table with versions 0, 1 and 2, each with ten more rows."""
     folder: Path = shop.folder / "table"
     for version in range(3):
         span = range(10 * version, 10 * version + 10)
@@ -162,7 +162,7 @@ def test_deleted_rows_that_cannot_be_told_are_an_error_in_words(
     delete_by_vector(folder, [2, 5])
     commit = folder / "_delta_log" / f"{1:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
-    del lines[-1]["add"]["stats"]  # where the number of rows stands
+    del lines[-1]["add"]["stats"]  # the field with the number of rows
     commit.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError, match="which rows were deleted cannot be read") as caught:
         shop.make(folder)
@@ -236,7 +236,7 @@ def test_publishing_again_finds_the_table(store: Path) -> None:
 def test_no_vacuum_removes_what_the_log_does_not_name(store: Path) -> None:
     publish_as_delta(store)
     assert DeltaTable(store).vacuum(dry_run=True, full=True) == []
-    # with the table's own limit set aside it would: the property is what keeps it
+    # with the table's own limit disabled it would: the property protects it
     unsafe = DeltaTable(store).vacuum(0, True, enforce_retention_duration=False, full=True)
     assert "manifest.json" in unsafe
 

@@ -1,4 +1,4 @@
-"""Parquet of others becomes the store that files of the same pictures become."""
+"""Third-party Parquet files become the same store as files of the same pictures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_pixels_and_labels_are_those_of_the_same_files_in_folders(shop: Any) -> 
     ours = shop.make(source, "from_table").folder
     theirs = shop.make(shop.folder / "photos", "from_folder").folder
     mine, wanted = shop.contents(ours), shop.contents(theirs)
-    assert wanted.pop("prepare_hashes.jsonl")  # of files alone
+    assert wanted.pop("prepare_hashes.jsonl")  # only for single files
     assert mine == wanted
 
 
@@ -80,7 +80,7 @@ def test_whole_numbers_become_classes_in_the_order_of_numbers(shop: Any, kind: A
 
 
 def pixel_columns(shop: Any, form: str) -> tuple[Any, dict[str, Any]]:
-    """Return the column of twenty pictures, and what else is needed to read it."""
+    """Return the column of twenty pictures, and what is needed to read it."""
     arrays = [shop.draw(seed) for seed in range(20)]
     if form == "nested":
         kind = pa.list_(pa.list_(pa.list_(pa.uint8())))

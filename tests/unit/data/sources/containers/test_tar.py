@@ -1,4 +1,4 @@
-"""Nothing of a tar is lost in silence: holes of zeros, joined tars, sparse members, odd headers."""
+"""No part of a tar is skipped silently: zero blocks, joined tars, sparse members, odd headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBERS = [(f"{row:02d}.cls", str(row % 2).encode() * 700) for row in range(40)]
 
 
 def packed(members: list[tuple[str, bytes]] = MEMBERS, **options: Any) -> bytes:
-    """Return the bytes of a tar as Python writes it: its last record has 10,240."""
+    """Return the bytes of a tar as Python writes it, padded to a record of 10,240."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         for name, data in members:
@@ -38,12 +38,12 @@ def read(data: bytes, skipped: Skipped | None = None) -> list[Member]:
 
 
 def end_of(data: bytes) -> int:
-    """Return where the end mark of a tar begins."""
+    """Return the offset of a tar's end mark."""
     return -(-len(data.rstrip(b"\0")) // BLOCK) * BLOCK
 
 
 def padded(record: int, members: list[tuple[str, bytes]] = MEMBERS) -> bytes:
-    """Return a tar whose last record is filled, as by `tar -b`."""
+    """Return a tar with a padded last record, as by `tar -b`."""
     data = packed(members)
     whole = data[: end_of(data)] + bytes(2 * BLOCK)
     return whole + bytes(-len(whole) % record)
@@ -98,15 +98,15 @@ def test_a_prepare_of_half_a_tar_fails_and_leaves_no_store(shop: Any) -> None:
     assert not (shop.folder / "store").exists()
 
 
-# members stored without their holes
+# sparse members
 
 
 def sparse_tar(folder: Path, *forms: str) -> bytes:
-    """Let tar pack a file with many holes between two plain ones."""
+    """Let tar pack a sparse file between two normal ones."""
     for name in ("a.txt", "z.txt"):
         (folder / name).write_bytes(b"plain")
     with (folder / "m.jpg").open("wb") as file:
-        for hole in range(40):  # more than the header of GNU's own form has room for
+        for hole in range(40):  # more than fit in the header of the GNU format
             file.seek(hole * (1 << 17))
             file.write(os.urandom(4096))
         file.truncate(50 * (1 << 17))

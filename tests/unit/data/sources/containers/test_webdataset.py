@@ -1,4 +1,4 @@
-"""Tars of WebDataset become stores; nothing in a tar leads out of it."""
+"""WebDataset tars become stores; nothing in a tar can write outside of it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_is_no_picture_is_put_aside_with_a_reason(shop: Any) -> None:
 
 
 def hostile(path: Path, good: list[tuple[str, bytes]], target: Path) -> None:
-    """Write a tar with names that lead out, links and a device among good samples."""
+    """Write a tar with path traversal, links and a device among good samples."""
     with tarfile.open(path, "w") as tar:
         for name in (f"{target}/absolute.jpg", "../up.jpg", "a/../../up2.jpg"):
             info = tarfile.TarInfo(name)
@@ -133,7 +133,7 @@ def test_names_that_lead_out_links_and_devices_are_left_out_and_told(
     assert "3 member(s) of a tar whose names lead out of it" in told
     assert "2 link(s) in a tar" in told
     assert "2 member(s) of a tar that are no plain files" in told
-    # a sample that comes again later is another one; its name says where it was
+    # a sample that appears again later is separate; its name includes its position
     assert "h.tar#20" in shop.labels(result.folder)
 
 
@@ -160,7 +160,7 @@ def test_a_tar_without_labels_says_what_it_has(shop: Any) -> None:
 
 
 def with_all_labels(shop: Any) -> Path:
-    """Write samples that tell three labels: a number, a text and a key of the JSON."""
+    """Write samples with three labels: a number, a text and a JSON key."""
     members = []
     for row in range(20):
         facts = json.dumps({"kind": ("ripe", "raw")[row % 2]})
