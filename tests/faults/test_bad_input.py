@@ -47,7 +47,7 @@ def test_a_missing_folder_is_a_usage_error(prepare: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothere.parquet", "nothere.tar", "table/"])
-def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Run) -> None:
+def test_what_may_be_a_source_is_reported_where_there_is_none(name: str, prepare: Run) -> None:
     said = prepare(name, code=2)
     assert "no such folder or file" in said
     for kind in ("class folders", "CSV", "Parquet", "Delta", ".tar"):
@@ -55,7 +55,7 @@ def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Ru
 
 
 @pytest.mark.parametrize("name", ["x.tar.bz2", "x.tar.xz", "x.tar.zst", "x.zip", "in"])
-def test_an_archive_that_is_not_read_is_told_with_what_is(
+def test_an_archive_that_is_not_read_is_reported_with_what_is(
     name: str, prepare: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -172,7 +172,7 @@ def test_bad_pictures_stop_it_and_the_remedy_puts_them_aside(photos: Path, prepa
         assert sum(reason in line for line in listed) == 1
 
 
-def test_predict_tells_of_a_bad_picture_and_goes_on(
+def test_predict_reports_a_bad_picture_and_continues(
     photos: Path, prepare: Run, train: Run, run: Run
 ) -> None:
     prepare()
@@ -227,7 +227,7 @@ def test_a_store_that_is_not_whole_is_made_again_unasked(photos: Path, prepare: 
     assert "nothing was written" in prepare("photos", "--overwrite")
 
 
-def test_a_folder_that_is_no_store_is_told(photos: Path, train: Run) -> None:
+def test_a_folder_that_is_not_a_store_is_reported(photos: Path, train: Run) -> None:
     assert train("--data.store", "photos", code=3).startswith("photos: no store is here")
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
@@ -361,7 +361,7 @@ def files_limited_to(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_while_saving_is_loud_and_the_run_goes_on_later(
+def test_a_disk_that_is_full_while_saving_is_loud_and_the_run_resumes_later(
     photos: Path, prepare: Run, train: Run, run: Run
 ) -> None:
     prepare()

@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
 @pytest.mark.parametrize("file", FILES)
-def test_a_member_that_is_no_file_is_refused_and_not_waited_for(
+def test_a_member_that_is_not_a_file_is_refused_and_not_waited_for(
     folder: Path, file: str, kind: str
 ) -> None:
     path = folder / NEW / file
@@ -199,7 +199,7 @@ def test_a_header_of_2_to_the_40_with_a_true_manifest_takes_no_memory(folder: Pa
 @pytest.mark.parametrize(
     "text", [b"[]", b"nope", b'{"a": 1', b"\xff", b"[" * 100_000], ids=lambda text: str(text[:9])
 )
-def test_a_state_that_is_no_object_is_refused(folder: Path, text: bytes) -> None:
+def test_a_state_that_is_not_an_object_is_refused(folder: Path, text: bytes) -> None:
     (folder / NEW / "state.json").write_bytes(text)
     seal(folder / NEW)
     assert_falls_back(folder, "state.json")

@@ -132,7 +132,7 @@ def test_a_folder_that_became_read_only_is_loud(open_folder: Path) -> None:
     assert_only_the_first_is_there(folder)
 
 
-def test_a_checkpoint_that_may_not_be_read_is_no_damage(open_folder: Path) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_not_damage(open_folder: Path) -> None:
     with as_nobody():
         checkpoints = Checkpoints(open_folder / "checkpoints")
         save(checkpoints, 1, SMALL)

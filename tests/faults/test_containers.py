@@ -122,7 +122,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
+def test_a_killed_prepare_resumes_from_what_was_spooled(tmp_path: Path) -> None:
     source = table(tmp_path / "t.parquet")
     kills = [("add", 1), ("add", 35), ("finish", 1), ("add", 12), ("_write", 1), ("_write", 4)]
     out = tmp_path / "cut"
@@ -186,7 +186,7 @@ def largest(folder: Path) -> Path:
     return max(folder.iterdir(), key=lambda path: path.stat().st_size)
 
 
-def test_spooled_bytes_that_were_damaged_are_read_anew(
+def test_spooled_bytes_that_were_damaged_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_module, "MIN_PART_BYTES", 10_000)
@@ -202,7 +202,7 @@ def test_spooled_bytes_that_were_damaged_are_read_anew(
     assert contents(config.out) == contents(tmp_path / "whole")
 
 
-def test_a_source_that_changed_after_a_kill_is_read_anew(
+def test_a_source_that_changed_after_a_kill_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
@@ -243,7 +243,7 @@ def test_rows_that_were_deleted_after_a_kill_are_not_brought_back(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tar"])
-def test_a_split_that_names_tell_only_after_a_kill_holds(
+def test_a_split_known_from_names_only_after_a_kill_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     source = tmp_path / "in"
@@ -278,7 +278,7 @@ def test_a_disk_that_loses_spooled_bytes_is_a_loud_error(
     assert verify_store(tmp_path / "store") == []
 
 
-def test_room_for_the_pictures_is_looked_for_first(
+def test_room_for_the_pictures_is_checked_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
@@ -395,7 +395,7 @@ def test_a_label_that_is_none_is_told_by_file_and_row(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_label_beyond_the_class_names_is_told_by_file_and_row(tmp_path: Path) -> None:
+def test_a_label_beyond_the_class_names_is_reported_by_file_and_row(tmp_path: Path) -> None:
     features = {"label": {"_type": "ClassLabel", "names": list(KINDS)}}
     made = with_row(41, label=2).replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
@@ -435,7 +435,7 @@ def test_columns_that_differ_in_one_file_are_told(
     assert caught.value.where == "b.parquet: from row 0 on"
 
 
-def test_labels_of_two_kinds_are_told_with_a_row_of_each(tmp_path: Path) -> None:
+def test_labels_of_two_kinds_are_reported_with_a_row_of_each(tmp_path: Path) -> None:
     members = [("0.jpg", PHOTOS[0]), ("0.cls", b"1"), ("1.jpg", PHOTOS[1]), ("1.txt", b"pear")]
     write_tar(tmp_path / "t.tar", members)
     with pytest.raises(DataError, match=r"1 in t\.tar: row 0, 'pear' in t\.tar: row 1"):
@@ -621,7 +621,7 @@ def samples(num: int = NUM_ROWS) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.7])
-def test_a_tar_that_is_cut_short_is_told_with_the_place(
+def test_a_tar_that_is_cut_short_is_reported_with_the_place(
     tmp_path: Path, packed: bool, share: float
 ) -> None:
     path = write_tar(tmp_path / "t.tar", samples())
@@ -660,7 +660,7 @@ def header(name: str, kind: bytes, size: int) -> bytes:
         header("x.jpg", tarfile.REGTYPE, 1 << 20)[:100] + bytes(1024),
     ],
 )
-def test_a_tar_whose_sizes_lie_costs_no_memory(data: bytes) -> None:
+def test_a_tar_with_false_sizes_costs_no_memory(data: bytes) -> None:
     before = psutil.Process().memory_info().rss
     with pytest.raises(DataError) as caught:
         list(read_members(io.BytesIO(data), "t.tar", max_bytes=1 << 50, skipped=Skipped()))
@@ -668,7 +668,7 @@ def test_a_tar_whose_sizes_lie_costs_no_memory(data: bytes) -> None:
     assert psutil.Process().memory_info().rss - before < 50 << 20
 
 
-def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
+def test_every_flip_in_the_header_of_a_member_is_reported(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", samples()[:6])
     whole = path.read_bytes()
     random = np.random.default_rng(5)
@@ -680,7 +680,7 @@ def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
         assert caught.value.where == "t.tar: after 0 bytes"
 
 
-def test_a_flip_that_still_unpacks_is_told_by_the_checksum_of_gzip(tmp_path: Path) -> None:
+def test_a_flip_that_still_unpacks_is_reported_by_the_checksum_of_gzip(tmp_path: Path) -> None:
     whole = write_tar(tmp_path / "t.tar", samples()).read_bytes()
     packed = bytearray(gzip.compress(whole, compresslevel=0))
     packed[packed.index(PHOTOS[0]) + len(PHOTOS[0]) // 2] ^= 0x55
@@ -697,7 +697,7 @@ KEPT_S = 1_000_000_000
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tar"])
-def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_reported(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"t.{kind}"
     table(path) if kind == "parquet" else write_tar(path, samples(2 * NUM_ROWS))
     opened = open_tables(config_of(path), SourceFormat.PARQUET) if kind == "parquet" else None
@@ -755,7 +755,7 @@ def test_a_fifo_and_a_link_out_are_left_out(tmp_path: Path) -> None:
     assert [file.name for file in followed.files] == ["a.parquet", "c.parquet"]
 
 
-def test_pictures_in_class_folders_come_before_what_lies_beside_them(tmp_path: Path) -> None:
+def test_pictures_in_class_folders_come_before_files_next_to_them(tmp_path: Path) -> None:
     for row in range(20):
         path = tmp_path / "in" / "train" / LABELS[row] / f"{row}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ ACTS = pytest.mark.parametrize(
         (301, "PermanentRedirect", UsageError, "the bucket photos is in another region"),
     ],
 )
-def test_a_refusal_is_told_as_what_it_is(
+def test_a_refusal_is_reported_as_such(
     act: Act, place: str, status: int, code: str, kind: type, words: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=status, code=code)]
@@ -155,7 +155,7 @@ def test_a_bucket_that_is_not_there_is_named(key: str, proxy: Proxy) -> None:
 
 
 @ACTS
-def test_a_clock_that_is_wrong_is_told(act: Act, place: str, proxy: Proxy) -> None:
+def test_a_clock_that_is_wrong_is_reported(act: Act, place: str, proxy: Proxy) -> None:
     date = email.utils.formatdate(time.time() - 3600, usegmt=True)
     skewed = Fault(anything, status=403, code="RequestTimeTooSkewed", headers={"Date": date})
     proxy.faults = [skewed]
@@ -163,7 +163,7 @@ def test_a_clock_that_is_wrong_is_told(act: Act, place: str, proxy: Proxy) -> No
 
 
 @ACTS
-def test_credentials_that_are_missing_are_told_where_they_are_asked_for(
+def test_missing_credentials_are_reported_where_they_are_needed(
     act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -175,7 +175,7 @@ def test_credentials_that_are_missing_are_told_where_they_are_asked_for(
 
 
 @ACTS
-def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> None:
+def test_a_bucket_that_may_only_be_listed_is_reported(act: Act, place: str, proxy: Proxy) -> None:
     proxy.faults = [Fault(is_read, status=403, code="AccessDenied")]
     error = refusal(act, place)
     assert "access is denied" in error.what
@@ -183,7 +183,7 @@ def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> 
 
 
 @ACTS
-def test_without_boto3_the_install_line_is_told(
+def test_without_boto3_the_install_line_is_reported(
     act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
@@ -192,7 +192,7 @@ def test_without_boto3_the_install_line_is_told(
 
 
 @ACTS
-def test_a_server_that_throttles_is_told_after_trying_again(
+def test_a_server_that_throttles_is_reported_after_trying_again(
     act: Act, place: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=503, code="SlowDown")]
@@ -282,7 +282,7 @@ def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None
     assert arrow_files._opened.cache_info().misses == 1
 
 
-def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:
+def test_a_tar_whose_connection_is_cut_is_reported_with_the_place_and_resumes(proxy: Proxy) -> None:
     proxy.faults = [Fault(is_read, cut_after=0)]
     with pytest.warns(UserWarning, match="the connection was cut; trying again"):
         error = refusal(prepared, "s3://photos/tars/0.tar")

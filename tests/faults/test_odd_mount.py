@@ -92,7 +92,7 @@ def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path:
     assert verify_store(mount / "store") == []
 
 
-def test_a_damaged_store_on_it_is_mended(mount: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_damaged_store_on_it_is_repaired(mount: Path, photos: Path, tmp_path: Path) -> None:
     out = mount / "store"
     manifest = prepare(PrepareConfig(source=photos, out=out, size=16)).manifest
     shard = out / manifest.shards[0].name

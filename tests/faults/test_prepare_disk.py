@@ -113,7 +113,7 @@ def test_one_of_several_files_that_fails_ends_all_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_from_other_errors(tmp_path: Path, code: int) -> None:
+def test_a_full_disk_is_distinguished_from_other_errors(tmp_path: Path, code: int) -> None:
     work = WorkFolder(tmp_path / "store.partial")
     with pytest.raises(ResourceError, match="the disk is full"), disk_errors_named(work):
         raise OSError(code, os.strerror(code))

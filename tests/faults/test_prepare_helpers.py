@@ -297,7 +297,7 @@ def test_other_processes_end_with_a_prepare_that_is_killed(
     assert not any(other.is_running() for other in others)
 
 
-def test_a_disk_that_is_full_for_the_others_is_told_in_words(
+def test_a_disk_that_is_full_for_the_others_is_reported(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     largest = max(len(data) for name, data in whole.items() if name.endswith(".parquet"))
@@ -328,7 +328,7 @@ def test_threads_do_where_processes_would_not_pay(
     assert num_helpers(plans(16, enough), workers=1) == 0
 
 
-def test_a_fork_that_stands_still_is_given_nothing_and_killed(
+def test_a_stopped_fork_gets_no_work_and_is_killed(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     still = script("forked", SCRIPT.replace(BY_OTHERS, STANDING_STILL))
@@ -350,7 +350,7 @@ writer.ShardWriter.close = fail
 {BY_OTHERS}"""
 
 
-def test_an_error_that_cannot_be_told_leaves_the_files_to_this_process(
+def test_an_error_that_cannot_be_sent_leaves_the_files_to_this_process(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     code, said, _ = script("forked", SCRIPT.replace(BY_OTHERS, MEMORY_SHORT)).end()

@@ -158,7 +158,7 @@ def test_killed_again_and_again_it_still_gets_there(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_while_an_old_store_is_replaced_either_stands_whole(
+def test_killed_while_an_old_store_is_replaced_either_is_complete(
     place: Path, source: Path, server: ForkServerContext, moment: str
 ) -> None:
     """The two folders are swapped in one step; these are the moments before and after it."""
@@ -221,7 +221,7 @@ except KeyboardInterrupt:  # the second, while the first was caught
 INTERRUPTED = 42
 
 
-def test_impatient_interrupts_end_it_and_the_same_command_goes_on(
+def test_impatient_interrupts_end_it_and_the_same_command_resumes(
     source: Path, place: Path, server: ForkServerContext
 ) -> None:
     out = place / "impatient"

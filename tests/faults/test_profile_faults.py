@@ -110,7 +110,7 @@ def test_where_one_size_fits_there_is_no_line() -> None:
     assert (sweep.fixed_s, sweep.per_example_s) == (None, None)
 
 
-def test_a_profile_goes_on_without_the_batches_that_do_not_fit() -> None:
+def test_a_profile_continues_without_the_batches_that_do_not_fit() -> None:
     task = Fragile()
     task.on_loss = no_room_above(4)
     found = profile(task)
@@ -153,7 +153,7 @@ def test_batch_sizes_that_hang_are_left_out_like_those_that_do_not_fit() -> None
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_profile_goes_on_without_the_probes_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_continues_without_the_probes_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_module, "choose_sizes", lambda *_, **__: (1, 4, 8))
     task, begun = Fragile(), list[int]()
     task.on_loss = hangs_where(lambda num: num > 4 or num == 2, begun)

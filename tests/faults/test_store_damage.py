@@ -146,7 +146,7 @@ def test_a_sector_that_cannot_be_read_is_damage_of_its_file(
     assert [info.name for info in damaged] == ["train-1.parquet"]
 
 
-def test_too_few_file_handles_are_told(tmp_path: Path, build_store: Any) -> None:
+def test_too_few_file_handles_are_reported(tmp_path: Path, build_store: Any) -> None:
     build_store(tmp_path / "s", num_rows={"train": 200}, shards=64)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]

@@ -271,7 +271,7 @@ def test_ctrl_c_passes_through_and_leaves_nothing(attempt: _Lab) -> None:
         attempt(in_a_block(raise_(KeyboardInterrupt())))
 
 
-def test_noise_of_the_size_of_the_effect_is_no_verdict(
+def test_noise_of_the_size_of_the_effect_is_not_a_verdict(
     attempt: _Lab, steady: SteadyTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(0)

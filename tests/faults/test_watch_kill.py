@@ -138,7 +138,7 @@ def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(
     assert (file.parent / "watch.html").is_file()
 
 
-def test_a_script_killed_before_anything_was_written_is_told_of_in_words(
+def test_a_script_killed_before_anything_was_written_is_reported(
     tmp_path: Path, server: ForkServerContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with watching(tmp_path, server) as process:

@@ -158,7 +158,7 @@ def test_a_bad_step_leaves_the_weights_without_a_wait_for_the_host(tmp_path: Pat
         assert torch.equal(weight, before)
 
 
-def test_a_page_locked_batch_is_copied_beside_the_step_and_arrives_whole() -> None:
+def test_a_page_locked_batch_is_copied_next_to_the_step_and_arrives_whole() -> None:
     """Many copies are in flight while the current stream is busy; each arrives intact."""
     device = torch.device("cuda")
     ids = torch.arange(64)

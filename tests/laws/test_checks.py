@@ -76,7 +76,7 @@ def test_it_has_the_name_of_its_file_and_says_why(check: Check) -> None:
 
 
 @EACH
-def test_it_finds_faults_that_checks_look_for(check: Check) -> None:
+def test_it_finds_faults_of_checks(check: Check) -> None:
     looked_for = {fault.name for fault in FAULTS if Eyes.CHECK in fault.eyes}
     assert set(check.faults) <= looked_for
 

@@ -70,20 +70,20 @@ def test_every_name_is_a_fault_of_ours(row: Row) -> None:
 
 
 @EACH
-def test_every_command_looks_for_one_of_its_names(row: Row) -> None:
+def test_every_command_checks_one_of_its_names(row: Row) -> None:
     can_tell = {command for name in row.names for command in LOOKED_FOR_BY[name]}
     assert set(row.commands) <= can_tell
     assert len(set(row.commands)) == len(row.commands)
 
 
 @EACH
-def test_every_name_is_looked_for_by_one_of_its_commands(row: Row) -> None:
+def test_every_name_is_checked_by_one_of_its_commands(row: Row) -> None:
     for name in row.names:
         assert LOOKED_FOR_BY[name] & set(row.commands), name
 
 
 @EACH
-def test_what_nothing_tells_has_its_reason(row: Row) -> None:
+def test_what_no_command_reports_has_its_reason(row: Row) -> None:
     assert bool(row.names) == bool(row.commands)
     assert row.names or row.gap != NOTHING
     assert row.gap
@@ -108,7 +108,7 @@ def told_in(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("eyes", [Eyes.DIAGNOSE, Eyes.AUDIT])
-def test_diagnose_and_audit_tell_what_the_list_of_faults_says(eyes: Eyes) -> None:
+def test_diagnose_and_audit_report_what_the_list_of_faults_says(eyes: Eyes) -> None:
     files = sorted(DIAGNOSIS.rglob("*.py"))
     own = [file for file in files if (file.parent.name == "audit") is (eyes is Eyes.AUDIT)]
     told = {name for file in own for name in told_in(file)}

@@ -334,7 +334,7 @@ def test_frozen_weights_are_left_out(spec: OptimizerSpec) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("fused", [False, True])
-def test_saved_state_goes_on_bit_for_bit(spec: OptimizerSpec, fused: bool) -> None:
+def test_saved_state_resumes_bit_for_bit(spec: OptimizerSpec, fused: bool) -> None:
     config = config_of(spec, weight_decay=0.01, fused=fused and spec.can_fuse("cpu"))
     straight = small_model()
     optimizer = build_optimizer(config, straight, lr=LR)

@@ -198,7 +198,7 @@ def one_thread() -> None:
 
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_probe_changes_nothing_and_training_goes_on_as_without_it(
+def test_a_probe_changes_nothing_and_training_continues_as_without_it(
     recipe: Recipe, probe: Callable[[Subject], object]
 ) -> None:
     def trained(probe: Callable[[Subject], object] | None) -> dict[str, Any]:

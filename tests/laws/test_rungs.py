@@ -261,7 +261,7 @@ def test_levels_ascend(rungs: tuple[Rung, ...]) -> None:
 
 
 @every_rung
-def test_what_is_looked_at_first_comes_earlier(rung: Rung) -> None:
+def test_what_is_tried_first_comes_earlier(rung: Rung) -> None:
     rungs = next(rungs for rungs in LISTS if rung in rungs)
     earlier = [other.name for other in rungs[: rungs.index(rung)]]
     assert set(rung.looks_first) <= set(earlier)

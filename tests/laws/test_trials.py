@@ -93,7 +93,7 @@ def test_at_the_noise_of_a_shared_machine_a_change_of_nothing_is_hardly_ever_kep
     assert decisions.count(Decision.KEPT) <= 0.05 * TRIALS
 
 
-def test_looking_twice_costs_confidence_at_both_looks() -> None:
+def test_testing_twice_costs_confidence_in_both_tests() -> None:
     random = np.random.default_rng(14)
     race = Raced(Machine(random, 0.0, 0.02), 1.0)
     ladder = SimpleNamespace(ladder=OPTIONS)

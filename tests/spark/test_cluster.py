@@ -103,7 +103,7 @@ def cluster(master: str, java: str, **conf: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
+def test_a_cluster_without_a_slot_is_reported(java_options: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SLOTS],
         check=True,

@@ -160,7 +160,7 @@ def test_what_was_hashed_before_a_kill_is_not_read_again(
     assert len(set(seen[-3:])) == 3
 
 
-def test_a_task_tells_file_and_row(spark: Any, tmp_path: Path) -> None:
+def test_a_task_reports_file_and_row(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     rows = columns(range(NUM))

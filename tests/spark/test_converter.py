@@ -112,7 +112,7 @@ def test_the_same_plan_over_the_same_files_is_found_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plans_and_files_that_differ_are_told_apart(
+def test_plans_and_files_that_differ_are_distinguished(
     spark: Any, files: Path, tmp_path: Path
 ) -> None:
     source = shutil.copytree(files, tmp_path / "rows")
@@ -144,7 +144,7 @@ def test_plans_and_files_that_differ_are_told_apart(
     assert not plan_of(frame().filter(hidden)).is_of_files
 
 
-def test_another_form_or_file_is_written_anew(spark: Any, files: Path, tmp_path: Path) -> None:
+def test_another_form_or_file_is_written_again(spark: Any, files: Path, tmp_path: Path) -> None:
     source = shutil.copytree(files, tmp_path / "rows")
     cache = tmp_path / "cache"
     first = from_spark(spark.read.parquet(str(source)), cache)
@@ -156,7 +156,7 @@ def test_another_form_or_file_is_written_anew(spark: Any, files: Path, tmp_path:
     assert len(more) > len(first) == len(wide) == NUM_ROWS
 
 
-def test_rows_in_memory_are_told_apart_by_what_they_are(spark: Any, tmp_path: Path) -> None:
+def test_rows_in_memory_are_distinguished_by_content(spark: Any, tmp_path: Path) -> None:
     def made(last: float) -> SparkConverter:
         rows = [(i, float(i)) for i in range(9)] + [(9, last)]
         return from_spark(spark.createDataFrame(rows, ["id", "x"]), tmp_path)
@@ -354,14 +354,16 @@ def test_shards_share_an_epoch_and_none_waits_in_vain(
     assert len(seen) == len(set(seen)) == NUM_ROWS - left_out
 
 
-def test_epochs_go_on_without_end_in_other_orders(spark: Any, files: Path, tmp_path: Path) -> None:
+def test_epochs_continue_without_end_in_other_orders(
+    spark: Any, files: Path, tmp_path: Path
+) -> None:
     loader = from_spark(spark.read.parquet(str(files)), tmp_path).loader(NUM_ROWS)
     epochs = [batch["id"].tolist() for _, batch in zip(range(3), loader, strict=False)]
     assert epochs[0] != epochs[1] != epochs[2]
     assert all(sorted(epoch) == list(range(NUM_ROWS)) for epoch in epochs)
 
 
-def test_places_that_are_no_folder_are_refused(spark: Any) -> None:
+def test_places_that_are_not_folders_are_refused(spark: Any) -> None:
     with pytest.raises(UsageError, match="a folder that every machine sees"):
         from_spark(spark.range(1), "s3://bucket/cache")
     with pytest.raises(UsageError, match="no type of floating-point"):

@@ -26,7 +26,7 @@ from pyspark.sql import functions as fn
     ],
     ids=str,
 )
-def test_options_that_cannot_be_are_told_before_anything_is_made(
+def test_invalid_options_are_reported_before_anything_is_created(
     options: dict[str, Any], said: str, spark: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -42,7 +42,7 @@ def test_every_compression_that_is_named_is_read_again(
     assert sorted(batch["id"].tolist()) == list(range(30))
 
 
-def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_written_are_reported(spark: Any, tmp_path: Path) -> None:
     rows = spark.range(3)
     for names, said in (
         (["id", "id"], "several columns have one name: id, id"),
@@ -66,7 +66,7 @@ def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> 
         ("make_interval(1, 2)", "column v is of type interval"),
     ],
 )
-def test_types_that_cannot_be_written_are_told(
+def test_types_that_cannot_be_written_are_reported(
     sql: str, said: str, spark: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=f"DataFrame: {said}"):
@@ -83,7 +83,7 @@ def test_a_cache_is_named_as_it_is_written(spark: Any, tmp_path: Path) -> None:
         assert converter.folder.parent == tmp_path / name
 
 
-def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
+def test_a_file_is_not_a_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for place in (file, file / "below"):
@@ -98,7 +98,7 @@ def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None
         make_spark_converter(spark.range(1), str(tmp_path), compression_codec="lzo")
 
 
-def test_an_epoch_is_gone_on_with_by_other_shards(spark: Any, tmp_path: Path) -> None:
+def test_an_epoch_is_resumed_by_other_shards(spark: Any, tmp_path: Path) -> None:
     """Of 103 rows, five shards take 20; the other 83 are one batch of six shards."""
     converter = from_spark(spark.range(103), tmp_path)
 

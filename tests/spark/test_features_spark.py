@@ -82,7 +82,7 @@ def test_they_are_those_of_a_run_and_a_run_computes_nothing_more(
         assert (folder / "targets.npy").read_bytes() == (other / "targets.npy").read_bytes()
 
 
-def test_interrupted_it_goes_on_with_the_parts_that_are_there(
+def test_interrupted_it_resumes_with_the_parts_that_are_there(
     spark: Any, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver dies after the first part; what tasks wrote is not computed again."""

@@ -174,7 +174,7 @@ def test_spark_reads_a_store_as_it_is(
     assert found == wanted
 
 
-def test_a_killed_worker_is_passed_over_and_a_second_call_goes_on(
+def test_a_killed_worker_is_passed_over_and_a_second_call_resumes(
     spark: Any, photos: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
     """Tasks of a local master are not retried: the call fails, and the next one resumes."""
@@ -250,7 +250,7 @@ def test_only_what_is_not_finished_is_made_again(
     ],
     ids=["too many bad", "no source", "no host", "no such scheme", "a secret"],
 )
-def test_what_cannot_be_made_is_told_in_words(
+def test_what_cannot_be_made_is_reported(
     spark: Any,
     photos: Path,
     tmp_path: Path,
@@ -264,7 +264,7 @@ def test_what_cannot_be_made_is_told_in_words(
     assert not (tmp_path / "store").exists()
 
 
-def test_spark_of_the_user_goes_on_after_us(spark: Any) -> None:
+def test_the_users_spark_session_stays_open(spark: Any) -> None:
     """No session is active in another thread, and the context is still the user's."""
     answers = []
 

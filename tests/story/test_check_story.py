@@ -35,7 +35,7 @@ def report(
     return found
 
 
-def test_what_is_odd_about_the_demo_is_found_and_nothing_else(report: dict[str, Any]) -> None:
+def test_the_problems_of_the_demo_are_found_and_nothing_else(report: dict[str, Any]) -> None:
     alarms = {
         finding["fault"]: finding["evidence"]
         for finding in report["findings"]

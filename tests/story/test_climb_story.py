@@ -149,7 +149,7 @@ def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run
     assert photo.stem in stepladder("predict", "climbed", str(photo))
 
 
-def test_the_report_tells_the_climb(run: Path) -> None:
+def test_the_report_shows_the_climb(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "cached_features" in page
     assert "Both were run to their ends" in page
@@ -167,12 +167,12 @@ def test_the_same_command_again_has_nothing_to_do(stepladder: Command, run: Path
     assert (run / "trials.jsonl").read_bytes() == before
 
 
-def test_the_ledger_sets_predicted_beside_measured(stepladder: Command, run: Path) -> None:
+def test_the_ledger_shows_predicted_next_to_measured(stepladder: Command, run: Path) -> None:
     words = stepladder("ledger", "climbed")
     assert "cached_features" in words
 
 
-def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(
+def test_an_interrupted_climb_keeps_its_verdicts_and_resumes(
     interrupted: list[dict[str, Any]], run: Path
 ) -> None:
     climb = json.loads((run / "climb.json").read_text())
@@ -203,7 +203,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
         (["ledger", "store"], "no climb has left a ledger here"),
     ],
 )
-def test_mistakes_are_told_in_words(
+def test_mistakes_are_reported(
     stepladder: Command,
     words: list[str],
     said: str,

@@ -133,7 +133,7 @@ def test_the_same_command_says_that_it_is_finished(stepladder: Command, run: Pat
     assert summary_of(run)["attempts"] == 1
 
 
-def test_a_run_ended_by_ctrl_c_goes_on_to_the_same_bits(stepladder: Command, run: Path) -> None:
+def test_a_run_ended_by_ctrl_c_resumes_to_the_same_bits(stepladder: Command, run: Path) -> None:
     folder = stepladder.folder / "interrupted"
     end_by(stepladder, folder, signal.SIGINT, after_epoch=2)
     assert summary_of(folder)["status"] == "interrupted"

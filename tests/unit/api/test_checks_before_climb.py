@@ -108,7 +108,7 @@ def with_lr(job: JobConfig, lr: float) -> JobConfig:
 # --- when a climb checks
 
 
-def test_the_same_job_is_read_and_not_looked_at_again(counting: Counting, tmp_path: Path) -> None:
+def test_the_same_job_is_read_and_not_checked_again(counting: Counting, tmp_path: Path) -> None:
     counting.is_sound = False
     first = counting.before_climb(job_in(tmp_path), Signs())
     kept = (tmp_path / "run" / "checks.json").read_bytes()
@@ -127,7 +127,7 @@ def test_the_same_job_is_read_and_not_looked_at_again(counting: Counting, tmp_pa
     ],
     ids=["recipe", "data", "what is kept"],
 )
-def test_a_changed_job_is_looked_at_again(
+def test_a_changed_job_is_checked_again(
     change: Callable[[JobConfig], tuple[JobConfig, Task]], counting: Counting, tmp_path: Path
 ) -> None:
     counting.before_climb(job_in(tmp_path), Signs())
@@ -161,7 +161,7 @@ def test_checks_that_were_not_all_made_do_not_count(
 
 
 @pytest.mark.parametrize("damage", ["", '{"tier": "full"}', "[]"])
-def test_a_damaged_result_is_found_anew(damage: str, counting: Counting, tmp_path: Path) -> None:
+def test_a_damaged_result_is_found_again(damage: str, counting: Counting, tmp_path: Path) -> None:
     said = counting.before_climb(job_in(tmp_path), Signs())
     (tmp_path / "run" / "checks.json").write_text(damage)
     assert counting.before_climb(job_in(tmp_path), Signs()) == said
@@ -177,7 +177,7 @@ def test_a_kept_failure_stops_the_next_climb_too(counting: Counting, tmp_path: P
     assert counting.num_runs == 1
 
 
-def test_what_is_off_is_not_looked_at(counting: Counting, tmp_path: Path) -> None:
+def test_what_is_off_is_not_checked(counting: Counting, tmp_path: Path) -> None:
     assert counting.before_climb(job_in(tmp_path, checks=Checks.OFF), Signs()) == []
     assert counting.num_runs == 0
     assert not (tmp_path / "run").exists()

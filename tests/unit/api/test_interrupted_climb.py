@@ -65,7 +65,7 @@ def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return lambda *flags: main([*CLIMB, *flags])
 
 
-def test_it_has_a_page_and_the_same_command_goes_on(
+def test_it_has_a_page_and_the_same_command_resumes(
     interrupted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupted() == 128 + signal.SIGTERM
@@ -101,7 +101,7 @@ def test_a_page_that_cannot_be_written_does_not_hide_the_interruption(
     assert Path("run/report.html").is_dir()
 
 
-def test_the_page_of_a_training_that_stands_there_is_not_written_over(
+def test_the_page_of_an_existing_training_is_not_overwritten(
     interrupted: Callable[..., int],
 ) -> None:
     Path("stop").unlink()

@@ -198,7 +198,7 @@ def test_train_against_validation_is_a_warning(tmp_path: Path) -> None:
     assert {name.split()[0] for name in finding.examples} == {"train", "val"}
 
 
-def test_splits_too_small_to_tell_are_not_compared(tmp_path: Path) -> None:
+def test_splits_that_are_too_small_are_not_compared(tmp_path: Path) -> None:
     class Tiny(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             pictures, numbers = draw(split)
@@ -264,7 +264,7 @@ class MovesInputs(SoundPictures):
         (MovesInputs, Outcome.FAILED, "augmentation"),
     ],
 )
-def test_labels_apart_from_inputs(
+def test_labels_that_do_not_match_inputs(
     kind: type[Task], outcome: Outcome, word: str, tmp_path: Path
 ) -> None:
     finding = look(label_alignment.CHECK, kind(), tmp_path)
@@ -292,7 +292,7 @@ class _Stream(IterableDataset[Any]):
         return ((pictures[row], numbers[row]) for row in torch.randperm(len(numbers)))
 
 
-def test_a_validation_stream_that_is_shuffled_anew_is_told(tmp_path: Path) -> None:
+def test_a_validation_stream_that_is_reshuffled_is_reported(tmp_path: Path) -> None:
     class Shuffled(SoundPictures):
         def data(self, split: Split) -> Any:
             return _Stream() if split is Split.VAL else super().data(split)
@@ -378,7 +378,7 @@ class Rows(Dataset[Any]):
         return {"picture": self.pictures[row], "row": row}, self.numbers[row]
 
 
-def test_an_index_that_the_loss_never_reads_tells_no_splits_apart(tmp_path: Path) -> None:
+def test_an_index_that_the_loss_never_reads_does_not_distinguish_splits(tmp_path: Path) -> None:
     finding = look(distribution.CHECK, Indexed(), tmp_path)
     assert finding.outcome is Outcome.PASSED, finding
     assert look(distribution.CHECK, IndexRead(), tmp_path).fault == "distribution_shift"

@@ -318,7 +318,7 @@ def test_layers_in_a_plain_list_are_unknown(tmp_path: Path) -> None:
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "unregistered_modules"), finding
 
 
-def test_a_tensor_that_learns_and_is_no_parameter_is_unknown(tmp_path: Path) -> None:
+def test_a_tensor_that_learns_and_is_not_a_parameter_is_unknown(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def __init__(self, layers: nn.Module) -> None:
             super().__init__()
@@ -364,7 +364,7 @@ def test_no_grad_around_a_part_is_a_warning_and_around_all_an_error(tmp_path: Pa
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "frozen_by_accident"), finding
 
 
-def test_layers_frozen_as_they_were_drawn_are_told(tmp_path: Path) -> None:
+def test_layers_frozen_as_they_were_drawn_are_reported(tmp_path: Path) -> None:
     def freeze_first(layers: nn.Sequential) -> nn.Module:
         layers[0].requires_grad_(False)
         return layers
@@ -374,7 +374,7 @@ def test_layers_frozen_as_they_were_drawn_are_told(tmp_path: Path) -> None:
     assert "0.weight" in finding.evidence
 
 
-def test_weights_without_effect_are_told_and_a_loss_without_is_an_error(tmp_path: Path) -> None:
+def test_weights_without_effect_are_reported_and_a_loss_without_is_an_error(tmp_path: Path) -> None:
     def closed(layers: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(layers, nn.Sequential)
         scores: Tensor = layers[1:](layers[0](x) * 0)
@@ -389,7 +389,7 @@ def test_weights_without_effect_are_told_and_a_loss_without_is_an_error(tmp_path
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "frozen_by_accident"), finding
 
 
-def test_a_branch_that_gets_no_gradient_at_all_is_told(tmp_path: Path) -> None:
+def test_a_branch_that_gets_no_gradient_at_all_is_reported(tmp_path: Path) -> None:
     def closed(layers: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(layers, nn.Sequential)
         scores: Tensor = layers(x)
@@ -493,7 +493,7 @@ def test_batch_norm_of_one_value_fails_and_of_micro_batches_warns(tmp_path: Path
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "batch_norm_tiny_batch"), finding
 
 
-def test_adam_with_a_large_l2_warns_and_with_a_small_one_tells(tmp_path: Path) -> None:
+def test_adam_with_a_large_l2_warns_and_with_a_small_one_informs(tmp_path: Path) -> None:
     def decayed(decay: float) -> Finding:
         optimizer = OptimizerConfig(name=OptimizerName.ADAM, weight_decay=decay)
         recipe = sound_recipe(optimizer=optimizer)
@@ -514,7 +514,7 @@ def test_lazy_layers_and_nan_are_found_before_the_first_step(tmp_path: Path) -> 
     assert finding_of(module_state, spoilt(), tmp_path).fault == "uninitialised_module_state"
 
 
-def test_statistics_that_only_training_sets_are_told(tmp_path: Path) -> None:
+def test_statistics_that_only_training_sets_are_reported(tmp_path: Path) -> None:
     class Whitened(nn.Module):
         def __init__(self, layers: nn.Module) -> None:
             super().__init__()
@@ -582,7 +582,7 @@ def test_a_learning_rate_far_too_low_is_found_by_both(tmp_path: Path) -> None:
         assert (finding.outcome, finding.fault) == (Outcome.WARNED, "learning_rate_too_low")
 
 
-def test_a_low_rate_for_a_long_run_is_no_fault(tmp_path: Path) -> None:
+def test_a_low_rate_for_a_long_run_is_not_a_fault(tmp_path: Path) -> None:
     """A hundredth of a good rate, with enough epochs to compensate."""
     sgd = OptimizerConfig(name=OptimizerName.SGD)
     recipe = sound_recipe(
@@ -613,7 +613,7 @@ def test_without_time_a_training_accuses_nobody(tmp_path: Path) -> None:
     assert run_check(overfit_one_batch.CHECK, job).outcome is Outcome.NOT_APPLICABLE
 
 
-def test_few_validation_examples_tell_nothing_of_a_baseline(tmp_path: Path) -> None:
+def test_few_validation_examples_say_nothing_of_a_baseline(tmp_path: Path) -> None:
     class Few(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             whole: Any = super().data(split)

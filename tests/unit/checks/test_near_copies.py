@@ -173,7 +173,7 @@ def test_one_that_is_near_is_too_few_to_speak_of(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_a_copy_that_looks_otherwise_is_found_by_its_features_alone(tmp_path: Path) -> None:
+def test_a_copy_with_another_appearance_is_found_by_its_features_alone(tmp_path: Path) -> None:
     pictures = with_copies(mirrored)
     assert look(Scenes(pictures), tmp_path).outcome is Outcome.PASSED
     finding = look(Seen(pictures), tmp_path)

@@ -96,7 +96,7 @@ def test_fast_findings_are_added_to(looks: Looks, tmp_path: Path) -> None:
     assert full.tier == "full"
 
 
-def test_fresh_looks_at_all_again(looks: Looks, tmp_path: Path) -> None:
+def test_fresh_runs_all_checks_again(looks: Looks, tmp_path: Path) -> None:
     check_job(job_in(tmp_path), task=SoundPictures())
     check_job(job_in(tmp_path), task=SoundPictures(), fresh=True, limit_s=100)
     assert looks.names == ["quick", "trains", "quick", "trains", "long"]

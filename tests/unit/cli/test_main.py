@@ -165,7 +165,7 @@ def test_debug_prints_the_trace(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_json_tells_an_error_to_programs(
+def test_json_reports_an_error_to_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing_with(DataError("bad", where="store", fix="Do it."), monkeypatch)
@@ -189,7 +189,7 @@ def test_a_closed_pipe_is_quiet() -> None:
         assert process.wait() == 141
 
 
-def test_doctor_tells_no_secret(
+def test_doctor_prints_no_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "canary-4711")
@@ -221,7 +221,7 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stdout.strip() == "--batch.global-batch-size"
 
 
-def test_our_own_warnings_are_a_line_and_those_of_others_keep_their_place() -> None:
+def test_our_own_warnings_are_a_line_and_others_keep_their_place() -> None:
     code = """
 import warnings
 from stepladder.cli import main

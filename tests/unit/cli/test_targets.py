@@ -96,7 +96,7 @@ def test_missing_folders_are_made(work: Path) -> None:
     assert (work / "no" / "dir" / "a.html").is_file()
 
 
-def test_a_file_that_cannot_be_written_is_told(
+def test_a_file_that_cannot_be_written_is_reported(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "log.csv", "--out", str(work / "notes.md" / "x.json")]) == 4

@@ -330,7 +330,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--out /proc/x train.py", "Choose another folder: --out FOLDER."),
     ],
 )
-def test_a_wrong_path_is_told_in_its_own_words(
+def test_a_wrong_path_is_reported(
     folder: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["watch", *words.split()]) == 2
@@ -349,7 +349,7 @@ def test_a_wrong_path_is_told_in_its_own_words(
         ("weights.pt", "PK\0\1", "weights.pt: this is no Python"),
     ],
 )
-def test_what_is_no_python_is_refused_before_anything_is_made(
+def test_what_is_not_python_is_refused_before_anything_is_made(
     folder: Path, name: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / name).write_text(text)
@@ -361,7 +361,7 @@ def test_what_is_no_python_is_refused_before_anything_is_made(
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_module_that_is_no_python_is_refused(
+def test_a_module_that_is_not_python_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "half_written").mkdir()

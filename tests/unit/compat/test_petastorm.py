@@ -95,7 +95,7 @@ def test_a_transform_may_only_leave_fields_out(converter: SparkDatasetConverter)
         ),
     ],
 )
-def test_a_transform_that_goes_wrong_is_told(
+def test_a_transform_that_goes_wrong_is_reported(
     function: Any, said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(DataError, match=said):
@@ -111,7 +111,7 @@ def test_a_transform_that_goes_wrong_is_told(
     ],
     ids=str,
 )
-def test_a_field_that_is_not_there_is_told_with_those_that_are(
+def test_a_field_that_is_not_there_is_reported_with_those_that_are(
     spec: dict[str, Any], said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -149,7 +149,7 @@ def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
     ],
     ids=str,
 )
-def test_fields_that_match_nothing_are_told_with_those_that_are_there(
+def test_fields_that_match_nothing_are_reported_with_those_that_are_there(
     schema_fields: Any, said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(UsageError, match=f"schema_fields: {said}"):
@@ -183,7 +183,7 @@ def test_a_converter_goes_to_other_processes(converter: SparkDatasetConverter) -
     assert [len(shard) for shard in shards] == [10, 10]
 
 
-def test_without_tensorflow_the_command_that_installs_it_is_told(
+def test_without_tensorflow_the_command_that_installs_it_is_reported(
     converter: SparkDatasetConverter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)

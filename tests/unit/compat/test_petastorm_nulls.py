@@ -100,7 +100,7 @@ LEFT = [
 @pytest.mark.parametrize(
     ("function", "name"), LEFT, ids=[f"{i} {name}" for i, (_, name) in enumerate(LEFT)]
 )
-def test_what_is_null_after_the_function_is_told(
+def test_what_is_null_after_the_function_is_reported(
     function: Any, name: str, converter: SparkDatasetConverter
 ) -> None:
     said = rf"row 1: column {name} is null after the function of the TransformSpec"
@@ -110,7 +110,7 @@ def test_what_is_null_after_the_function_is_told(
     assert "open_table" not in str(caught.value)
 
 
-def test_nulls_without_a_function_are_told_in_the_words_of_petastorm(
+def test_nulls_without_a_function_are_reported_in_the_words_of_petastorm(
     converter: SparkDatasetConverter,
 ) -> None:
     for spec in (TransformSpec(removed_fields=["tokens", "text", "flag", "half"]), None):
@@ -140,7 +140,7 @@ def test_a_function_may_write_into_what_it_gets(converter: SparkDatasetConverter
         assert batch["half"].tolist() == [0, 0, 1, 9, 2, 2.5]
 
 
-def test_a_function_that_leaves_rows_out_is_told_why_not(
+def test_a_function_that_drops_rows_is_refused_with_a_reason(
     converter: SparkDatasetConverter,
 ) -> None:
     said = r"made 1 rows of 2\n.*All shards give as many batches(.|\n)*df.dropna"
@@ -170,7 +170,7 @@ def test_cells_are_the_numbers_that_batches_without_a_function_have(tmp_path: Pa
             assert torch.equal(cells[name], values)
 
 
-def test_a_folder_of_files_is_read_as_it_lies_and_never_removed(tmp_path: Path) -> None:
+def test_a_folder_of_files_is_read_in_place_and_never_removed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(5)}), tmp_path / "part.parquet")
     converter = make_spark_converter(f"file://{tmp_path}")
     assert len(converter) == converter.dataset_size == 5

@@ -192,7 +192,7 @@ def test_each_iteration_is_an_epoch_of_its_own(converter: SparkDatasetConverter)
 
 
 @pytest.mark.parametrize("name", ["a b", "class", "_hidden"])
-def test_a_column_that_python_has_no_name_for_is_told(name: str, tmp_path: Path) -> None:
+def test_a_column_that_python_has_no_name_for_is_reported(name: str, tmp_path: Path) -> None:
     made = converter_of(tmp_path, **{name: [1, 2], "i": [3, 4]})
     with (
         pytest.raises(UsageError, match=f"cannot be a field .*'{name}'.*\n.*schema_fields"),
@@ -203,7 +203,9 @@ def test_a_column_that_python_has_no_name_for_is_told(name: str, tmp_path: Path)
         assert [row.i.tolist() for row in data] == [[3, 4]]
 
 
-def test_a_transform_that_fails_is_told_in_the_first_row(converter: SparkDatasetConverter) -> None:
+def test_a_transform_that_fails_is_reported_in_the_first_row(
+    converter: SparkDatasetConverter,
+) -> None:
     spec = TransformSpec(lambda frame: frame["nothing"])
     with (
         pytest.raises(DataError, match=r"row 0: the function .* failed \(KeyError: 'nothing'\)"),

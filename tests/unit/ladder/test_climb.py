@@ -116,7 +116,7 @@ def verdicts(climb: Climb) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize("method", ["why_not", "predict", "disk_bytes"])
-def test_a_rung_whose_own_code_raises_is_dropped_in_words_and_the_climb_goes_on(
+def test_a_rung_whose_own_code_raises_is_dropped_with_a_reason_and_the_climb_continues(
     make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     bad = Change("bad")
@@ -162,7 +162,7 @@ def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile
     assert [f"    {flag}" in text.splitlines() for flag in advice.next.flags] == [True] * 3
 
 
-def test_what_is_for_accuracy_stands_by_itself(make_climb: MakeClimb, profile: Profile) -> None:
+def test_what_is_for_accuracy_is_listed_separately(make_climb: MakeClimb, profile: Profile) -> None:
     better = Change("better", fewer_epochs)
     better.aim = Aim.ACCURACY  # type: ignore[misc]
     climb = make_climb()
@@ -252,7 +252,7 @@ def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
     assert climb.why_no_advice == said["after"].reason
 
 
-def test_what_a_first_look_found_stays_where_timelines_stop_closing_in_the_second(
+def test_findings_of_a_first_pass_stay_where_timelines_stop_closing_in_the_second(
     make_climb: MakeClimb,
 ) -> None:
     first, second = Change("first", fewer_epochs), Change("second", with_threads)
@@ -272,7 +272,7 @@ def test_what_a_first_look_found_stays_where_timelines_stop_closing_in_the_secon
     assert verdicts(climb)["first"].reason == "measured"
 
 
-def test_timelines_of_the_job_as_written_that_do_not_close_end_the_climb(
+def test_timelines_of_the_original_job_that_do_not_close_end_the_climb(
     make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_ = replace(profile, no_advice_because="20 % of the time is in no phase")
@@ -304,7 +304,7 @@ def test_a_job_that_cannot_be_measured_is_named_with_the_cause(
     ],
     ids=str,
 )
-def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_tried_anew(
+def test_an_invalid_line_of_the_ledger_is_skipped_and_its_rung_tried_again(
     make_climb: MakeClimb, change: dict[str, Any]
 ) -> None:
     rung = Change("it", with_threads)
@@ -405,7 +405,7 @@ def climb_of_kept(
     return climb
 
 
-def test_what_was_kept_is_tested_once_more_against_the_job_as_written(
+def test_what_was_kept_is_tested_once_more_against_the_original_job(
     make_climb: MakeClimb, profile: Profile
 ) -> None:
     said = io.StringIO()
@@ -496,7 +496,7 @@ def test_what_is_left_when_a_rung_is_undone_stays_where_it_cannot_be_measured(
     assert climb.together.undone == ("crippled",)
 
 
-def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before_it(
+def test_a_rung_that_another_would_block_is_tried_again_before_it(
     make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Last(Change):
@@ -515,7 +515,7 @@ def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before
     assert taken[:4] == ["first", "kept", "first", "last"]
 
 
-def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
+def test_an_inapplicable_rung_is_tried_again_under_other_conditions(
     make_climb: MakeClimb,
 ) -> None:
     class Waits(Change):
@@ -531,7 +531,7 @@ def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
     assert verdicts(climb)["first"].decision is KEPT
 
 
-def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
+def test_no_second_trial_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
     class Ends(Change):
         def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
             if (

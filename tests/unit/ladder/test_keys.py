@@ -46,7 +46,7 @@ from stepladder.task.image_classification import ImageClassification
 DATA = {"train": "a", "val": "b", "test": None}
 
 
-def test_a_recipe_has_one_key_wherever_its_store_lies() -> None:
+def test_a_recipe_has_one_key_wherever_its_store_is() -> None:
     moved = replace(Recipe(), data=DataConfig(store=Path("elsewhere")))
     assert recipe_key(moved) == recipe_key(Recipe())
     assert recipe_key(replace(Recipe(), batch=BatchConfig(lr=0.5))) != recipe_key(Recipe())
@@ -69,7 +69,7 @@ def test_a_job_is_its_task_its_data_and_its_recipe() -> None:
     assert len({base, *others}) == 4
 
 
-def test_a_file_of_ones_own_counts_by_its_content(tmp_path: Path) -> None:
+def test_a_users_file_counts_by_its_content(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     keys = []
     for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
@@ -185,7 +185,7 @@ def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
     assert all(key.startswith(f"{commit}+") for key in found)
 
 
-def test_code_outside_a_repository_is_its_version_whatever_lies_around_it(tmp_path: Path) -> None:
+def test_code_outside_a_repository_is_its_version_whatever_is_around_it(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")  # an environment inside a user's own project
     package = tmp_path / "env" / "lib" / "site-packages" / "package"
     package.mkdir(parents=True)
@@ -442,7 +442,7 @@ def test_other_arguments_are_another_job(other: Wide) -> None:
     assert task_facts(other, Recipe()) != task_facts(Wide(), Recipe())
 
 
-def test_equal_arguments_are_the_same_job_wherever_files_lie_and_whatever_was_counted() -> None:
+def test_equal_arguments_are_the_same_job_wherever_files_are_and_whatever_was_counted() -> None:
     one, other = (
         Wide(weights=torch.ones(3), store=Path("here")),
         Wide(weights=torch.ones(3), store=Path("there")),
@@ -476,7 +476,7 @@ def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it() -> None:
     assert task_facts(Broken(), Recipe())["model"] is None
 
 
-def test_of_the_built_in_task_the_recipe_tells_all(build_store, tmp_path: Path) -> None:
+def test_the_built_in_task_is_identified_by_its_recipe(build_store, tmp_path: Path) -> None:
     build_store(tmp_path / "store", num_rows={"train": 8})
     task = ImageClassification(tmp_path / "store")
     assert task_facts(task, replace(Recipe(), seed=1)) == {}

@@ -83,7 +83,7 @@ def _again(
     return partial(climb_in, folder, blobs(), recipe)
 
 
-def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
+def test_another_allowed_loss_is_tried_again_and_the_same_is_not(
     again: Again, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "run"
@@ -113,7 +113,7 @@ def test_a_result_that_cannot_be_read_is_found_once_more(
     assert json.loads(path.read_text())["speedup"] == second["speedup"]
 
 
-def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
+def test_a_missing_price_list_is_reported_after_the_climb(
     again: Again,
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -122,7 +122,7 @@ def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
     assert "--ladder.prices" in str(caught.value.fix)
 
 
-def test_another_version_of_the_code_is_asked_anew(
+def test_another_version_of_the_code_is_tried_again(
     again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lab, "commit", "another")
@@ -218,7 +218,7 @@ def test_what_a_killed_climb_kept_goes_and_what_a_running_process_keeps_stays(
     ]
 
 
-def test_advice_writes_nothing_beside_the_run_and_asks_for_no_folder(
+def test_advice_writes_nothing_next_to_the_run_and_needs_no_folder(
     tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (EarlyStopping(),))

@@ -161,7 +161,7 @@ def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
     assert result.trial.change == {}
 
 
-def test_what_computes_something_else_is_no_rounding(make_lab, profile, recipe) -> None:
+def test_what_computes_something_else_is_not_rounding(make_lab, profile, recipe) -> None:
     other = replace(recipe, seed=5)
     result = tried(make_lab(recipe), Changed(other), profile, recipe)
     assert result.trial.verdict.decision is Decision.DROPPED
@@ -305,7 +305,7 @@ def test_a_second_variant_that_is_the_likeliest_has_the_rungs_own_prediction(
     assert trial.prediction.gain == 2.0
 
 
-def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:
+def test_the_chosen_variant_is_predicted_again(make_lab, profile, recipe) -> None:
     class Two(Changed):
         def predict_variant(self, profile, recipe, variant):
             return Prediction(rung=self.name, gain=variant.batch.lr, provenance=Provenance.MODELLED)
@@ -363,7 +363,7 @@ def test_stopping_that_cannot_be_tried_is_undecided_and_not_no_faster(
 
 
 @pytest.mark.parametrize("num_steps", [1, 40])
-def test_what_steps_and_compilers_take_is_no_hanging(profile, recipe, num_steps: int) -> None:
+def test_the_time_of_steps_and_compilers_is_not_a_hang(profile, recipe, num_steps: int) -> None:
     slow = replace(profile, time=replace(profile.time, step_s=15.0), trunk_s=None)
     watchdog = Watchdog()
     watchdog.expect(few_steps_s(slow, recipe, recipe))

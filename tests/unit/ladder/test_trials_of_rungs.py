@@ -205,7 +205,7 @@ def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible
     assert_both_were_timed(trial)
 
 
-def test_a_trunk_with_packaged_weights_is_trained_and_timed_beside_one_without(
+def test_a_trunk_with_packaged_weights_is_trained_and_timed_next_to_one_without(
     try_rung: TryRung, few: Recipe
 ) -> None:
     model = ModelConfig(weights=WeightsSource.NONE)  # the one with packaged weights
@@ -215,7 +215,7 @@ def test_a_trunk_with_packaged_weights_is_trained_and_timed_beside_one_without(
     assert_both_were_trained(trial)
 
 
-def test_a_larger_trunk_of_the_hub_is_trained_and_timed_beside_the_smaller_one(
+def test_a_larger_trunk_of_the_hub_is_trained_and_timed_next_to_the_smaller_one(
     try_rung: TryRung, few: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # pretrained weights are packaged for one trunk only: these are random

@@ -21,7 +21,7 @@ def test_a_rise_of_the_loss_is_worse_whatever_its_sign(loss_before: float) -> No
     assert (quality.estimate, quality.low, quality.high) == (-0.5, -0.75, -0.25)
 
 
-def test_accuracy_is_looked_at_first() -> None:
+def test_accuracy_is_compared_first() -> None:
     accuracy = interval(0.01, 0.02)
     found = quality_of(Comparison(accuracy=accuracy, loss=interval(1.0, 0.1), loss_before=2.0))
     assert found is accuracy

@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_a_freed_block_is_used_again_without_faulting_in_anew() -> None:
+def test_a_freed_block_is_used_again_without_page_faults() -> None:
     faults = {
         mode: int(
             subprocess.run(

@@ -34,7 +34,7 @@ def test_others_count_where_cores_run_short(
     assert cores_missing(start, end, usable=usable, total=total) == pytest.approx(missing)
 
 
-def test_no_time_is_no_contention() -> None:
+def test_no_time_is_not_contention() -> None:
     now = Usage.now()
     assert cores_missing(now, now, usable=2, total=2) == 0.0
 

@@ -58,7 +58,7 @@ def test_instructions_are_a_part_of_what_the_cpu_says() -> None:
     assert set(instruction_set()) <= set(cpuinfo.read_text().split())
 
 
-def test_the_commit_is_told_in_a_repository_only(tmp_path: Path) -> None:
+def test_the_commit_is_reported_in_a_repository_only(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
 
     def git(*words: str) -> str:

@@ -74,7 +74,7 @@ def test_bytes_to_the_disk_count_once_those_of_ended_children_too(tmp_path: Path
     assert written < 1.5 * counted + 1  # samples are at least 0.1 s apart
 
 
-def test_network_and_energy_are_told_where_they_are_counted(tmp_path: Path) -> None:
+def test_network_and_energy_are_reported_where_they_are_counted(tmp_path: Path) -> None:
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     (zone / "energy_uj").write_text("0")

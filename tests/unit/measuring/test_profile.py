@@ -138,7 +138,7 @@ def test_a_save_is_timed_once_for_the_weights_that_learn(
     assert [one.save_s for one in (first, second, all_learn)] == [1.0, 1.0, 9.0]
 
 
-def test_why_the_noise_scale_is_unknown_is_told(
+def test_why_the_noise_scale_is_unknown_is_reported(
     pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = profile(recipe(), pictures(num_train=6))
@@ -207,7 +207,7 @@ def test_a_folded_trunk_is_replayed_as_it_is_folded(
     assert {"channels_last", "pointwise"} <= set(found.op_replays)
 
 
-def test_a_profile_without_room_for_the_peaks_goes_on(
+def test_a_profile_without_room_for_the_peaks_continues(
     pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_out(*args: object, **options: object) -> None:

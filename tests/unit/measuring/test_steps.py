@@ -111,7 +111,7 @@ def test_a_fifth_of_the_time_hidden_in_an_unnamed_place_refuses_advice(
     assert has_advice or "in no named phase" in found.no_advice_because
 
 
-def test_every_operation_of_a_step_lies_in_a_phase(
+def test_every_operation_of_a_step_is_in_a_phase(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     time, task = FakeTime(), pictures()
@@ -132,7 +132,7 @@ def test_every_operation_of_a_step_lies_in_a_phase(
     assert part.unexplained_s == pytest.approx(0, abs=1e-6)
 
 
-def test_one_gap_that_another_process_made_is_looked_at_again(
+def test_one_gap_caused_by_another_process_is_measured_again(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     time, task = FakeTime(), pictures()
@@ -197,7 +197,7 @@ def test_short_batches_count_as_parts_of_a_step(
     assert found.step_s == pytest.approx(2)
 
 
-def test_pictures_in_memory_tell_what_filling_it_takes(
+def test_the_time_to_load_pictures_into_memory_is_reported(
     tmp_path: Path, build_store: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     folder = tmp_path / "store"
@@ -213,7 +213,7 @@ def test_pictures_in_memory_tell_what_filling_it_takes(
     assert found.load_s > 0
 
 
-def test_the_part_of_a_timeline_between_two_looks() -> None:
+def test_the_part_of_a_timeline_between_two_readings() -> None:
     before = Timeline(wall_s=10, phases_s={"forward": 4})
     after = Timeline(wall_s=15, phases_s={"forward": 6, "backward": 1})
     part = difference(before, after)

@@ -147,7 +147,7 @@ def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
     assert int(model.body[1].num_batches_tracked) == 3
 
 
-def test_a_model_without_a_method_or_blocks_is_told_apart() -> None:
+def test_a_model_without_a_method_or_blocks_is_recognized() -> None:
     assert not can_checkpoint(nn.Linear(1, 1))
     assert can_checkpoint(classifier("test_efficientnet"))
     with pytest.raises(UsageError, match="no blocks"):

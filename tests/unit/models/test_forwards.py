@@ -48,7 +48,7 @@ def num_norm_calls(module: nn.Module, x: Tensor) -> int:
     return len(calls)
 
 
-def test_a_folded_trunk_calls_no_batchnorm_after_the_first_look() -> None:
+def test_a_folded_trunk_calls_no_batchnorm_after_the_first_pass() -> None:
     module, plain = folded(), trunk()
     torch.testing.assert_close(module(pictures()), plain(pictures()))
     assert num_norm_calls(module, pictures(3)) == 0

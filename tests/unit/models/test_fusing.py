@@ -186,7 +186,7 @@ def test_one_convolution_computes_the_norm_and_the_activation_after_it(
     assert calls_of_activations(fused, x) == 0
 
 
-def test_what_a_folded_trunk_keeps_apart_is_not_made_one_convolution() -> None:
+def test_what_a_folded_trunk_keeps_separate_is_not_made_one_convolution() -> None:
     conv, norm = nn.Conv2d(3, 8, 3), LAYERS.BatchNormAct2d(8, act_layer=nn.GELU)
     assert fused_convolution(conv, norm.eval()) is None
     plain = nn.BatchNorm2d(8).eval()

@@ -38,7 +38,7 @@ def test_tf32_is_off_within_and_on_again_afterwards() -> None:
     assert found() == ["tf32"] * 3
 
 
-def test_code_that_reads_the_older_settings_of_cudnn_goes_on() -> None:
+def test_code_that_reads_the_older_settings_of_cudnn_works() -> None:
     before = found()
     with without_tf32(CUDA):
         assert not torch.backends.cudnn.allow_tf32

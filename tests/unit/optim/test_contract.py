@@ -130,7 +130,7 @@ def test_it_is_given_the_model_its_groups_and_the_ranks(process_group: Any) -> N
 
 
 @pytest.mark.usefixtures("layered")
-def test_state_of_other_shapes_than_the_weight_goes_on_bit_for_bit() -> None:
+def test_state_of_other_shapes_than_the_weight_resumes_bit_for_bit() -> None:
     straight, resumed = linear(), linear(seed=1)
     optimizer = build_optimizer(CONFIG, straight, lr=0.1)
     take(straight, optimizer, range(3))
@@ -148,7 +148,7 @@ def test_state_of_other_shapes_than_the_weight_goes_on_bit_for_bit() -> None:
 
 
 @pytest.mark.usefixtures("layered")
-def test_its_hooks_end_with_it_and_the_model_goes_on() -> None:
+def test_its_hooks_end_with_it_and_the_model_still_works() -> None:
     model = linear()
     optimizer = build_optimizer(CONFIG, model, lr=0.1)
     gone = weakref.ref(optimizer)

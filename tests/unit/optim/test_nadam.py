@@ -136,7 +136,7 @@ def test_a_checkpoint_goes_either_way(first: Rule, second: Rule) -> None:
     assert names == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
 
 
-def test_its_own_state_goes_on_bit_for_bit() -> None:
+def test_its_own_state_resumes_bit_for_bit() -> None:
     straight, began, resumed, goes_on = half_way(NAdam, NAdam)
     goes_on.load_state_dict(copy.deepcopy(began.state_dict()))
     take(straight, began, range(50, 100))

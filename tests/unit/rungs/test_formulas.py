@@ -149,7 +149,7 @@ def test_on_a_cpu_reading_takes_its_share_of_the_cores(make_profile: Make) -> No
     assert with_two.step_s == pytest.approx(0.2 + 16 * 0.1 / 2)
 
 
-def test_no_step_is_faster_than_one_whose_batches_lie_ready(make_profile: Make) -> None:
+def test_no_step_is_faster_than_one_whose_batches_are_ready(make_profile: Make) -> None:
     one = Recipe(loader=LoaderConfig(threads=1))
     free = {"threads": 2, "cpu_s": 2 / 16, "cpu_s_after": 0.0}  # a batch of 16 took 2 s
     profile = make_profile(num_cores=2, replay_host_s=0.9)

@@ -115,7 +115,7 @@ def test_a_head_gets_a_layer_where_it_has_none(built_in: Callable[..., Profile])
     assert rung.why_not(built_in(is_built_in=False), Recipe()) == "the task builds its own model"
 
 
-def test_for_accuracy_a_busy_device_and_random_weights_stand_in_no_larger_trunks_way(
+def test_for_accuracy_a_busy_device_and_random_weights_do_not_block_a_larger_trunk(
     built_in: Callable[..., Profile],
 ) -> None:
     busy = built_in(mfu=0.9, example_bytes=3 * 32 * 32)
@@ -158,7 +158,7 @@ def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
         ({"num_norms": 0, "num_conv2d": 4, "num_batchnorm": 0}, None),
     ],
 )
-def test_normalisation_is_told_of_where_convolutions_have_none(
+def test_normalisation_is_advised_for_convolutions_without_it(
     built_in: Callable[..., Profile], facts: dict[str, Any], refusal: str | None
 ) -> None:
     profile = built_in(**{"num_conv2d": 4, "num_batchnorm": 0} | facts)

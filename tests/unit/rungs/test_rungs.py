@@ -131,7 +131,7 @@ def test_early_stopping_leaves_what_the_user_goes_by(make_profile: Make) -> None
     assert after == StoppingConfig(validate_every_epochs=2, patience=2)
 
 
-def test_early_stopping_waits_for_epochs_however_often_it_looks(make_profile: Make) -> None:
+def test_early_stopping_waits_for_epochs_however_often_it_validates(make_profile: Make) -> None:
     for every in (1, 4, 10):
         stopping = StoppingConfig(early=False, validate_every_epochs=every)
         found = EarlyStopping().variants(make_profile(), Recipe(stopping=stopping))
@@ -248,7 +248,7 @@ def test_cached_features_load_no_pictures_into_memory(make_profile: Make) -> Non
     assert found.inputs["break_even_epochs"] == pytest.approx((features_s - 9) / 118.9)
 
 
-def test_beside_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
+def test_with_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
     profile = make_profile(device="cuda", trunk_s=0.001, loader_cpu_s=0.02, head_step_s=0.01)
     found = CachedFeatures().predict(profile, Recipe())
     assert found.time is not None
@@ -522,7 +522,7 @@ def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) 
         ),
     ],
 )
-def test_a_larger_batch_says_what_stands_in_its_way(
+def test_a_larger_batch_says_what_prevents_it(
     make_profile: Make, changes: dict[str, object], batch: int, refusal: str
 ) -> None:
     recipe = Recipe(batch=BatchConfig(global_batch_size=batch))
@@ -566,7 +566,7 @@ def test_a_larger_model_whose_flops_cannot_be_counted_is_refused(make_profile: M
         assert refusal == f"not known: how much more {names['larger']} computes"
 
 
-def test_a_busy_trunk_is_told_from_a_busy_step(make_profile: Make) -> None:
+def test_a_busy_trunk_is_distinguished_from_a_busy_step(make_profile: Make) -> None:
     busy = make_profile(larger_trunks=("resnet34",), mfu=0.7)
     cached = Recipe(features=FeaturesConfig(cached=True))
     refusal = LargerModel().why_not(busy, cached)

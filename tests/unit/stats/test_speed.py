@@ -25,7 +25,7 @@ def test_interval_is_students_on_log_ratios() -> None:
     assert interval.high == pytest.approx(math.exp(0.15 + half))
 
 
-def test_faster_and_slower_lie_equally_far_from_one() -> None:
+def test_faster_and_slower_are_equally_far_from_one() -> None:
     before, after = np.linspace(1, 1.3, 8), np.linspace(0.5, 0.8, 8)
     faster, slower = speedup_interval(before, after), speedup_interval(after, before)
     assert slower.low == pytest.approx(1 / faster.high)

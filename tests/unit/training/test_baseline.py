@@ -248,7 +248,7 @@ def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
     assert resumed["baseline"] == whole["baseline"]
 
 
-def test_a_run_is_no_baseline_of_itself(tmp_path: Path) -> None:
+def test_a_run_is_not_a_baseline_of_itself(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="of itself"):
         read_baseline(RunConfig(dir=tmp_path, baseline=tmp_path))
 
@@ -262,7 +262,7 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_validation_set_of_another_size_is_told(
+def test_a_validation_set_of_another_size_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
@@ -277,7 +277,7 @@ def test_a_validation_set_of_another_size_is_told(
         ("first/summary.json", "this is a file", "--baseline .*first$"),
     ],
 )
-def test_what_is_no_folder_of_a_run_is_refused_for_that(
+def test_a_folder_without_a_run_is_refused_for_that_reason(
     given: str, what: str, fix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "first").mkdir()
@@ -308,7 +308,7 @@ def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compar
     )
 
 
-def test_another_task_or_other_data_of_the_baseline_is_told(
+def test_another_task_or_other_data_of_the_baseline_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     display = Display(io.StringIO())

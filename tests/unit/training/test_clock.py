@@ -91,7 +91,7 @@ def test_phases_never_nest() -> None:
         pass
 
 
-def test_a_second_attempt_goes_on_from_the_first() -> None:
+def test_a_second_attempt_continues_from_the_first() -> None:
     time = FakeTime()
     clock = Clock(now=time)
     clock.go_on_from(10.0, {"forward": 5.0, "gone": 1.0})
@@ -131,7 +131,7 @@ def test_on_a_device_data_wait_is_the_gap_between_steps_and_nothing_waits() -> N
 
 
 @pytest.mark.parametrize("phase", [Phase.LOGGING, Phase.CHECKPOINT, Phase.TEST])
-def test_what_a_device_idles_while_the_host_does_something_else_is_no_wait_for_data(
+def test_what_a_device_idles_while_the_host_does_something_else_is_not_a_wait_for_data(
     phase: Phase,
 ) -> None:
     host, stream = FakeTime(), FakeTime()

@@ -176,7 +176,7 @@ def test_a_finished_run_is_not_trained_again(
     assert task.seen == []
 
 
-def test_more_epochs_go_on_where_a_finished_run_ended(
+def test_more_epochs_continue_where_a_finished_run_ended(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     run(job(tmp_path / "whole", schedule=ScheduleConfig(max_epochs=5)), points())
@@ -198,7 +198,7 @@ class Countdown(IterableDataset):
         return ((torch.zeros(2), torch.tensor(0)) for _ in range(13))
 
 
-def test_a_dataset_that_yields_less_than_its_length_is_told(
+def test_a_dataset_that_yields_less_than_its_length_is_reported(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = points()
@@ -229,7 +229,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(
     assert parts["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-4)
 
 
-def test_only_the_head_learns_and_frozen_batchnorm_stands_still(
+def test_only_the_head_learns_and_frozen_batchnorm_is_unchanged(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     run(job(tmp_path / "run", train=TrainMode.HEAD), points())
@@ -442,7 +442,7 @@ def test_a_mean_instead_of_losses_is_refused(
         run(job(tmp_path / "run"), Mean())
 
 
-def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
+def test_the_loss_shown_after_a_validation_is_since_the_last_display(
     tmp_path: Path, job: MakeJob, points: Any
 ) -> None:
     shown: list[float] = []

@@ -998,7 +998,7 @@ def test_a_run_that_is_ended_early_accuses_no_optimiser_of_waiting(watched: Watc
     assert not report.alarms, report.alarms
 
 
-def test_a_validation_in_one_call_is_told_with_its_line(watched: Watched) -> None:
+def test_a_validation_in_one_call_is_reported_with_its_line(watched: Watched) -> None:
     report = watched(START + HELD_OUT)
     found = {alarm.fault: alarm.where for alarm in report.alarms}
     assert set(found) == {"train_mode_in_validation", "gradients_in_validation"}

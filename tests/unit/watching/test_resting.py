@@ -320,7 +320,7 @@ def told(report: WatchReport) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_what_is_told_is_the_same_as_if_all_steps_were_followed(
+def test_findings_are_the_same_as_if_all_steps_were_followed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     code, may_rest = TRAININGS[name]
@@ -330,7 +330,7 @@ def test_what_is_told_is_the_same_as_if_all_steps_were_followed(
 
 
 @pytest.mark.parametrize("name", LATE_AND_ALIKE)
-def test_what_comes_late_is_told_the_same(
+def test_late_events_are_reported_in_the_same_way(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     report = require_alike(watched, monkeypatch, LATE_AND_ALIKE[name])
@@ -363,7 +363,7 @@ def test_a_fault_that_shows_late_is_found(watched: Watched, name: str) -> None:
         assert report.facts[COUNTED] > 0
 
 
-def test_a_loss_that_is_lost_while_steps_are_only_counted_is_told_with_its_step(
+def test_a_loss_that_is_lost_while_steps_are_only_counted_is_reported_with_its_step(
     watched: Watched,
 ) -> None:
     code = """
@@ -394,7 +394,7 @@ def test_a_model_that_is_called_in_evaluation_mode_wakes() -> None:
     assert not rest.is_on
 
 
-def test_a_rest_ends_at_a_close_look() -> None:
+def test_a_rest_ends_at_a_sampled_step() -> None:
     seen = Seen()
     rest = Rest(seen)
     for seen.num_steps in range(1, 70):
@@ -432,7 +432,7 @@ def test_the_parts_of_steps_that_were_not_timed_are_those_of_the_others() -> Non
     assert phases.whole_s(CHECKPOINT) == pytest.approx(10.0)
 
 
-def test_steps_at_round_numbers_stand_for_themselves() -> None:
+def test_steps_at_round_numbers_represent_only_themselves() -> None:
     phases = counting()
     for number in range(100):
         phases.is_own = number % 10 == 0
@@ -442,7 +442,7 @@ def test_steps_at_round_numbers_stand_for_themselves() -> None:
     assert phases.whole_s(FORWARD) == pytest.approx(2 * 9.0 + 98.0)
 
 
-def test_a_stretch_of_steps_stands_for_itself_alone() -> None:
+def test_a_range_of_steps_represents_only_itself() -> None:
     phases = counting()
     for number in range(150):
         phases.is_sampling = number < 50 or number % 50 < 10
@@ -451,7 +451,7 @@ def test_a_stretch_of_steps_stands_for_itself_alone() -> None:
     assert phases.whole_s(BACKWARD) == pytest.approx(50 + 500.0)
 
 
-def test_a_validation_that_stands_open_ends_where_steps_are_only_counted() -> None:
+def test_an_open_validation_ends_where_steps_are_only_counted() -> None:
     phases = counting()
     phases.open_validation()
     phases.still_validation()

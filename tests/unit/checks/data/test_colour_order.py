@@ -146,7 +146,7 @@ def turned(data: Dataset[Any]) -> Dataset[Any]:
         (as_bytes, True),
     ],
 )
-def test_the_order_is_told_wherever_the_files_are_named(
+def test_the_order_is_found_wherever_the_files_are_named(
     names: Callable[[list[Path]], list[Any]], is_turned: bool, tmp_path: Path
 ) -> None:
     wrap = turned if is_turned else (lambda data: data)
@@ -174,12 +174,12 @@ def test_normalisation_and_crops_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("colour", [0.0, 1.0])
-def test_grey_pictures_tell_nothing(colour: float, tmp_path: Path) -> None:
+def test_grey_pictures_say_nothing(colour: float, tmp_path: Path) -> None:
     finding = look(Pictures(tmp_path, wrap=turned, colour=colour), tmp_path)
     assert finding.outcome is Outcome.NOT_APPLICABLE
 
 
-def test_files_of_other_pictures_tell_nothing(tmp_path: Path) -> None:
+def test_files_of_other_pictures_say_nothing(tmp_path: Path) -> None:
     def wrap(data: Dataset[Any]) -> Dataset[Any]:
         assert isinstance(data, Listed)
         data.entries = data.entries[::-1]

@@ -282,7 +282,7 @@ def changes_of(task: ImageClassification, where: Where) -> dict[str, Any]:
     return {"task": task, "model": SMALL, "data": data}
 
 
-def test_pictures_held_in_memory_have_to_fit_beside_the_weights(
+def test_pictures_held_in_memory_have_to_fit_with_the_weights(
     machine: Machine, pictures: ImageClassification, tmp_path: Path
 ) -> None:
     held = changes_of(pictures, Where.MEMORY)

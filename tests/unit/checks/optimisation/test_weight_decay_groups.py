@@ -71,14 +71,14 @@ def test_lazy_layers_get_their_shapes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "said"), [(LazyScale(), "scale"), (LazyPenalised(), "2 biases")])
-def test_what_is_wrong_beside_lazy_layers_is_found(task: Task, said: str, tmp_path: Path) -> None:
+def test_faults_next_to_lazy_layers_are_found(task: Task, said: str, tmp_path: Path) -> None:
     found = finding(task, tmp_path)
     assert found.outcome is Outcome.WARNED, found
     assert found.fault == "decay_on_norms_and_biases"
     assert said in found.evidence
 
 
-def test_weights_that_never_get_a_shape_are_told(tmp_path: Path) -> None:
+def test_weights_that_never_get_a_shape_are_reported(tmp_path: Path) -> None:
     found = finding(NeverReached(), tmp_path)
     assert found.outcome is Outcome.NOT_APPLICABLE, found
     assert "no shape" in found.evidence
@@ -128,7 +128,7 @@ def test_matrices_of_one_row_and_tokens_are_no_scales(tmp_path: Path) -> None:
     assert found.outcome is Outcome.PASSED, found
 
 
-def test_a_scale_of_several_dimensions_is_told_where_it_is_used(tmp_path: Path) -> None:
+def test_a_scale_of_several_dimensions_is_reported_where_it_is_used(tmp_path: Path) -> None:
     found = finding(ScaleInUse(), tmp_path)
     assert found.outcome is Outcome.WARNED, found
     assert "gain" in found.evidence

@@ -46,7 +46,7 @@ def test_a_validation_that_never_comes_chooses_nothing(tmp_path: Path) -> None:
     assert "1 validations" in in_time.evidence
 
 
-def test_the_last_weights_are_no_best_where_validation_could_tell(tmp_path: Path) -> None:
+def test_the_last_weights_are_not_the_best_if_validation_could_choose(tmp_path: Path) -> None:
     class Many(SoundPictures):
         def data(self, split: Split):  # type: ignore[no-untyped-def]
             part = super().data(split)

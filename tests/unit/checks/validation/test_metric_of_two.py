@@ -148,6 +148,6 @@ def test_an_accuracy_of_the_loss_s_border_or_a_chosen_one_passes(
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_one_border_is_told_from_the_other(tmp_path: Path) -> None:
+def test_one_threshold_is_distinguished_from_the_other(tmp_path: Path) -> None:
     assert "of 0.5" in look(HalfOfLogits(), tmp_path).evidence
     assert "logits above 0" in look(HalfOfLogits(), tmp_path).fix

@@ -166,7 +166,7 @@ def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_a_batch_of_one_that_never_comes_is_no_fault(tmp_path: Path) -> None:
+def test_a_batch_of_one_that_never_comes_is_not_a_fault(tmp_path: Path) -> None:
     finding = look(Cracks(), tmp_path)  # 128 examples are four batches of 32
     assert finding.outcome is Outcome.PASSED, finding
     assert "the last 32 as a batch of their own; one example alone would not do" in str(
@@ -180,7 +180,7 @@ def test_a_metric_that_is_drawn_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_how_much_was_looked_at_is_said(tmp_path: Path) -> None:
+def test_the_number_of_inspected_examples_is_reported(tmp_path: Path) -> None:
     finding = look(SoundPictures(), tmp_path)
     assert finding.outcome is Outcome.PASSED
     assert finding.coverage is not None

@@ -381,7 +381,7 @@ def test_a_file_that_changes_meanwhile_is_put_aside(
     assert verify_store(result.folder) == []
 
 
-def test_what_a_stopped_run_had_finished_is_kept_and_told(
+def test_what_a_stopped_run_had_finished_is_kept_and_reported(
     split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:

@@ -164,7 +164,7 @@ def test_another_fingerprint_is_another_order() -> None:
     ],
     ids=["conjugate", "a truth", "empty", "words", "a mapping"],
 )
-def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
+def test_examples_of_any_kind_have_a_fingerprint(value: object) -> None:
     one, again = (DatasetSource([(value, idx) for idx in range(3)]) for _ in range(2))
     other = DatasetSource([(value, idx + 1) for idx in range(3)])
     assert one.some_examples == again.some_examples != other.some_examples
@@ -172,6 +172,6 @@ def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
 
 
 @pytest.mark.parametrize("place", ["rows.parquet", Path("store"), b"store"], ids=str)
-def test_a_path_is_no_dataset_of_letters(place: Any) -> None:
+def test_a_path_is_not_a_dataset_of_letters(place: Any) -> None:
     with pytest.raises(UsageError, match=r"name of a place.*\n.*open_table.*Store\.open"):
         as_source(place)

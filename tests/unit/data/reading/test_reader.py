@@ -233,7 +233,7 @@ def test_an_error_in_a_thread_reaches_the_consumer_at_its_batch() -> None:
     assert num_threads() == 0
 
 
-def test_endless_goes_on_with_the_next_epoch() -> None:
+def test_endless_continues_with_the_next_epoch() -> None:
     made = reader(Counting(10), 4)
     batches = made.endless(epoch=2, start=8)
     sizes = [len(next(batches).ids) for _ in range(5)]
@@ -268,11 +268,11 @@ def test_choices_that_do_not_go_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["mode", "sample", "where"])
-def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None:
+def test_a_name_that_is_not_a_choice_is_reported_with_those_that_are(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}: 'bogus' is none .*\n.*one of: auto, "):
         reader(Counting(40), **{name: "bogus"})
 
 
-def test_data_without_an_example_is_told() -> None:
+def test_data_without_an_example_is_reported() -> None:
     with pytest.raises(UsageError, match="there is no example"):
         reader(Counting(0))

@@ -121,7 +121,7 @@ def test_other_bytes_than_named_are_refused_and_not_kept(cache: FileCache) -> No
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_file_is_fetched_again_which_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_fetched_again_with_a_warning(tmp_path: Path, damage: str) -> None:
     there = Elsewhere("a")
     held = FileCache(tmp_path, 3 * KB).get(there.wanted)
     held.release()
@@ -159,7 +159,7 @@ def test_what_a_killed_process_left_is_removed(cache: FileCache) -> None:
     assert entries(cache) == {"a"}
 
 
-def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
+def test_a_folder_of_other_things_is_not_a_cache(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="holds other things"):
         FileCache(tmp_path, KB)
@@ -167,7 +167,7 @@ def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
     assert is_cache(tmp_path / "new")
 
 
-def test_a_place_in_an_object_store_is_no_folder_of_a_cache() -> None:
+def test_a_place_in_an_object_store_is_not_a_folder_of_a_cache() -> None:
     with pytest.raises(UsageError, match=r"s3://photos/cache: .*\n.*--data\.cache-dir"):
         cache_folder(Path("s3://photos/cache"))
 

@@ -63,7 +63,7 @@ def test_two_processes_that_fetch_the_same_do_not_disturb_each_other(
     assert sorted(path.name for path in (root / KEY).iterdir()) == ["features.npy", "manifest.json"]
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(serve: Callable[..., Path]) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(serve: Callable[..., Path]) -> None:
     def fill() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

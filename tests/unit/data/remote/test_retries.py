@@ -34,7 +34,7 @@ def call(retrier: Retrier, server: Server) -> str:
     return retrier.call(server, what="it could not be read", place=PLACE)
 
 
-def test_a_failure_that_passes_is_counted_and_told_once() -> None:
+def test_a_failure_that_passes_is_counted_and_reported_once() -> None:
     said: list[str] = []
     stats = TransferStats()
     server = Server(3)

@@ -120,7 +120,7 @@ def test_input_that_breaks_within_a_batch_is_for_spark_to_try_again(desk: Desk) 
     assert desk.published() == {desk.plans[0].name}
 
 
-def test_a_picture_that_the_frame_no_longer_gives_is_told_as_changed(desk: Desk) -> None:
+def test_a_picture_that_the_frame_no_longer_gives_is_reported_as_changed(desk: Desk) -> None:
     gone = [desk.plans[0].rows[at] for at in (0, NUM_ROWS - 1)]
     hashes = {row.sha256 for row in gone}
     assert desk.make([row for row in desk.rows if row[1] not in hashes]) == [0, 1]

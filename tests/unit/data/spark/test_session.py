@@ -41,7 +41,7 @@ def test_without_pyspark_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install 'stepladder[spark]'" in str(caught.value)
 
 
-def test_without_java_it_is_told_what_to_install(
+def test_without_java_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -77,7 +77,7 @@ def test_an_old_java_is_refused_by_its_number(
         ),
     ],
 )
-def test_what_an_engine_cannot_read_is_told_before_it_begins(
+def test_what_an_engine_cannot_read_is_reported_before_it_begins(
     tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     given = {"engine": EngineName.SPARK, **options}
@@ -114,7 +114,7 @@ def test_why_spark_gave_up_is_one_line(text: str, words: str) -> None:
         ("[PYTHON_VERSION_MISMATCH] other", "spark://host:7077", "of another version than this"),
     ],
 )
-def test_another_python_of_executors_is_mended_by_naming_this_one(
+def test_another_python_of_executors_is_fixed_by_naming_this_one(
     text: str, master: str, words: str
 ) -> None:
     error = explain(RuntimeError(text), master=master)

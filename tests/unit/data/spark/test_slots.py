@@ -33,7 +33,7 @@ def stage(*, running: int) -> SparkStageInfo:
     return SparkStageInfo(0, 0, "stage", 4, running, 0, 0)
 
 
-def test_a_stage_that_waits_too_long_is_told_with_what_to_set() -> None:
+def test_a_stage_that_waits_too_long_is_reported_with_what_to_set() -> None:
     tracker = Tracker()
     slots = Slots(tracker, WAIT_S)
     tracker.stages = [stage(running=0)]

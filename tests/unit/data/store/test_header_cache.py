@@ -106,7 +106,7 @@ def test_forms_are_forgotten_with_a_file_that_changed(split: StoreSplit) -> None
     assert shard.forms.get(0) is None
 
 
-def test_damage_that_nobody_looks_for_is_an_error_of_that_row(split: StoreSplit) -> None:
+def test_damage_that_is_not_verified_is_an_error_of_that_row(split: StoreSplit) -> None:
     """Pages are not verified here, so that the cached header belongs to other bytes."""
     unseen = Store.open(split._shards[0].path.parent, verify_pages=VerifyPages.NEVER)
     train = unseen.split(Split.TRAIN)
@@ -125,7 +125,9 @@ def test_damage_that_nobody_looks_for_is_an_error_of_that_row(split: StoreSplit)
         train.picture(row)
 
 
-def test_more_forms_than_two_bytes_count_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_forms_than_two_bytes_can_count_are_parsed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(forms_module, "_MAX_FORMS", 3)
     forms = Forms(4)
     many = [Form("JPEG", height, 1, 1, is_direct=True) for height in range(1, 5)]

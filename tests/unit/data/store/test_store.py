@@ -93,7 +93,7 @@ def first_picture_offset(folder: Path) -> int:
     return train_of(folder)._shards[0].index.offsets[0]
 
 
-def test_a_flipped_byte_is_told_with_row_path_and_what_to_type(
+def test_a_flipped_byte_is_reported_with_row_path_and_what_to_type(
     tmp_path: Path, build_store: Any
 ) -> None:
     build_store(tmp_path / "s")
@@ -226,7 +226,7 @@ def test_what_killed_processes_leave_is_passed_over(tmp_path: Path, build_store:
     assert verify_store(tmp_path / "s") == []
 
 
-def test_a_folder_without_a_store_is_told_what_to_type(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_suggests_a_command(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the folder does not exist"):
         Store.open(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"no store is here[\s\S]*stepladder prepare"):

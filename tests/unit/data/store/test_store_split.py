@@ -90,7 +90,7 @@ def test_a_rank_without_rows_gets_an_empty_part_of_the_batch(
 
 
 @pytest.mark.parametrize("where", [Where.STREAM, Where.MEMORY])
-def test_reading_in_stored_order_holds_a_few_files_which_it_told_ahead(
+def test_reading_in_stored_order_holds_a_few_files_announced_ahead(
     many: FetchedFiles, tmp_path: Path, where: Where
 ) -> None:
     split = train_of(tmp_path / "s", many)
@@ -102,7 +102,7 @@ def test_reading_in_stored_order_holds_a_few_files_which_it_told_ahead(
 
 
 @pytest.mark.parametrize("name", ["describe", "sha256", "picture"])
-def test_rows_that_nobody_told_ahead_hold_a_few_files(
+def test_rows_that_were_not_announced_hold_a_few_files(
     many: FetchedFiles, tmp_path: Path, name: str
 ) -> None:
     split, here = train_of(tmp_path / "s", many), train_of(tmp_path / "s")

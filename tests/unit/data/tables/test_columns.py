@@ -308,7 +308,7 @@ def test_an_extension_type_is_refused_and_not_opened(tmp_path: Path) -> None:
     assert open_table(tmp_path, columns=["y"]).columns == ("y",)
 
 
-def test_a_type_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
     columns = {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
     with pytest.raises(DataError, match="column m is of type map"):
         open_table(write(tmp_path, columns))

@@ -199,7 +199,7 @@ def test_a_column_that_came_later_is_null_before(place: Path) -> None:
         open_table(place, columns=["c"]).read(np.arange(len(source)))
 
 
-def test_a_version_that_is_not_there_and_a_vacuumed_file_are_told(place: Path) -> None:
+def test_a_version_that_is_not_there_and_a_vacuumed_file_are_reported(place: Path) -> None:
     with pytest.raises(UsageError, match=r"no version 7(.|\n)*version=0"):
         open_table(place, version=7)
     next(place.rglob("*.parquet")).unlink()
@@ -216,7 +216,7 @@ def vacuum(place: Path) -> None:
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) -> None:
+def test_a_missing_version_is_reported_in_the_terms_of_the_caller(place: Path) -> None:
     now = open_table(place)
     vacuum(place)
     newest = deltalake.DeltaTable(place).version()
@@ -232,7 +232,7 @@ def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) ->
             now.at_version(version)
 
 
-def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) -> None:
+def test_a_version_whose_log_was_removed_is_reported_with_the_latest(place: Path) -> None:
     append(place, 4, seed=5)
     append(place, 4, seed=6)
     deltalake.DeltaTable(place).create_checkpoint()
@@ -244,7 +244,7 @@ def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) ->
 
 
 @pytest.mark.parametrize("version", [-1, "1", 1.5, True], ids=repr)
-def test_what_is_no_version_is_refused(version: Any, place: Path) -> None:
+def test_what_is_not_a_version_is_refused(version: Any, place: Path) -> None:
     with pytest.raises(UsageError, match=r"is no version\n  Give a whole number, 0 or more"):
         open_table(place, version=version)
     assert open_table(place, version=np.int64(0)).version == 0
@@ -372,9 +372,7 @@ def test_an_executor_that_finds_other_rows_refuses(place: Path, tmp_path: Path) 
         opened(None)
 
 
-def test_a_climb_that_goes_on_reads_the_version_that_it_began_with(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_climb_reads_the_version_that_it_began_with(place: Path, tmp_path: Path) -> None:
     (tmp_path / "climb").mkdir()
     ledger = Ledger(tmp_path / "climb")
     config = job(tmp_path / "climb")

@@ -111,6 +111,6 @@ def test_what_is_left_out_comes_in_the_next_epoch() -> None:
     ],
     ids=str,
 )
-def test_a_shard_that_cannot_be_is_told(options: dict[str, Any], said: str) -> None:
+def test_an_impossible_shard_is_reported(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         shard_loader(Rows(20), **{"batch_size": 4, **options})

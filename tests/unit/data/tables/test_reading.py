@@ -74,7 +74,7 @@ def make_reader(source: TableSource, mode: OrderMode, **more: int) -> Reader:
         (OrderMode.WINDOWED, "*", 12_000),
     ],
 )
-def test_an_epoch_is_every_row_once_wherever_it_lies(
+def test_an_epoch_is_every_row_once_wherever_it_is(
     mode: OrderMode, files: str, limit: int | None, numbers: Path
 ) -> None:
     source = open_table(numbers / f"{files}.parquet", max_cache_bytes=limit)

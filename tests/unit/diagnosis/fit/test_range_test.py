@@ -29,7 +29,7 @@ def losses(*, noise: float = 0.02, seed: int = 0) -> list[float]:
     return found
 
 
-def test_the_range_lies_where_the_loss_falls() -> None:
+def test_the_range_is_where_the_loss_falls() -> None:
     found = read_range(LRS, losses())
     assert found.low is not None
     assert found.high is not None
@@ -42,7 +42,7 @@ def test_the_range_lies_where_the_loss_falls() -> None:
     assert found.verdict(5.0) is LrVerdict.TOO_HIGH
 
 
-def test_a_rate_just_below_the_range_is_not_said_to_lie_in_it() -> None:
+def test_a_rate_just_below_the_range_is_not_said_to_be_in_it() -> None:
     for lr, said in ((0.001, "a little below the usable range"), (0.002, "within the usable")):
         test = RangeTest(
             lrs=(0.001, 0.01),

@@ -181,7 +181,7 @@ def test_more_data_comes_with_what_it_would_give() -> None:
     assert "more_data" not in names
 
 
-def test_data_that_lies_ready_comes_before_data_to_collect() -> None:
+def test_available_data_comes_before_data_to_collect() -> None:
     fit = replace(FIT, kind=FitKind.OVERFIT)
     recipe = Recipe()
     half = replace(recipe, data=replace(recipe.data, fraction=0.5))

@@ -93,7 +93,7 @@ def test_no_fold_learns_from_a_last_batch_of_one_example(batch: int) -> None:
     assert was_needed
 
 
-def test_large_groups_are_dealt_evenly() -> None:
+def test_large_groups_are_distributed_evenly() -> None:
     groups = np.repeat(np.arange(8), [30, 10, 10, 10, 10, 10, 10, 10])
     folds = deal_groups(groups, 4, np.random.default_rng(0))
     assert np.bincount(folds).max() <= 40
@@ -123,7 +123,7 @@ def test_near_examples_share_a_group_across_splits_and_chains() -> None:
     assert len(set(groups.tolist())) == 58
 
 
-def test_features_that_tell_kinds_only_make_no_groups() -> None:
+def test_features_that_only_show_kinds_make_no_groups() -> None:
     kinds = torch.eye(3).repeat(20, 1)
     assert len(set(near_groups([held(kinds)]).tolist())) == 60
 

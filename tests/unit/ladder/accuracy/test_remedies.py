@@ -193,7 +193,7 @@ def test_where_all_is_learnt_by_heart_decay_is_kept_and_no_rate_is_tried(
         assert "training error is the smaller part" in said[name].reason
 
 
-def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_would_tell(
+def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_would_suffice(
     make_lab, make_climb: MakeClimb, by_heart: Recipe
 ) -> None:
     class NextToNothing(WeightDecay):
@@ -208,7 +208,7 @@ def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_woul
     assert verdict.accuracy.low <= 0 <= verdict.accuracy.high
 
 
-def test_what_the_fit_had_no_use_for_is_looked_at_again_once_it_has(
+def test_what_the_fit_did_not_need_is_tried_again_once_it_does(
     make_lab, make_climb: MakeClimb, slow_rate: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = for_accuracy(make_lab, slow_rate)
@@ -375,7 +375,7 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
 
 
 @pytest.mark.parametrize("rung", [Augmentation(), Dropout()], ids=lambda rung: rung.name)
-def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
+def test_remedies_of_pictures_are_trained_next_to_the_recipe_without(
     make_lab, profile: Profile, on_pictures: Recipe, rung: Rung
 ) -> None:
     job = on_pictures

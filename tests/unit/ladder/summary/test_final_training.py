@@ -96,7 +96,7 @@ def test_a_trial_that_reads_another_form_is_of_the_subclass_too(
     assert type(task_for(lab.task, decoded)) is Mine
 
 
-def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
+def test_the_choice_of_auto_is_kept_by_a_resumed_climb(
     job: JobConfig, build_store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_store(tmp_path / "store", num_rows=SPLITS)
@@ -190,7 +190,7 @@ def test_features_that_an_interrupted_training_found_ready_count_when_it_ends(
     assert on_features("second") > 0
 
 
-def test_features_of_a_training_that_ended_before_it_was_told_of_count(
+def test_features_of_a_training_count_if_its_end_was_not_logged(
     on_features: Callable[..., float], tmp_path: Path
 ) -> None:
     on_features("first")
@@ -227,9 +227,7 @@ def test_a_training_of_before_does_not_come_back_from_the_mirror(job: JobConfig,
     assert load_job(job.run.dir / "config.yaml").recipe.batch.lr == 0.01
 
 
-def test_the_job_as_written_is_trained_out_of_sight_of_its_mirror(
-    make_lab, profile, tmp_path: Path
-) -> None:
+def test_the_original_job_is_trained_without_its_mirror(make_lab, profile, tmp_path: Path) -> None:
     lab = make_lab()
     lab.job = replace(lab.job, run=replace(lab.job.run, mirror=tmp_path / "mirror"))
     whole = run_whole(lab, profile)
@@ -264,7 +262,7 @@ class Ending(Display):
     ],
     ids=str,
 )
-def test_a_climb_that_is_ended_says_which_command_goes_on(
+def test_an_interrupted_climb_says_which_command_resumes_it(
     job: JobConfig, blobs, when: str, flags: tuple[str, ...], without: str
 ) -> None:
     with pytest.raises(InterruptedRun) as ended:

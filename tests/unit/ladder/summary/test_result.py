@@ -179,7 +179,7 @@ class WaitLess(Rung):
         return replace(recipe, loader=replace(recipe.loader, prefetch_batches=1))
 
 
-def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) -> None:
+def test_a_short_job_that_changed_is_run_once_more_next_to_its_result(climbed) -> None:
     summary, _ = climbed(Waits(), WaitLess(), min_gain=0.03)
     assert summary.baseline is not None
     assert not summary.is_as_written, "it waits a fraction of the time"
@@ -188,7 +188,7 @@ def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) ->
     assert summary.baseline.total_s == pytest.approx(of_looks(runs_s))
 
 
-def test_a_look_that_others_slowed_down_does_not_count() -> None:
+def test_a_timing_that_others_slowed_down_does_not_count() -> None:
     assert of_looks((10.0, 12.0)) == pytest.approx(11.0)
     assert of_looks((17280.0, 600.0)) == 600.0
     assert of_looks((5.0,)) == 5.0
@@ -252,7 +252,7 @@ def test_a_long_job_is_extrapolated_with_its_one_time_work(
     assert before.measured_epochs < 6 == before.epochs
 
 
-def test_a_long_job_that_changed_is_timed_once_more_beside_its_result(
+def test_a_long_job_that_changed_is_timed_once_more_next_to_its_result(
     climbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
@@ -264,7 +264,7 @@ def test_a_long_job_that_changed_is_timed_once_more_beside_its_result(
     assert before.total_s == pytest.approx(sum(before.runs_s) / 2)
 
 
-def test_the_validation_accuracy_as_written_is_told_where_it_is_trained_for_its_test_split(
+def test_the_original_validation_accuracy_is_reported_if_trained_for_its_test_split(
     climbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "with_accuracy", lambda climbing, baseline: baseline)
@@ -341,7 +341,7 @@ def test_the_whole_run_leaves_no_trace_and_reads_no_test(make_lab, recipe, profi
     assert task.data(Split.TEST) is not None, "the task itself still has its test split"
 
 
-def test_a_task_whose_model_looks_at_its_data_is_run_whole(make_lab, recipe, profile) -> None:
+def test_a_task_whose_model_reads_its_data_is_run_whole(make_lab, recipe, profile) -> None:
     class Looks(Line):
         def build_model(self, recipe: Recipe) -> nn.Module:
             x, y = self.data(Split.TRAIN)[0]
@@ -363,7 +363,7 @@ def test_a_task_that_cannot_be_run_whole_is_extrapolated(climbed, monkeypatch) -
     assert summary.speedup is not None
 
 
-def test_a_fault_of_the_job_as_written_does_not_cost_the_result(climbed, monkeypatch) -> None:
+def test_a_fault_of_the_original_job_does_not_lose_the_result(climbed, monkeypatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("of the forecast")
 

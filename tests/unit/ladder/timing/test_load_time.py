@@ -75,7 +75,7 @@ def test_each_of_two_ways_to_read_is_timed(lab, loaded, held, monkeypatch) -> No
     assert after[:2] == (pytest.approx(12 / 3), pytest.approx(12 / 6))
 
 
-def test_a_look_fills_memory_with_a_sample(lab, held, monkeypatch) -> None:
+def test_a_timing_fills_memory_with_a_sample(lab, held, monkeypatch) -> None:
     opened: list[Reader] = []
 
     def reader_of(*given: object) -> Reader:

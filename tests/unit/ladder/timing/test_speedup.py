@@ -63,7 +63,7 @@ def test_too_few_common_seeds_are_no_comparison() -> None:
         pair_lengths(before, after)
 
 
-def test_a_length_tells_its_seeds_and_leaves_out_those_that_diverged(
+def test_a_length_lists_its_seeds_without_those_that_diverged(
     make_lab, recipe, monkeypatch
 ) -> None:
     early = replace(recipe, stopping=StoppingConfig(early=True))

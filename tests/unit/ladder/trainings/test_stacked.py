@@ -119,7 +119,7 @@ def test_what_differs_from_head_to_head_is_refused_in_words(changed: Recipe) -> 
     assert isinstance(why_not_stacked(changed), str)
 
 
-def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
+def test_one_training_shows_both_ways_to_stop(make_lab, recipe) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
@@ -139,7 +139,7 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     assert {outcome.epochs for outcome in both.outcomes(early).found} != {12.0}
 
 
-def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
+def test_one_probe_shows_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     ways = [

@@ -36,7 +36,7 @@ def double_sine(x: torch.Tensor) -> torch.Tensor:
 
 @has_compiler
 @pytest.mark.usefixtures("vector_instructions")
-def test_each_block_builds_its_code_anew(tmp_path: Path) -> None:
+def test_each_block_compiles_its_code_again(tmp_path: Path) -> None:
     before = folders()
     for name in ("first", "second"):
         with cold_compiler(COMPILED, tmp_path / name, CPU):

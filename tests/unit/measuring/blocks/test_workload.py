@@ -111,7 +111,9 @@ def test_every_block_takes_the_same_number_of_steps(make: Make) -> None:
         assert block.trunk_s is None
 
 
-def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_from_block_to_block(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
         Points, "augment", lambda self, batch, **_: seen.extend(batch.ids.tolist()) or batch
@@ -127,7 +129,7 @@ def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.Mo
     assert first != second
 
 
-def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
+def test_features_are_timed_by_the_trunk_and_the_head_separately(make: Make) -> None:
     block = make(replace(RECIPE, features=FeaturesConfig(cached=True))).block(MIN_S)
     assert block.trunk_s is not None
     assert block.trunk_s > 0

@@ -85,7 +85,7 @@ def test_it_is_unknown_where_the_larger_batch_exceeds_a_quarter_of_the_examples(
     assert "25 % of the training examples" in (few.unknown_because or "")
 
 
-def test_where_the_gradients_tell_nothing_it_says_so() -> None:
+def test_uninformative_gradients_are_reported() -> None:
     same = batches(2, 8, 5, 0.0)  # without noise
     found = measure_noise_scale(Quadratic(), Point(5), same, num_examples=100, small=2, device=CPU)
     assert found.examples is None

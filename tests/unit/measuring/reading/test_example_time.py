@@ -72,7 +72,7 @@ def drained(source: PictureSource, where: Where = Where.STREAM) -> ReadingCost:
     return cost
 
 
-def test_fetching_and_decoding_are_told_apart() -> None:
+def test_fetching_and_decoding_are_distinguished() -> None:
     assert drained(Pictures()) == ReadingCost(cpu_s=4, fetch_s=1, decode_s=3, num_bytes=100)
 
 

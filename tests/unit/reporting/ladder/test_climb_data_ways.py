@@ -114,7 +114,7 @@ def test_a_climb_that_was_only_interrupted_leaves_nothing_out(go_up: Callable[..
     assert "Not shown" not in page_of(folder)
 
 
-def test_a_second_look_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None:
+def test_a_second_trial_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None:
     again = replace(OPEN, recipe="with first and later")
     folder = go_up((*WAY, again))
     assert climb_of(folder).trials == (*WAY, again)
@@ -124,7 +124,7 @@ def test_a_second_look_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None
 
 
 @pytest.mark.parametrize("decided", [OTHER_WAY[:2], OTHER_WAY])
-def test_a_climb_that_goes_on_and_has_not_ended_leaves_the_page_of_the_one_before(
+def test_a_resumed_unfinished_climb_leaves_the_page_of_the_one_before(
     go_up: Callable[..., Path], tmp_path: Path, decided: tuple[Trial, ...]
 ) -> None:
     folder = go_up(WAY, took_s=30.0)

@@ -68,7 +68,7 @@ def test_what_failed_comes_first_and_what_passed_is_folded_away() -> None:
     assert "1 of 5" in page  # counted by check, not by row
 
 
-def test_what_stands_between_backticks_is_code_on_the_page() -> None:
+def test_text_between_backticks_is_code_on_the_page() -> None:
     page = page_of(FINDINGS)
     assert "<code>metrics</code> fails" in page
     assert "Run <code>train</code>." in page

@@ -37,7 +37,7 @@ def test_a_list_is_read_with_prices_where_they_are_known(tmp_path: Path) -> None
     assert read_gpus(path) == (SMALL, replace(LARGE, price_per_hour=2.5))
 
 
-def test_a_list_may_tell_the_rate_of_tf32(tmp_path: Path) -> None:
+def test_a_list_may_have_the_rate_of_tf32(tmp_path: Path) -> None:
     path = tmp_path / "gpus.csv"
     text = HEAD.replace("\n", ",tf32_flops_per_s\n") + "Small,4e12,1e12,1e11,,2e12\n"
     path.write_text(text + "Large,40e12,8e12,2e11,2.5,\n", encoding="utf-8")

@@ -150,7 +150,7 @@ def test_frozen_weights_are_on_disk_once_and_each_folder_opens_alone(
     assert plain["trunk.weight"].equal(FROZEN["trunk.weight"])
 
 
-def test_frozen_weights_that_changed_in_place_are_written_anew(checkpoints: Checkpoints) -> None:
+def test_frozen_weights_that_changed_in_place_are_written_again(checkpoints: Checkpoints) -> None:
     frozen = {"w": torch.zeros(3)}
     save(checkpoints, step(1), frozen=frozen)
     frozen["w"].add_(1)

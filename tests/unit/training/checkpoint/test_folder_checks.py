@@ -153,7 +153,7 @@ def test_a_failed_replacement_leaves_the_old_one_readable(
 
 
 @pytest.mark.parametrize("num_files", range(3))
-def test_without_folder_rename_a_half_written_folder_is_no_checkpoint(
+def test_without_folder_rename_a_half_written_folder_is_not_a_checkpoint(
     tmp_path: Path, num_files: int
 ) -> None:
     checkpoints = make(tmp_path / "c", NoFolderRename())

@@ -61,7 +61,7 @@ def test_a_mirror_holds_the_checkpoints_of_the_run_and_no_others(
     assert frozen[0].name == next((tmp_path / "run/checkpoints").glob("frozen-*")).name
 
 
-def test_a_run_whose_folder_is_lost_goes_on_as_if_it_were_not(
+def test_a_run_whose_folder_is_lost_resumes_from_the_mirror(
     job: MakeJob, run: RunJob, points: Any, tmp_path: Path
 ) -> None:
     whole = job(tmp_path / "whole")
@@ -111,7 +111,7 @@ def test_a_damaged_copy_falls_back_to_the_one_before(
     assert loaded.name == before
 
 
-def test_a_mirror_that_fails_stops_no_training_and_is_told_twice(
+def test_a_mirror_that_fails_stops_no_training_and_is_reported_twice(
     job: MakeJob, run: RunJob, points: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "mirror").mkdir()

@@ -227,7 +227,7 @@ def test_a_signal_while_features_are_computed_leaves_nothing_half(
     assert summary["test_loss"] == read_json(tmp_path / "whole" / "summary.json")["test_loss"]
 
 
-def test_a_signal_while_features_of_test_are_computed_ahead_is_told(
+def test_a_signal_while_features_of_test_are_computed_ahead_is_reported(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Ended(still):  # type: ignore[misc]
@@ -287,7 +287,7 @@ def test_what_is_computed_before_a_signal_is_not_computed_again(
     assert task.num_passed == (37 - 32) + 20 + probed + checked
 
 
-def test_damaged_features_are_told_and_computed_again(
+def test_damaged_features_are_reported_and_computed_again(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     recipe = cached(tmp_path).recipe
@@ -336,7 +336,7 @@ def test_data_that_changed_under_an_unchanged_name_is_noticed(
     assert not torch.equal(before.train.read(rows).inputs, after.train.read(rows).inputs)
 
 
-def test_a_part_that_other_data_gave_is_computed_anew_and_kept(
+def test_a_part_that_other_data_gave_is_computed_again_and_kept(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Drifting(still):  # type: ignore[misc]
@@ -363,7 +363,7 @@ def test_a_part_that_other_data_gave_is_computed_anew_and_kept(
     assert torch.equal(features.train.read(rows).inputs, fresh.train.read(rows).inputs)
 
 
-def test_features_lie_beside_the_store_else_in_the_run(
+def test_features_are_next_to_the_store_or_in_the_run(
     tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, build_store: Any
 ) -> None:
     job = cached(tmp_path / "run")

@@ -126,7 +126,7 @@ def test_of_reading_a_line_says_what_there_is(told: dict[str, float], said: list
     assert f", {', '.join(said)}, left: " in stream.getvalue()
 
 
-def test_what_was_read_stands_on_a_line_of_its_own_on_a_terminal(
+def test_reader_statistics_are_on_a_line_of_their_own_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")

@@ -132,7 +132,7 @@ def test_a_lock_that_someone_removed_is_not_removed_again_from_its_next_owner(
     assert path.read_text() == "of another"
 
 
-def test_an_error_of_the_file_system_is_no_refusal(path: Path) -> None:
+def test_an_error_of_the_file_system_is_not_a_refusal(path: Path) -> None:
     class Broken(FileCalls):
         """Fails to lock although the probe worked."""
 

@@ -62,7 +62,7 @@ def test_a_pinned_version_gives_the_same_bytes_after_the_table_moved_on(
     assert shop.contents(shop.make(table, "b", delta_version=1).folder) == before
 
 
-def test_a_prepare_that_was_killed_goes_on_with_the_version_it_began_with(
+def test_a_prepare_that_was_killed_resumes_with_the_version_it_began_with(
     shop: Any, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = shop.contents(shop.make(table, "whole", delta_version=2).folder)
@@ -108,7 +108,7 @@ def test_a_version_means_nothing_elsewhere(shop: Any) -> None:
         shop.make(source, delta_version=1)
 
 
-def test_a_file_that_is_said_to_be_a_table_is_none(shop: Any) -> None:
+def test_a_file_is_not_a_table(shop: Any) -> None:
     source = shop.table("t.parquet", {"image": [shop.photo(0)], "label": ["a"]})
     with pytest.raises(UsageError, match="no Delta table is here"):
         shop.make(source, source_format=SourceFormat.DELTA)
@@ -154,9 +154,7 @@ def test_rows_that_were_deleted_by_a_vector_are_gone(
     assert len(shop.labels(shop.make(folder, "before", delta_version=0).folder)) == 20
 
 
-def test_deleted_rows_that_cannot_be_told_are_an_error_in_words(
-    shop: Any, delete_by_vector: Any
-) -> None:
+def test_deleted_rows_that_are_unknown_are_an_error(shop: Any, delete_by_vector: Any) -> None:
     folder = shop.folder / "table"
     write_deltalake(folder, rows(shop, range(20)))
     delete_by_vector(folder, [2, 5])
@@ -206,7 +204,7 @@ def test_the_command_line_reads_a_table_and_says_the_version(
     assert (told["event"], told["num_rows"], told["version"]) == ("published", 30, 0)
 
 
-def test_without_the_extra_the_command_to_install_it_is_told(
+def test_without_the_extra_the_command_to_install_it_is_reported(
     shop: Any, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
@@ -241,7 +239,9 @@ def test_no_vacuum_removes_what_the_log_does_not_name(store: Path) -> None:
     assert "manifest.json" in unsafe
 
 
-def test_a_store_prepared_again_is_no_table_until_it_is_published(shop: Any, store: Path) -> None:
+def test_a_store_prepared_again_is_not_a_table_until_it_is_published(
+    shop: Any, store: Path
+) -> None:
     publish_as_delta(store)
     source = shop.folder / "t.parquet"
     assert shop.make(source).is_up_to_date

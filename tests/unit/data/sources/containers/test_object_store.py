@@ -120,14 +120,16 @@ def test_single_pictures_are_not_read_from_here(shop: Any, s3: Any, name: str) -
 
 
 @pytest.mark.parametrize("place", ["s3://photos/nothing", "s3://no-such-bucket/x.parquet"])
-def test_what_is_not_there_is_named_and_no_secret_is_told(shop: Any, s3: Any, place: str) -> None:
+def test_what_is_not_there_is_named_and_no_secret_is_reported(
+    shop: Any, s3: Any, place: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         shop.make(place)
     assert place.rpartition("/")[0] in str(caught.value)
     assert "canary-secret" not in str(caught.value)
 
 
-def test_a_store_elsewhere_is_no_source(shop: Any, s3: Any) -> None:
+def test_a_store_elsewhere_is_not_a_source(shop: Any, s3: Any) -> None:
     made = shop.make(shop.table("in/all.parquet", columns(shop, range(20)))).folder
     for path in made.iterdir():
         s3.upload_file(str(path), "photos", f"made/{path.name}")
@@ -136,7 +138,7 @@ def test_a_store_elsewhere_is_no_source(shop: Any, s3: Any) -> None:
     assert caught.value.fix == "Train on it: stepladder train --data.store s3://photos/made"
 
 
-def test_a_delta_table_without_credentials_is_told_so(
+def test_a_delta_table_without_credentials_is_reported(
     shop: Any, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}

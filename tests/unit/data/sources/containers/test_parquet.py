@@ -52,7 +52,7 @@ def test_rows_without_a_path_are_named_by_file_and_row(shop: Any) -> None:
     }
 
 
-def test_paths_that_are_absolute_or_repeat_are_replaced_and_told(shop: Any) -> None:
+def test_paths_that_are_absolute_or_repeat_are_replaced_and_reported(shop: Any) -> None:
     paths = [f"a/{row}.jpg" for row in range(20)]
     paths[3], paths[4], paths[5] = "/etc/passwd", "../up.jpg", "a/0.jpg"
     columns = {
@@ -126,7 +126,7 @@ def test_height_and_width_may_be_columns_and_grey_is_a_colour(shop: Any) -> None
         np.testing.assert_array_equal(picture, decode_picture(png, size=SIZE, fit=Fit.PAD))
 
 
-def test_pixels_without_sides_are_square_and_that_is_told(shop: Any) -> None:
+def test_pixels_without_sides_are_square_and_that_is_reported(shop: Any) -> None:
     arrays = [shop.draw(seed)[:30, :30] for seed in range(20)]
     flat = pa.array([array.tobytes() for array in arrays], pa.binary(2700))
     columns = {"pixels": flat, "label": [KINDS[seed % 2] for seed in range(20)]}
@@ -284,7 +284,7 @@ def test_petastorm_is_read_and_its_pickle_is_not(shop: Any, kind: SourceFormat) 
     assert not (shop.folder / "the pickle ran").exists()
 
 
-def test_what_is_no_petastorm_is_not_taken_for_it(shop: Any) -> None:
+def test_what_is_not_petastorm_is_not_taken_for_it(shop: Any) -> None:
     shop.table("t/0.parquet", {"image": [shop.photo(0)], "label": ["a"]})
     with pytest.raises(UsageError, match="no Unischema of Petastorm"):
         shop.make(shop.folder / "t", source_format=SourceFormat.PETASTORM)
@@ -300,9 +300,7 @@ def test_what_is_no_petastorm_is_not_taken_for_it(shop: Any) -> None:
         ({"image": [b"x"], "label": [[1]]}, "a label is a whole number or a text"),
     ],
 )
-def test_columns_that_cannot_be_told_are_listed(
-    shop: Any, columns: dict[str, Any], words: str
-) -> None:
+def test_ambiguous_columns_are_listed(shop: Any, columns: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         shop.make(shop.table("t.parquet", columns))
     assert "column" in str(caught.value.fix)
@@ -332,7 +330,7 @@ def test_named_columns_win(shop: Any) -> None:
         assert len({grouped[f"{4 * scene + at}.jpg"][0] for at in range(4)}) == 1
 
 
-def test_a_store_is_no_source(shop: Any) -> None:
+def test_a_store_is_not_a_source(shop: Any) -> None:
     columns = {
         "image": [shop.photo(row) for row in range(20)],
         "label": [KINDS[row % 2] for row in range(20)],
@@ -344,7 +342,7 @@ def test_a_store_is_no_source(shop: Any) -> None:
             shop.make(made, "again", source_format=kind)
 
 
-def test_a_manifest_of_others_makes_no_store(shop: Any) -> None:
+def test_a_third_party_manifest_makes_no_store(shop: Any) -> None:
     columns = {
         "image": [shop.photo(row) for row in range(20)],
         "label": [KINDS[row % 2] for row in range(20)],
@@ -354,7 +352,7 @@ def test_a_manifest_of_others_makes_no_store(shop: Any) -> None:
     assert len(shop.labels(shop.make(source).folder)) == 20
 
 
-def test_two_columns_of_one_name_are_told(shop: Any) -> None:
+def test_two_columns_of_one_name_are_reported(shop: Any) -> None:
     image = pa.array([shop.photo(row) for row in range(4)])
     label = pa.array(["a", "b", "a", "b"])
     table = pa.Table.from_arrays([image, label, label], ["image", "label", "label"])

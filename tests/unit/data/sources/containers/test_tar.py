@@ -49,7 +49,7 @@ def padded(record: int, members: list[tuple[str, bytes]] = MEMBERS) -> bytes:
     return whole + bytes(-len(whole) % record)
 
 
-def test_a_header_of_zeros_among_members_is_told_with_the_byte() -> None:
+def test_a_header_of_zeros_among_members_is_reported_with_the_byte() -> None:
     data = bytearray(packed())
     at = 20 * 3 * BLOCK  # a member is a header and two blocks
     data[at : at + BLOCK] = bytes(BLOCK)
@@ -58,14 +58,14 @@ def test_a_header_of_zeros_among_members_is_told_with_the_byte() -> None:
     assert caught.value.where == f"t.tar: after {at} bytes"
 
 
-def test_a_tar_joined_to_another_by_cat_is_told_with_what_joins_them() -> None:
+def test_a_tar_joined_to_another_by_cat_is_reported_with_what_joins_them() -> None:
     with pytest.raises(DataError, match="more data behind it") as caught:
         read(packed() + packed())
     assert "tar --concatenate" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("num_zeros", [12_000, 75_000, 3 << 20])
-def test_a_tar_that_goes_over_into_zeros_is_told(num_zeros: int) -> None:
+def test_a_tar_that_turns_into_zeros_is_reported(num_zeros: int) -> None:
     whole = packed()
     data = whole[: end_of(whole) - 3 * BLOCK] + bytes(num_zeros // BLOCK * BLOCK)
     with pytest.raises(DataError, match="zeros, which is more than fills a record") as caught:
@@ -123,7 +123,7 @@ def sparse_tar(folder: Path, *forms: str) -> bytes:
         ("--format=pax", "--sparse-version=1.0"),
     ],
 )
-def test_a_member_stored_sparse_is_told_by_its_name_and_the_rest_is_read(
+def test_a_member_stored_sparse_is_reported_by_its_name_and_the_rest_is_read(
     tmp_path: Path, forms: tuple[str, ...]
 ) -> None:
     data = sparse_tar(tmp_path, *forms)
@@ -152,14 +152,14 @@ def pax(*records: tuple[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("size", ["²", "-1", "7e2", "", "9" * 5000])
-def test_a_size_that_is_no_number_is_told_with_the_byte(size: str) -> None:
+def test_a_size_that_is_not_a_number_is_reported_with_the_byte(size: str) -> None:
     with pytest.raises(DataError, match="as the size of a member") as caught:
         read(pax(("size", size)))
     assert caught.value.where == "t.tar: after 0 bytes"
 
 
 @pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"3", b"999", b""])
-def test_a_damaged_line_of_a_pax_header_is_told(length: bytes) -> None:
+def test_a_damaged_line_of_a_pax_header_is_reported(length: bytes) -> None:
     info = tarfile.TarInfo("x")
     line = length + b" path=y\n"
     info.type, info.size = tarfile.XHDTYPE, len(line)
@@ -174,7 +174,7 @@ def test_a_long_note_in_a_header_is_read_past() -> None:
     assert found[0].data == MEMBERS[0][1]
 
 
-def test_a_header_beyond_a_mebibyte_is_told_as_what_it_is() -> None:
+def test_a_header_beyond_a_mebibyte_is_reported_as_such() -> None:
     with pytest.raises(DataError, match="has a header of 1048") as caught:
         read(pax(("comment", "n" * (1 << 20))))
     assert "extended attributes" in str(caught.value.fix)

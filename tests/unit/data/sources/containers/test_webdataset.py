@@ -87,7 +87,7 @@ def test_an_image_column_chooses_among_several(shop: Any) -> None:
     assert set(found) == {f"pairs.tar/{row}.left.jpg" for row in range(20)}
 
 
-def test_what_is_no_picture_is_put_aside_with_a_reason(shop: Any) -> None:
+def test_what_is_not_a_picture_is_put_aside_with_a_reason(shop: Any) -> None:
     members = samples(shop, range(20))
     members += [("w.webp", b"RIFF0000WEBPVP8 "), ("w.cls", b"0"), ("n.cls", b"1"), ("n.ppm", b"")]
     result = shop.make(shop.tar("all.tar", members), max_bad=0.2)
@@ -118,7 +118,7 @@ def hostile(path: Path, good: list[tuple[str, bytes]], target: Path) -> None:
             tar.addfile(info, io.BytesIO(data))
 
 
-def test_names_that_lead_out_links_and_devices_are_left_out_and_told(
+def test_names_that_lead_out_links_and_devices_are_left_out_and_reported(
     shop: Any, tmp_path: Path
 ) -> None:
     target = tmp_path / "elsewhere"
