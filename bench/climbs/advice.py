@@ -256,11 +256,12 @@ def main() -> None:
     kept = [row["advised_was"] == "kept" for row in rows if row["advised"] != "nothing"]
     near = sum(row["climb_over_search"] <= 1.1 for row in rows)
     note = (
-        f"{len(rows)} of {len(options.workloads)} workloads. The climb's final recipe takes at most "
-        f"1.1 times the time of the greedy search's in {near} (goal: all). The rung advised "
-        f"first was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, medians "
-        "of n trainings from a cold start, in turn, each in a process of its own, from before the "
-        "call to its return, without the last evaluation; n = 0: both ended with the same recipe."
+        f"{len(rows)} of {len(options.workloads)} workloads. The climb's final recipe takes at "
+        f"most 1.1 times the time of the greedy search's in {near} (goal: all). The rung advised "
+        f"first was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, "
+        "medians of n trainings from a cold start, in turn, each in a process of its own, from "
+        "before the call to its return, without the last evaluation; n = 0: both ended with the "
+        "same recipe."
     )
     if options.quick:
         print(note, markdown(rows), sep="\n\n")

@@ -49,7 +49,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     backing, point = tmp_path_factory.mktemp("backing"), tmp_path_factory.mktemp("mount")
     with odd_mount.serving(backing, point) as is_there:
         if not is_there:
-            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+            pytest.skip("cannot mount: needs root and /dev/fuse")
         yield point
 
 

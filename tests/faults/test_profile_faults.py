@@ -144,7 +144,7 @@ def test_batch_sizes_that_hang_are_left_out_like_those_that_do_not_fit() -> None
     with open_subject(RECIPE, task, open_sources(task), device=CPU) as subject:
         subject.task.on_loss = hangs_where(lambda num: num > 10, begun)  # type: ignore[attr-defined]
         sweep = measure_sweep(subject, (4, 8, 16, 32), budget_s=0.0)
-    assert begun == [16], "it is interrupted, and a larger one is not begun"
+    assert begun == [16], "it is interrupted, and no larger one is started"
     assert set(sweep.step_s) == {4, 8}
     assert set(sweep.memory_bytes) == {4, 8}
     assert sweep.per_example_s is not None

@@ -206,7 +206,7 @@ def test_a_faulty_rung_is_dropped_with_its_reason(
     assert verdict.reason.startswith(reason), verdict.reason
     assert result.recipe == RECIPE
     assert torch.equal(torch.get_rng_state(), state), "randomness is untouched"
-    assert set(threading.enumerate()) <= threads, "no reading thread is left"
+    assert set(threading.enumerate()) <= threads, "no reader thread is left"
     assert attempt.task is not None
     gc.collect()
     assert all(model() is None for model in attempt.task.models), "its models are freed"

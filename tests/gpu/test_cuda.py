@@ -40,7 +40,7 @@ from stepladder.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 EPOCHS = 6
 NUM_EXAMPLES = 96
@@ -142,7 +142,7 @@ def test_the_device_timeline_adds_up(tmp_path: Path) -> None:
     assert phases["backward"] > 0
     read_s = (EPOCHS - 1) * NUM_EXAMPLES * task.item_s  # the first epoch starts with a read
     steps_s = sum(phases.get(phase, 0.0) for phase in STEP_PHASES) + phases["unexplained"]
-    assert steps_s >= read_s, "nothing that steps waited for is lost"
+    assert steps_s >= read_s, "no waiting time of steps is lost"
     assert sum(phases.values()) <= summary["total_s"], "nothing is counted twice"
     assert phases["unexplained"] >= 0
 
@@ -152,7 +152,9 @@ def test_a_bad_step_leaves_the_weights_without_a_wait_for_the_host(tmp_path: Pat
     task.bad_step = 1
     with pytest.raises(DivergedError, match="at step 1"):
         run(tmp_path / "bad", task)
-    assert task.num_steps > 2, "the host went on to the next step, and read the flag at the log"
+    assert task.num_steps > 2, (
+        "the host continued with the next step, and read the flag when logging"
+    )
     assert task.weights
     for weight, before in zip(task.weights, task.weights_before, strict=True):
         assert torch.equal(weight, before)

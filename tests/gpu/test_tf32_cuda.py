@@ -21,7 +21,7 @@ from stepladder.training.setup.build import make_model, make_trunk_pass, open_so
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -112,5 +112,5 @@ def test_diagnose_and_audit_report_what_the_list_of_faults_says(eyes: Eyes) -> N
     files = sorted(DIAGNOSIS.rglob("*.py"))
     own = [file for file in files if (file.parent.name == "audit") is (eyes is Eyes.AUDIT)]
     told = {name for file in own for name in told_in(file)}
-    assert told, "no finding bears a name"
+    assert told, "no finding has a name"
     assert told == {fault.name for fault in FAULTS if eyes in fault.eyes}

@@ -428,7 +428,7 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
         climb.consider(rung)
     assert all(was_written)
     assert bool(was_written) != rung.is_prediction_only
-    assert climb.num_from_ledger == (not rung.is_prediction_only), "the third look"
+    assert climb.num_from_ledger == (not rung.is_prediction_only), "the third call"
     assert list(trials_without_a_prediction(read_jsonl(ledger.path))) == []
 
 

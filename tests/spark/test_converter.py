@@ -316,7 +316,7 @@ def test_a_mount_without_renames_and_locks_holds_a_cache(
         (tmp_path / name).mkdir()
     with odd_mount.serving(tmp_path / "backing", tmp_path / "mount") as is_there:
         if not is_there:
-            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+            pytest.skip("cannot mount: needs root and /dev/fuse")
         cache = tmp_path / "mount" / "cache"
         first = from_spark(spark.read.parquet(str(files)), cache)
         again = from_spark(spark.read.parquet(str(files)), cache)

@@ -110,7 +110,7 @@ def test_features_of_the_frozen_trunk_are_kept_and_the_job_is_faster(run: Path) 
     assert verdicts["cached_features"]["decision"] == "kept"
     climb = json.loads((run / "climb.json").read_text())
     assert climb["result"]["total_s"] < climb["baseline"]["total_s"]
-    assert not climb["baseline"]["is_extrapolated"], "a job as short as this is run whole"
+    assert not climb["baseline"]["is_extrapolated"], "such a short job is run completely"
     assert climb["baseline"]["measured_epochs"] == climb["baseline"]["epochs"]
     assert climb["baseline"]["runs_s"]
 
@@ -188,7 +188,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
     assert title
     names = {rung.name for rung in RUNGS}
     told = re.findall(r"^ +\d+ (\w+):? +\S", reasons, re.MULTILINE)
-    assert sorted(told) == sorted(names - {advised}), "each other one once, with its reason"
+    assert sorted(told) == sorted(names - {advised}), "each of the others once, with its reason"
     assert advised in names
     assert not (stepladder.folder / "runs").exists()
 

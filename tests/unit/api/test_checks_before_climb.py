@@ -47,7 +47,7 @@ class Counting:
         self.num_runs += 1
         if self.is_sound:
             return passed("all is well")
-        return found("label_range", f"label 9 of {len(job.sources.train)} rows", fix="Count anew.")
+        return found("label_range", f"label 9 of {len(job.sources.train)} rows", fix="Count again.")
 
     def before_climb(self, job: JobConfig, task: Task) -> list[str]:
         """Check as a climb does, and return the output."""
@@ -115,7 +115,7 @@ def test_the_same_job_is_read_and_not_checked_again(counting: Counting, tmp_path
     assert counting.before_climb(job_in(tmp_path), Signs()) == first
     assert counting.num_runs == 1
     assert (tmp_path / "run" / "checks.json").read_bytes() == kept
-    assert any("label 9 of 32 rows" in words for words in first), "an alarm is told again"
+    assert any("label 9 of 32 rows" in words for words in first), "an alarm is reported again"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_changed_job_is_checked_again(
     counting.before_climb(changed, task)
     assert counting.num_runs == 2
     counting.before_climb(changed, task)
-    assert counting.num_runs == 2, "the changed one is kept in its turn"
+    assert counting.num_runs == 2, "the changed one is stored as well"
 
 
 @pytest.mark.parametrize("other", ["machine_key", "code_key"])
@@ -235,7 +235,7 @@ def test_a_second_climb_of_the_job_checks_nothing_again(
     assert len(said) == 1
 
     again = climb("--fresh")
-    assert not any("already climbed" in words for words in again), "it did climb"
+    assert not any("already climbed" in words for words in again), "it did not climb"
     assert said[0] in again
     assert counting.num_runs == 1
 

@@ -190,7 +190,7 @@ def test_a_trunk_of_random_weights_that_still_learns_is_not_asked(tmp_path: Path
 
 
 def with_twins(change: Callable[[Pixels], Pixels], *, apart: int) -> Pictures:
-    """Add to the copies: ten training pictures are shots of others this many rows away."""
+    """Besides the copies, ten training pictures resemble those this many rows away."""
     pictures = with_copies(change)
     train = pictures[Split.TRAIN]
     for row in range(42, 82, 4):

@@ -121,7 +121,7 @@ def test_what_training_finds_does_not_replace_more(tmp_path: Path) -> None:
     assert names_of(whole) == ["quick", "trains", "long"]
     assert (whole.tier, whole.left_out) == ("full", ())
     assert read_checks(tmp_path) == whole
-    assert add_checks(tmp_path, whole) == whole, "the same again takes no more time"
+    assert add_checks(tmp_path, whole) == whole, "a repetition takes no time"
     other = report_of("quick", tier="fast", key="another")
     assert add_checks(tmp_path, other) == other
 

@@ -229,7 +229,7 @@ from stepladder.cli.commands import doctor
 
 def run(words):
     warnings.warn_explicit("ours", UserWarning, doctor.__file__, 1)
-    warnings.warn_explicit("of others", UserWarning, "job.py", 7)
+    warnings.warn_explicit("external", UserWarning, "job.py", 7)
     return 0
 
 doctor.run = run
@@ -239,5 +239,5 @@ warnings.warn_explicit("later", UserWarning, doctor.__file__, 1)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ours, others, later = done.stderr.splitlines()[:3]
     assert ours == "warning: ours"
-    assert others == "job.py:7: UserWarning: of others"
+    assert others == "job.py:7: UserWarning: external"
     assert later.endswith("UserWarning: later")

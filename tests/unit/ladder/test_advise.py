@@ -75,7 +75,7 @@ def test_among_small_gains_one_that_may_cost_accuracy_counts_half(profile, recip
     )
     advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
     assert advice.next is not None
-    assert advice.next.rung == "first", "of equal ones the first in climbing order"
+    assert advice.next.rung == "first", "among equal ones, the first in climbing order"
 
 
 def test_what_reading_takes_is_said_as_far_as_it_was_measured(profile, recipe) -> None:

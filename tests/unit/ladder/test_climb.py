@@ -233,7 +233,7 @@ def test_a_kept_rung_whose_profile_cannot_be_taken_is_rolled_back(
     assert said["after"].decision is Decision.NOT_HERE
     *_, dropped, _ = trials_of(climb.ledger.path)
     assert dropped.verdict == said["it"]
-    assert len(climb.profiles) == 1, "the profile of the recipe before still holds"
+    assert len(climb.profiles) == 1, "the profile of the previous recipe is still valid"
 
 
 def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
@@ -314,7 +314,7 @@ def test_an_invalid_line_of_the_ledger_is_skipped_and_its_rung_tried_again(
     climb.ledger.trial(replace(written, change=change))
     climb.run()
     assert climb.num_from_ledger == 0
-    assert climb.trials[0].prediction is not None, "it is a trial of its own"
+    assert climb.trials[0].prediction is not None, "it is a separate trial"
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert len(climb.profiles) == num_profiles + 1, "the profile is taken again"
     assert last.is_undone
     again = make_climb(*climb.rungs, profiles=list(climb.profiles[:1]))
-    assert again.run() == held, "what goes on from the ledger goes the same way"
+    assert again.run() == held, "a climb resumed from the ledger takes the same path"
     assert again.num_from_ledger == len(climb.rungs)
     assert again.together == climb.together
 
@@ -550,7 +550,7 @@ def test_no_second_trial_begins_once_the_budget_has_ended(make_climb: MakeClimb,
     write_kept(climb, second, climb.recipe)
     climb.run()
     assert verdicts(climb)["second"].decision is KEPT
-    assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second look"
+    assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second trial"
     assert climb.left == ["first"]
 
 

@@ -90,7 +90,7 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
     before, said = ledger.read_bytes(), io.StringIO()
     assert climb(short, blobs(), task_name="blobs", display=PlainDisplay(said)) == first
     assert "already climbed; a larger --budget tries cached_features; " in said.getvalue()
-    assert ledger.read_bytes() == before, "as much time leaves as much untried"
+    assert ledger.read_bytes() == before, "the same time leaves the same rungs untried"
 
     said = io.StringIO()
     last = climb(whole, blobs(), task_name="blobs", display=PlainDisplay(said))
@@ -183,7 +183,7 @@ def test_a_climb_resumes_where_a_changed_condition_stopped_it(tmp_path: Path) ->
     now = LadderConfig(max_cache_bytes=10, prices=prices)
     done = {"max_cache_bytes": 10, "prices": prices_key(now)}
     assert more_to_try(done, [], now) is None
-    assert more_to_try({}, [], now) is None, "a climb of an earlier version says nothing of it"
+    assert more_to_try({}, [], now) is None, "a climb of an earlier version does not record it"
     assert more_to_try(done, [], replace(now, max_cache_bytes=9)) is None
     for kind, options, words in (
         (done, replace(now, max_cache_bytes=11), "not allowed to write"),

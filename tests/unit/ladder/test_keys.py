@@ -147,7 +147,7 @@ def test_modules_that_a_file_imports_from_its_folder_count_and_others_do_not(
     (tmp_path / "other.py").write_text("x = 1\n")
     assert key() == before
     (tmp_path / "deep.py").write_text("not python")
-    assert key() != before, "what cannot be read as Python has no imports, but it counts"
+    assert key() != before, "a file that is not Python has no imports, but it counts"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -170,7 +170,7 @@ def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
 
     (tmp_path / "notes.md").write_text("two")
     (tmp_path / "job.py").write_text("")
-    assert code_key(package) == commit, "no verdict depends on what is not the code"
+    assert code_key(package) == commit, "verdicts depend on code only"
 
     found = set()
     for text in ("gain = 2\n", "gain = 3\n"):

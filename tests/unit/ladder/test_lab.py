@@ -97,7 +97,7 @@ def test_the_curve_shows_where_the_defaults_would_have_stopped(make_lab, recipe)
     early = replace(long, stopping=StoppingConfig())
     parts = lab.judge(early, Split.VAL)
     assert parts is not None
-    assert curve.epochs_to_stop == parts.epochs, "the same seed, stopped for real"
+    assert curve.epochs_to_stop == parts.epochs, "the same seed, really stopped"
     assert curve.provenance is Provenance.REPLAYED
     assert lab.curve(long) is curve
 

@@ -93,7 +93,7 @@ class Grown(Doubled):
 
 def test_a_rung_that_does_more_with_room_is_tried_with_it(profile, recipe) -> None:
     full = replace(profile, memory_by_batch={8: 8 * 10**8, 16: 16 * 10**8})
-    assert Grown().why_not(full, recipe) is None, "possible without, but with a smaller batch"
+    assert Grown().why_not(full, recipe) is None, "possible without it, but with a smaller batch"
     assert Grown().apply(full, recipe).batch.global_batch_size == 8
     rung = with_enabled(Room(), full, recipe, rungs=(ChannelsLast(), Grown()))
     assert isinstance(rung, Together)
@@ -111,7 +111,7 @@ def test_room_that_nothing_needs_is_not_bought(profile, recipe) -> None:
     for others in ((), (ChannelsLast(),), (Doubled(), Grown())):
         assert why_nothing_enabled(Room(), roomy, recipe, rungs=others) == refusal
     with_conv = replace(roomy, num_conv2d=1)
-    assert why_not_here(ChannelsLast(), with_conv, recipe, LadderConfig()) is None, "no enabler"
+    assert why_not_here(ChannelsLast(), with_conv, recipe, LadderConfig()) is None, "not an enabler"
 
 
 def test_a_second_doubling_is_what_checkpointing_is_for(profile, recipe) -> None:

@@ -150,7 +150,7 @@ def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile
     assert len(trial.before_s) == len(trial.after_s) >= 8
     assert trial.after is not None
     assert trial.after.one_time_s["features"] > 0
-    assert not list((lab.cache).glob("trial-*")), "what a trial made is gone with it"
+    assert not list((lab.cache).glob("trial-*")), "files of a trial are removed with it"
 
 
 def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
@@ -194,7 +194,7 @@ def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) ->
     endless = replace(patient, stopping=replace(patient.stopping, patience=1000))
     rung = Changed(hasty, endless, exactness=Exactness.STATISTICAL)
     assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()).first == hasty, (
-        "what saves nothing is no answer to what costs too much"
+        "a variant that saves nothing does not replace one that costs too much"
     )
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     lenient = make_lab(slow, max_accuracy_loss=0.9)
@@ -221,7 +221,7 @@ def test_variants_of_slower_steps_are_probed_for_a_second_choice(make_lab, profi
     lab = make_lab(recipe, max_accuracy_loss=0.9)
     rung = Changed(still, safe, exactness=Exactness.STATISTICAL)
     choice = choose_variant(lab, rung, long, recipe, watchdog=Watchdog())
-    assert choice.first == still, "nearly anything may be lost"
+    assert choice.first == still, "almost any loss is allowed"
     assert choice.second is not None
     assert choice.second() == safe
     assert choice.along == ()
@@ -322,7 +322,7 @@ def test_the_chosen_variant_is_predicted_again(make_lab, profile, recipe) -> Non
         trial = run_trial(lab, rung, profile, recipe, prediction, on_prediction=told.append).trial
         assert trial.prediction is not None
         assert trial.prediction.gain == gain
-    assert [prediction.gain for prediction in told] == [0.06], "only where it is another"
+    assert [prediction.gain for prediction in told] == [0.06], "only if it differs"
 
 
 def test_more_accuracy_is_kept_at_the_users_rate(make_lab, profile, recipe) -> None:

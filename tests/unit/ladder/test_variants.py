@@ -37,7 +37,7 @@ def test_the_chance_is_even_where_the_bound_just_holds() -> None:
     surely, hardly = interval(0.01, 0.004), interval(-0.02, 0.004)
     assert chance_to_be_kept(surely, 0.01) > 0.999
     assert chance_to_be_kept(hardly, 0.01) < 0.001
-    assert chance_to_be_kept(interval(0.0, 0.02), 0.01) < 0.5, "a wide one proves nothing"
+    assert chance_to_be_kept(interval(0.0, 0.02), 0.01) < 0.5, "a wide interval proves nothing"
 
 
 @pytest.mark.parametrize(("estimate", "chance"), [(-0.01, 1.0), (-0.02, 0.0)])

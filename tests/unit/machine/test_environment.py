@@ -54,7 +54,7 @@ def test_versions_import_nothing() -> None:
 def test_instructions_are_a_part_of_what_the_cpu_says() -> None:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
-        pytest.skip("the system tells no CPU flags")
+        pytest.skip("the system reports no CPU flags")
     assert set(instruction_set()) <= set(cpuinfo.read_text().split())
 
 

@@ -105,7 +105,7 @@ def test_cached_features_count_the_trunk_once(
     assert found.peak_flops_per_s is not None
     assert found.forward_flops is not None
     of_trunk = found.forward_flops / (found.trunk_s * found.peak_flops_per_s)
-    assert found.mfu == pytest.approx(of_trunk), "of the trunk's pass, not of the head's step"
+    assert found.mfu == pytest.approx(of_trunk), "for the trunk's pass, not for the head's step"
 
 
 def test_checkpoints_are_a_part_of_the_time(

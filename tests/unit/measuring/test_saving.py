@@ -58,7 +58,7 @@ def test_a_commit_is_saved_twice_unless_it_is_slow_and_nothing_is_left(
     assert found is not None
     assert found.first_s > 0
     assert found.later_s > 0
-    assert (found.first_s == found.later_s) == (num_commits == 1), "one stands for both"
+    assert (found.first_s == found.later_s) == (num_commits == 1), "one is used for both"
     assert list(tmp_path.iterdir()) == []
     assert [kind for kind, *_ in saved] == ["step", "best"] * num_commits
     for _, learned, frozen in saved:

@@ -58,7 +58,7 @@ def test_tf32_is_on_again_after_an_error() -> None:
 
 def test_what_is_not_tf32_is_not_touched() -> None:
     before = found()
-    assert before[0] == "none", "as torch has it for matrix products"
+    assert before[0] == "none", "as torch sets it for matrix products"
     with without_tf32(CUDA):
         assert found() == ["none", "ieee", "ieee"]
     assert found() == before

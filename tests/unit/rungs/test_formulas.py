@@ -205,7 +205,7 @@ def test_a_schedule_ends_by_epochs_or_by_steps(make_profile: Make) -> None:
     assert within_schedule(15.0, now, by_steps) == pytest.approx(11.5)
     assert within_schedule(11.0, now, by_steps) == 11
     shorter = Recipe(schedule=ScheduleConfig(max_steps=500))
-    assert within_schedule(15.0, now, shorter) == 10, "as many as it is known to take"
+    assert within_schedule(15.0, now, shorter) == 10, "the known number"
 
 
 def test_a_batch_beyond_the_examples_has_no_doubling(make_profile: Make) -> None:

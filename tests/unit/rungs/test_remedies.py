@@ -126,7 +126,9 @@ def test_for_accuracy_a_busy_device_and_random_weights_do_not_block_a_larger_tru
     after = rung.apply(busy, resnet)
     assert after.model == ModelConfig(name="resnet34", weights=WeightsSource.NONE)
     learnt = Recipe(model=ModelConfig(name="resnet18", weights=WeightsSource.HUB))
-    assert "at hand" in (rung.why_not(busy, learnt) or ""), "no random weights instead of learnt"
+    assert "at hand" in (rung.why_not(busy, learnt) or ""), (
+        "no random weights instead of pretrained ones"
+    )
 
 
 def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
@@ -145,7 +147,9 @@ def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
     assert not after.model.fold_batchnorm
     found = WholeModel().predict(profile, recipe)
     assert found.time is not None
-    assert found.time.step_s == pytest.approx(0.1 + 10 * 3 * 0.01), "forward, and twice that back"
+    assert found.time.step_s == pytest.approx(0.1 + 10 * 3 * 0.01), (
+        "forward, and twice that backward"
+    )
     assert found.time.validation_s == pytest.approx(0.2 + 10 * 0.01)
 
 

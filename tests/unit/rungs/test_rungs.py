@@ -625,7 +625,7 @@ def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
     assert rung.why_not(sound, recipe) is None
     prediction = rung.predict(sound, recipe)
     assert prediction.time is not None
-    assert prediction.time.step_s >= 0.95, "no step beats batches that lie ready"
+    assert prediction.time.step_s >= 0.95, "no step is faster than with ready batches"
     doubtful = make_profile(**facts, phases_s={"forward": 0.5, "data_wait": 0.5})
     assert "disagree: 500 ms a step waited, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
@@ -708,7 +708,9 @@ def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make)
     assert "read each epoch" in streamed.note
     assert "read each epoch" not in loaded.note
     cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
-    assert AllData().apply(small, cached).data.where is Where.MEMORY, "nothing is held then"
+    assert AllData().apply(small, cached).data.where is Where.MEMORY, (
+        "nothing is held in memory then"
+    )
 
 
 def test_streaming_reads_in_every_step_what_loading_read_once(make_profile: Make) -> None:

@@ -96,4 +96,4 @@ def test_a_difference_of_shares_is_never_outside_what_is_possible(
     found = paired_change([pairs_of(np.array([before]), np.array([after]))], is_share=True)
     assert -1 <= found.low <= found.estimate <= found.high <= 1
     assert found.estimate == after - before
-    assert found.high - found.low > 0.5, "one example tells next to nothing"
+    assert found.high - found.low > 0.5, "one example shows almost nothing"

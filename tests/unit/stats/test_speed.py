@@ -109,7 +109,9 @@ def test_blocks_are_as_many_as_the_spread_needs() -> None:
     assert choose_num_blocks([-1.0, 1.0, 0.5], half_width=0.01, **limits) == 16
     n = choose_num_blocks([-0.03, 0.03, 0.0], half_width=0.015, **limits)
     assert 8 < n < 16
-    assert choose_num_blocks([0.97, 1.03, 1.0], half_width=0.015, **limits) == n, "no look at means"
+    assert choose_num_blocks([0.97, 1.03, 1.0], half_width=0.015, **limits) == n, (
+        "means are not used"
+    )
 
 
 def test_autocorrelation_length_is_that_of_the_process() -> None:

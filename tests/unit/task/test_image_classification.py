@@ -133,7 +133,7 @@ def test_read_by_another_recipe_a_subclass_stays_what_it_is(photos: Path, tmp_pa
     task.data(Split.TRAIN)
     assert not (tmp_path / "copies").exists(), "the task itself reads as before"
     found.data(Split.TRAIN)
-    assert len(list((tmp_path / "copies").iterdir())) == 1, "copies lie where the task has them"
+    assert len(list((tmp_path / "copies").iterdir())) == 1, "copies are where the task has them"
     found.as_read_by(once, copies=tmp_path / "others").data(Split.TRAIN)
     assert len(list((tmp_path / "others").iterdir())) == 1
     assert len(list((tmp_path / "copies").iterdir())) == 1

@@ -54,7 +54,7 @@ def test_the_first_signal_is_noted_and_gives_the_exit_code(
         assert guard.requested == 0
         send(number)
         assert guard.requested == wanted
-    error = guard.interruption(fix="Run the same command again to go on.")
+    error = guard.interruption(fix="Run the same command again to resume.")
     assert error.exit_code == code
     assert "the same command" in str(error)
 

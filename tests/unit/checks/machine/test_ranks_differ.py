@@ -252,7 +252,7 @@ def test_without_forks_a_task_in_a_file_is_checked_in_a_fresh_process(
     monkeypatch.setattr(ranks, "can_fork", lambda: False)  # as when CUDA is in use
     assert look(SoundPictures(), tmp_path).outcome is Outcome.NOT_APPLICABLE
     first, second = views_of(animals(tmp_path, "list"), 0, num_looks=2)
-    assert first == second, "an order that differs by process is the same within one"
+    assert first == second, "the order is stable within a process"
     assert len(first.data["train"].targets) == 16
 
 

@@ -28,7 +28,7 @@ def seen(path: Path) -> Hashed:
 
 
 def test_a_file_that_nothing_touched_is_not_hashed_again(file: Path) -> None:
-    assert seen(file).holds(b"never looked at", str(file), file.stat())
+    assert seen(file).holds(b"never read", str(file), file.stat())
 
 
 def test_a_file_hashed_soon_after_a_change_is_hashed_again(file: Path) -> None:

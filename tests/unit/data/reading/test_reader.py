@@ -184,7 +184,7 @@ def test_a_fraction_reads_only_its_rows_into_memory() -> None:
         assert sum(len(batch.ids) for batch in batches) == made.num_examples == 20
         for batch in batches:
             assert batch.inputs.float().mean(dim=(1, 2, 3)).tolist() == batch.ids.tolist()
-    assert made.stats.num_read == 20, "what memory gives is not read"
+    assert made.stats.num_read == 20, "data in memory is not read"
     assert made.stats.num_bytes == 20 * 24
     assert made.stats.num_rows == 2 * 20
 

@@ -70,7 +70,7 @@ class Desk:
         self.records = shard_maker(site, CONFIG, read=unread, workers=Workers(Inline(), 1))
 
     def make(self, rows: Sent, *, end: Exception | None = None) -> list[int]:
-        """Give a task rows, in batches of two, and then optionally an error."""
+        """Return a task with rows in batches of two, followed by an optional error."""
         made = self.tasks.make(batches(rows, end))
         return [number for batch in made for number in batch.column(0).to_pylist()]
 

@@ -134,7 +134,7 @@ def test_a_change_that_another_read_has_seen_first_is_not_forgotten(
     rows = train_of(tmp_path / "s")
     rows.picture(0)
     flip(tmp_path / "s" / "train-0.parquet", rows._shards[0].index.offsets[0])
-    assert not rows._shards[0].is_unchanged(), "as a check before reading names does"
+    assert not rows._shards[0].is_unchanged(), "like a check before reading names"
     with pytest.raises(DataError, match="CRC"):
         rows.picture(0)
 

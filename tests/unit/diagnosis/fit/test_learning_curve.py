@@ -69,4 +69,4 @@ def test_real_trainings_on_parts_of_the_data(
     after = {path.name for path in underfit_run.iterdir()}
     assert after - before <= {"diagnosis.json", "diagnosis.html"}
     assert "Learning curve" in (underfit_run / "diagnosis.html").read_text()
-    assert (mirror / "config.yaml").read_bytes() == config, "it is the mirror of the run alone"
+    assert (mirror / "config.yaml").read_bytes() == config, "only the run has a mirror"

@@ -67,7 +67,7 @@ def test_without_classes_errors_are_losses() -> None:
     )
     assert found.is_loss
     assert (found.training, found.held_out) == (0.5, 2.0)
-    assert found.training_sem == pytest.approx(0.5), "deviation 1 over the root of 4"
+    assert found.training_sem == pytest.approx(0.5), "standard deviation 1 over the root of 4"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_training_error_that_falls_in_some_trainings_alone_is_noise() -> None:
     before = [outcome(hit=5, of=9, train=0.5, seed=seed) for seed in range(4)]
     after = [outcome(hit=5, of=9, train=t, seed=i) for i, t in enumerate((0.6, 0.4, 0.7, 0.4))]
     assert not learns_more(before, after)
-    assert not learns_more(before, after[:1]), "one training tells nothing of the others"
+    assert not learns_more(before, after[:1]), "one training says nothing about the others"
 
 
 def test_trainings_are_paired_by_seed_and_fold() -> None:

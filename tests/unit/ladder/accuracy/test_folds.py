@@ -40,7 +40,7 @@ def test_each_example_is_judged_once_and_learnt_from_in_no_fold_that_judges_it()
         assert sorted(train + stop + judge) == list(range(100))
         assert len(judge) == 20
         assert min(stop) >= 80, "validation examples stop the training, as in the job"
-        assert max(train) < 80, "and it learns from training examples alone"
+        assert max(train) < 80, "and it is trained on training examples only"
         judged += judge
     assert sorted(judged) == list(range(100))
 
@@ -88,7 +88,7 @@ def test_no_fold_learns_from_a_last_batch_of_one_example(batch: int) -> None:
             was_needed |= is_one_over
             assert left == (learnt[:-1] if is_one_over else learnt)
             assert len(left) % (2 * batch) != 1
-            assert np.array_equal(before.rows, after.rows), "the same examples judge"
+            assert np.array_equal(before.rows, after.rows), "the same examples are used to judge"
             assert ids(before.sources.val) == ids(after.sources.val)
     assert was_needed
 

@@ -296,11 +296,11 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
     climb.show = lambda trial: shown.append(trial.verdict)
     climb.run()
     kept = [verdict for verdict in shown if verdict.decision is Decision.KEPT]
-    assert len(kept) >= 2, "again and again, while the training error is the larger part"
+    assert len(kept) >= 2, "repeatedly, while the training error dominates"
     grown = [verdict for verdict in kept if verdict.reason.startswith("grown: training error")]
     for verdict in grown:
         assert verdict.accuracy is not None
-        assert verdict.accuracy.low <= 0, "else it would have been kept for that"
+        assert verdict.accuracy.low <= 0, "otherwise it would have been kept for that"
 
 
 class MisleadingTask(WideTask):
@@ -370,7 +370,7 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
     frozen = replace(views, batch=replace(views.batch, lr=1e-12))
     still = replace(job, batch=replace(job.batch, lr=1e-12))
     for one, other in zip(lab.outcomes(frozen).found, lab.outcomes(still).found, strict=False):
-        assert one.losses == pytest.approx(other.losses, abs=1e-4), "the same first weights"
+        assert one.losses == pytest.approx(other.losses, abs=1e-4), "the same initial weights"
         assert one.train_loss == pytest.approx(other.train_loss, abs=1e-4)
 
 

@@ -106,7 +106,7 @@ def test_the_choice_of_auto_is_kept_by_a_resumed_climb(
 
     monkeypatch.setattr("stepladder.data.reading.memory.available_memory_bytes", lambda: 0)
     train_split = Store.open(tmp_path / "store").split(Split.TRAIN)
-    assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now it would be another"
+    assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now the choice would differ"
     said = io.StringIO()
     climb(auto, Mine(tmp_path / "store"), task_name="mine", display=PlainDisplay(said))
     assert "already climbed" in said.getvalue()
@@ -146,12 +146,12 @@ def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
 def test_features_that_a_training_found_ready_count_however_often_it_is_asked(
     on_features: Callable[..., float],
 ) -> None:
-    assert on_features("first") == 0, "it has computed them itself, by its own clock"
+    assert on_features("first") == 0, "it computed them itself, by its own clock"
     assert on_features("first") == 0
     once = on_features("second")
     assert once > 0
-    assert on_features("second") == once, "nothing was trained, and it still rests on them"
-    assert on_features("first", is_new=True) == once, "a new training finds out for itself"
+    assert on_features("second") == once, "nothing was trained, and it still depends on them"
+    assert on_features("first", is_new=True) == once, "a new training measures it again"
 
 
 def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
@@ -159,7 +159,7 @@ def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
 ) -> None:
     with pytest.raises(InterruptedRun):
         on_features("first", Interrupting(io.StringIO()))
-    assert list(tmp_path.glob("store.features/*/manifest.json")), "they lie ready by now"
+    assert list(tmp_path.glob("store.features/*/manifest.json")), "they exist by now"
     assert on_features("first") == 0
 
 

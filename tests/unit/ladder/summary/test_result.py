@@ -203,7 +203,7 @@ def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(
     assert summary.baseline.epochs == summary.baseline.measured_epochs == 6
     assert not summary.baseline.is_extrapolated
     assert read_json(folder / "summary.json")["status"] == "finished"
-    assert capsys.readouterr().err.count("warning:") == 1, "the run beside says nothing"
+    assert capsys.readouterr().err.count("warning:") == 1, "the other run says nothing"
 
 
 def test_no_training_follows_the_one_that_passed_the_budget(
@@ -298,7 +298,7 @@ def test_epochs_that_early_stopping_would_not_have_taken_are_no_gain(climbed) ->
     assert after is not None
     assert after.epochs is not None
     assert after.epochs < 400
-    assert before.epochs == after.epochs, "nothing was kept: they stop alike"
+    assert before.epochs == after.epochs, "nothing was kept: both stop at the same epoch"
     assert before.epochs_are is Provenance.ASSUMED
     (written,) = (
         json.loads(line)
@@ -450,7 +450,7 @@ def test_one_example_or_a_loss_that_is_not_finite_is_not_compared(climbed, task:
 
 def test_the_gpu_is_predicted_for_the_job_as_it_is_at_the_end(plain) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU, so nothing is beyond this machine")
+        pytest.skip("with a GPU, nothing is beyond this machine")
     summary, _ = plain
     assert summary.next is not None
     assert summary.next.rung == "gpu"

@@ -70,7 +70,7 @@ def test_each_of_two_ways_to_read_is_timed(lab, loaded, held, monkeypatch) -> No
     monkeypatch.setattr(loading, "_example_s", example_s)
     before, after = loading_s(lab, loaded, one, two, watchdog=Watchdog())
     assert asked[:6] == [1, 2, 2, 1, 1, 2], "in turn"
-    assert (len(before), len(after)) == (8, 8), "the first looks meet cold pages"
+    assert (len(before), len(after)) == (8, 8), "the first timings have cold pages"
     assert before[:2] == (pytest.approx(12 / 4), pytest.approx(12 / 5)), "90 + 30 examples"
     assert after[:2] == (pytest.approx(12 / 3), pytest.approx(12 / 6))
 
@@ -110,7 +110,7 @@ def test_nothing_is_loaded_that_is_streamed_or_read_once_for_features(
     assert looked == []
     before, after = loading_s(lab, loaded, stream, held, watchdog=watchdog)
     assert (before, len(after)) == ((), 8)
-    assert all(recipe == held for recipe in looked), "what streams is not looked at"
+    assert all(recipe == held for recipe in looked), "streaming recipes are not timed"
 
 
 def test_the_noise_of_loading_is_in_the_blocks(lab, loaded, held) -> None:

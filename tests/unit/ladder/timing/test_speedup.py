@@ -163,7 +163,7 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
         folder=tmp_path,
         watchdog=Watchdog(),
     )
-    assert longer.before_s == (), "of another length alone the profile tells"
+    assert longer.before_s == (), "if only the length differs, the profile is used"
     assert opened == [recipe]
 
 
@@ -182,7 +182,7 @@ def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
         watchdog=Watchdog(),
     )
     assert len(speed.before_s) == len(speed.after_s) >= 8
-    assert speed.before.step_s == speed.after.step_s, "both totals are of the same blocks"
+    assert speed.before.step_s == speed.after.step_s, "both totals use the same blocks"
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 

@@ -128,7 +128,7 @@ def test_one_training_shows_both_ways_to_stop(make_lab, recipe) -> None:
     assert all(
         both._trainings.is_known(early, part, both.seed + 1000 + idx)
         for idx, part in enumerate(both._parts(early))
-    ), "learnt on the way"
+    ), "learned on the way"
     for told, wanted in zip(
         (*first, *both.outcomes(early).found),
         (*alone.outcomes(whole).found, *alone.outcomes(early).found),
@@ -155,7 +155,7 @@ def test_one_probe_shows_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None
         trainings, "_learn_stacked", lambda *how: (learnt.append(len(how[0])), learn(*how))[1]
     )
     found = lab.probe_ends(whole, ways)
-    assert learnt == [3], "the three ways in one training, and what was known is not learnt again"
+    assert learnt == [3], "three ways in one training, and known outcomes are not trained again"
     for outcomes, one in zip(found, [whole, *ways], strict=True):
         wanted = alone.probe(one)
         assert [told.epochs for told in outcomes] == [told.epochs for told in wanted]

@@ -150,7 +150,7 @@ def test_a_loss_that_is_not_finite_is_an_outcome(blobs, recipe) -> None:
     assert outcome.why_not == DIVERGED
     assert outcome.losses == ()
     assert outcome.epochs < 6
-    assert outcome.num_validations == 0, "weights that no step may change any more"
+    assert outcome.num_validations == 0, "weights that no step may change"
 
 
 def test_heads_of_one_seed_start_equal_and_of_two_seeds_differ(tmp_path, blobs, recipe) -> None:

@@ -67,7 +67,7 @@ def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch)
     compiler_start_s.cache_clear()
     first = compiler_start_s(CPU)
     assert first == max(0.0, took_s[0] - took_s[1])
-    assert min(num_built) > 0, "both build their code anew"
+    assert min(num_built) > 0, "both compile their code again"
     assert compiler_start_s(CPU) == first
     assert len(took_s) == 2, "the second call timed nothing"
 

@@ -332,7 +332,7 @@ def test_features_that_are_not_finite_name_no_example(make: Make) -> None:
     recipe = replace(RECIPE, features=FeaturesConfig(cached=True))
     with pytest.raises(DivergedError) as caught:
         make(recipe, Points(scale=math.nan)).block(MIN_S)
-    assert caught.value.why is None, "which of them is not known"
+    assert caught.value.why is None, "unknown which of them"
     assert caught.value.where == "Points"
 
 

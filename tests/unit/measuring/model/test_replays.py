@@ -111,7 +111,7 @@ def test_what_folding_makes_one_operation_is_replayed_as_one(
 
     monkeypatch.setattr(replays, "fused_convolution", fuse)
     net = model().eval().requires_grad_(False)
-    assert replay(net, folds=net)["folded"] > 1, "the slow one counts"
+    assert replay(net, folds=net)["folded"] > 1, "the slow one is used"
     assert [norm for _, norm in made] == [net[1]]
     assert all(conv is not net[0] for conv, _ in made), "a copy is folded"
     assert "folded" not in replay(net)

@@ -37,7 +37,7 @@ def trial(rung: str, before_s: float, gain: float, decision: Decision, *, recipe
     )
 
 
-FIRST = trial("first", 80, 2, KEPT, recipe="as written")
+FIRST = trial("first", 80, 2, KEPT, recipe="unmodified")
 OPEN = trial("open", 40, 1.25, UNDECIDED, recipe="with first")
 LATER = trial("later", 40, 2, KEPT, recipe="with first")
 DECIDED = trial("open", 40, 1.25, KEPT, recipe="with first")
@@ -57,7 +57,7 @@ def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder)
-        ledger.profile(profile, recipe="as written", at_s=0.1)
+        ledger.profile(profile, recipe="unmodified", at_s=0.1)
         for made in trials:
             ledger.trial(made)
             if made.verdict.decision is KEPT:
@@ -99,12 +99,12 @@ def test_a_climb_that_decides_more_on_its_second_way_is_shown_by_that_way_alone(
     assert picture is not None
     ways = [re.findall(r'class="way" d="M([\d.]+) 20V', str(step.strip)) for step in picture.steps]
     ends = [float(found[0]) for found in ways if found]
-    assert len(ends) == 4, "as written, and after each rung"
+    assert len(ends) == 4, "original, and after each rung"
     assert ends == sorted(ends, reverse=True), "the line moves left only"
     text = page_of(folder)
     assert "is tried again" not in text
     assert "Not shown: 2 trials that only other climbs of this job made" in text
-    assert len(calibration_of([folder]).cases) == 5, "`stepladder ledger` tells of every trial"
+    assert len(calibration_of([folder]).cases) == 5, "`stepladder ledger` shows every trial"
 
 
 def test_a_climb_that_was_only_interrupted_leaves_nothing_out(go_up: Callable[..., Path]) -> None:

@@ -89,7 +89,7 @@ def test_overwrite_takes_nothing_from_the_mirror(
     task.on_step = lambda batch: there.append(list(checkpoints.glob("*/MANIFEST.json")))
     run(mine, task, overwrite=True)
     assert len(task.seen) == 5  # all steps of the epoch
-    assert there[0] == [], "nor would a run that is lost now, in its first step"
+    assert there[0] == [], "nor would a run lost now, in its first step"
     assert files_of(checkpoints) == files_of(tmp_path / "run" / "checkpoints")
 
 
@@ -175,7 +175,7 @@ def test_a_mirror_slower_than_the_run_is_never_without_a_whole_checkpoint(
         wait_until(lambda: "step-000000011" in slow.completed)
     assert said == []
     assert min(slow.num_whole) >= 1
-    assert (slow.completed[1] == "step-000000002") is is_pinned, "it stays while it is copied"
+    assert (slow.completed[1] == "step-000000002") is is_pinned, "it is kept while being copied"
     assert files_of(tmp_path / "mirror/checkpoints") == files_of(tmp_path / "run/checkpoints")
 
 

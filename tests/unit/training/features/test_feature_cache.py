@@ -520,7 +520,7 @@ def test_tf32_rounds_more(off: float, is_same: bool, is_same_in_tf32: bool) -> N
     a = torch.ones(7)
     assert agree(a, a * (1 + off), Precision.FP32) is is_same
     assert agree(a, a * (1 + off), Precision.FP32, is_tf32=True) is is_same_in_tf32
-    assert agree(a, a * (1 + 0.8 * off), Precision.BF16), "as ever"
+    assert agree(a, a * (1 + 0.8 * off), Precision.BF16), "as before"
 
 
 @pytest.mark.parametrize("mode", [TrainMode.ALL, TrainMode.HEAD_THEN_ALL])

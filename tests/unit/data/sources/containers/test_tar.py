@@ -128,7 +128,7 @@ def test_a_member_stored_sparse_is_reported_by_its_name_and_the_rest_is_read(
 ) -> None:
     data = sparse_tar(tmp_path, *forms)
     if b"GNU.sparse" not in data and data[BLOCK * 2 + 156 : BLOCK * 2 + 157] != b"S":
-        pytest.skip("the file system of this folder keeps no holes")
+        pytest.skip("the file system has no sparse files")
     skipped = Skipped()
     assert [member.name for member in read(data, skipped)] == ["a.txt", "z.txt"]
     [reason] = skipped.counts
