@@ -44,7 +44,7 @@ GOALS = {
 }
 TITLES = {
     "development": "Faults for development",
-    "held_out": "Faults held out",
+    "held_out": "Held-out faults",
     "held_out_2": "Held-out faults, second set",
     "sound": "Sound programs",
 }
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument(
         "--log", type=Path, help="log of finished runs; an interrupted benchmark resumes from it"
     )
-    parser.add_argument("--again", action="store_true", help="ask stepladder again")
+    parser.add_argument("--again", action="store_true", help="repeat the runs under stepladder")
     parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
     parser.add_argument(
         "--timeout", type=float, default=300.0, help="time limit of one run in seconds"

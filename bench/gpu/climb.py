@@ -207,7 +207,7 @@ def main() -> None:
         "--budget", type=float, default=240, help="time limit of each climb in seconds"
     )
     parser.add_argument("--published-epochs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5, help="trainings of each")
+    parser.add_argument("--repeats", type=int, default=5, help="number of trainings of each recipe")
     parser.add_argument("--log", type=Path, help="log of finished trainings; default: in --work")
     parser.add_argument("--workers", type=int, default=8, help="processes that draw pictures")
     parser.add_argument("--quick", action="store_true", help="tiny smoke test")

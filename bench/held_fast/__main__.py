@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument(
         "--limit", type=int, help="maximum number of programs of `findings`, chosen evenly"
     )
-    parser.add_argument("--pairs", type=int, default=10, help="of timings")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of timings")
     parser.add_argument(
         "--climb-pairs", type=int, default=3, help="pairs of complete climbs; 0: none"
     )

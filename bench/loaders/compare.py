@@ -69,15 +69,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--group", required=True, choices=(*READING, "prepare", *OTHER))
     parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
     parser.add_argument("--photos", type=Path, help="folder of JPEGs, searched recursively")
-    parser.add_argument("--folder", type=Path, default=Path("runs/loaders"), help="for the data")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/loaders"), help="folder for the data"
+    )
     parser.add_argument(
         "--out", type=Path, help="folder for the output of `prepare`; default: --folder"
     )
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--pictures", type=int, default=3072, help="of an epoch")
+    parser.add_argument("--pictures", type=int, default=3072, help="pictures per epoch")
     parser.add_argument("--prepare-pictures", type=int, default=2048)
     parser.add_argument("--size", type=int, default=299)
-    parser.add_argument("--min-s", type=float, default=0.8, help="of a trial")
+    parser.add_argument("--min-s", type=float, default=0.8, help="minimum seconds of a trial")
     parser.add_argument("--large-bytes", type=int, default=limits.LARGE_BYTES, help="for limits")
     parser.add_argument("--venv", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--only", nargs="*", default=[], choices=MODULES)

@@ -47,10 +47,10 @@ class Server:
                 self.epoch = self.module.open_epochs(self.job, question["setting"])
                 return {}
             case "trial":
-                assert self.epoch is not None, "nothing is open"
+                assert self.epoch is not None, "no epochs are open"
                 return trial(self.epoch, question["min_s"])
             case "check":
-                assert self.epoch is not None, "nothing is open"
+                assert self.epoch is not None, "no epochs are open"
                 assert self.job is not None
                 return check(self.epoch, self.job)
             case unknown:
