@@ -37,7 +37,7 @@ from stepladder.data.tables.listing import Listing, TableFile
 
 OURS, THEIRS = "ours", "pyarrow's client"
 NUM_GROUPS, ROWS_A_GROUP, NUM_COLUMNS = 12, 20_000, 16
-READ_COLUMNS = ["c0", "c5", "c10", "c15"]  # none beside another
+READ_COLUMNS = ["c0", "c5", "c10", "c15"]  # no two are adjacent
 PICTURE_BYTES, NUM_PICTURES = 60_000, 1000
 READING_THREADS = 2
 
