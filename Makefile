@@ -1,4 +1,4 @@
-# Every target sets up its own environment: a fresh clone needs nothing but Python 3.11 or later.
+# Every target sets up the environment: a fresh clone only needs Python 3.11 or later.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stepladder needs Python 3.11 or later: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# PySpark has no wheel: to make one takes a minute, in which torch is installed
+	@# PySpark has no wheel: building one takes a minute, during which torch is installed
 	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS) & \
 		$(PIP) install torch --constraint $(CONSTRAINTS) && wait $$!
 	$(PIP) install --find-links $(VENV)/wheels --constraint $(CONSTRAINTS) \
@@ -29,7 +29,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 		--no-loadscope-reorder -m "not distributed"
 
-# the rest of what takes clusters and Spark: minutes in which JVMs start
+# The remaining tests with clusters and Spark: minutes, as JVMs must start
 test-distributed: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile -m distributed
 
@@ -43,7 +43,7 @@ bench: $(STAMP)
 	$(PIP) install --editable '.[bench]' --constraint $(CONSTRAINTS)
 	$(BIN)/python -m bench.run_all $(if $(CALTECH),--caltech $(CALTECH))
 
-# PYTHON is one whose torch sees the GPU; WHEELS a folder of what else it lacks
+# PYTHON needs a torch that supports the GPU; WHEELS is a folder with missing packages
 bench-gpu:
 	PYTHON=$(PYTHON) bench/gpu/run.sh $(WHEELS)
 

@@ -1,4 +1,4 @@
-"""What a benchmark has measured, a line each: what is there is not measured again."""
+"""Log of a benchmark's finished measurements, one per line; these are not repeated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ UNKNOWN = {"machine and versions": "not written down"}
 
 
 class Log:
-    """Records in a file, between them the machine and the versions that they were measured with.
+    """Records in a file, with the machine and versions of each process that wrote some.
 
-    Each process writes these before its first record. So a result that is written again from the
-    log alone names what was measured, and not what happens to write it.
+    Each process writes its environment before its first record, so that results that are written
+    again from the log name the machine that was measured.
 
     Attributes:
-        lines: all of them, oldest first.
+        lines: all lines, oldest first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,12 +30,12 @@ class Log:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The lines that were measured."""
+        """The measurements."""
         return [line for line in self.lines if ENVIRONMENT not in line]
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Machine and versions of the last records; that they are unknown of an older log."""
+        """Machine and versions of the last records; unknown for an older log."""
         found = [line[ENVIRONMENT] for line in self.lines if ENVIRONMENT in line]
         return found[-1] if found else UNKNOWN
 
@@ -50,7 +50,7 @@ class Log:
         """Append a record."""
         if not self._is_begun:
             self._is_begun = True
-            self._write("\n", {ENVIRONMENT: environment()})  # ends a line that a kill left torn
+            self._write("\n", {ENVIRONMENT: environment()})  # ends an incomplete line
         self._write("", record)
 
     def _write(self, before: str, line: dict[str, Any]) -> None:

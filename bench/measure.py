@@ -1,4 +1,4 @@
-"""Measure contenders fairly: in rotated order, several times, with the machine written down."""
+"""Measure contenders fairly: several rounds in rotated order, with the machine recorded."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def environment() -> dict[str, Any]:
-    """Return machine, versions, the code that is measured and the load at this moment."""
-    code = git_state(ROOT, only="*.py")  # results written meanwhile are no code
+    """Return machine, versions, the commit that is measured and the current load."""
+    code = git_state(ROOT, only="*.py")  # results written by now are not code changes
     return {**describe_machine(), "git": code, "load_average": os.getloadavg()}
 
 
 def cold_caches(folder: Path) -> dict[str, str]:
-    """Return the variables by which a process finds nothing that torch.compile made before.
+    """Return environment variables that point torch.compile to empty caches.
 
     Args:
-        folder: an empty one, for this process alone.
+        folder: an empty one, for this process only.
     """
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -35,11 +35,11 @@ def cold_caches(folder: Path) -> dict[str, str]:
 
 
 def rotated_trials(contenders: Mapping[str, Callable[[], float]], n: int) -> dict[str, list[float]]:
-    """Run every contender once a round for n rounds, each round beginning with another one.
+    """Run all contenders for n rounds, in rotated order.
 
     Args:
-        contenders: by name, a function that runs once and gives its figure.
-        n: rounds.
+        contenders: by name, a function that runs once and returns its figure.
+        n: number of rounds.
 
     Returns:
         The figures by name, paired by round.
@@ -54,7 +54,7 @@ def rotated_trials(contenders: Mapping[str, Callable[[], float]], n: int) -> dic
 
 
 def summary(figures: list[float]) -> dict[str, float | int]:
-    """Return n, median, smallest and largest."""
+    """Return n, median, minimum and maximum."""
     return {
         "n": len(figures),
         "median": statistics.median(figures),
@@ -64,7 +64,7 @@ def summary(figures: list[float]) -> dict[str, float | int]:
 
 
 def ratio(figures: list[float], baseline: list[float]) -> dict[str, float | int]:
-    """Summarise the paired ratios figure / baseline, round by round."""
+    """Summarize the paired ratios figure / baseline, round by round."""
     return summary([a / b for a, b in zip(figures, baseline, strict=True)])
 
 

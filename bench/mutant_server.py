@@ -1,7 +1,7 @@
-"""Runs tests on mutants: an order a line on stdin, an answer a line on stdout, a child for each.
+"""Run tests on mutants: one request per line on stdin, one answer per line on stdout.
 
-An order without a list of tests to select records which functions each test enters, in its own
-body and in its fixtures, and whether it starts a process.
+Each request runs in a child process. A request without a list of tests records which functions each
+test enters, in its body and its fixtures, and whether it starts a process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VARIABLE = "STEPLADDER_BENCH_MUTANT"
 
 
 class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from another source than its file."""
+    """Import hook that loads one module from another source than its file."""
 
     def __init__(self, module: str, file: str, source: str) -> None:
         self.module, self.file, self.source = module, file, source
@@ -51,14 +51,14 @@ class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install_from_environment() -> None:
-    """Install the hook in a process that a test of a mutant has started."""
+    """Install the hook in a process that a test of a mutant started."""
     path = os.environ.get(VARIABLE)
     if path:
         sys.meta_path.insert(0, Hook(**json.loads(Path(path).read_text())))
 
 
 class Selection:
-    """Runs some of the collected tests only; those that start processes last."""
+    """Run only some of the collected tests, with those that start processes last."""
 
     def __init__(self, selected: list[str]) -> None:
         self._places = {name: place for place, name in enumerate(selected)}
@@ -69,13 +69,13 @@ class Selection:
 
 
 class CallMap:
-    """Records the functions of some folders that each test enters, with those of its fixtures."""
+    """Record the functions of some folders that each test and its fixtures enter."""
 
     def __init__(self, below: str, into: Path) -> None:
         self._below, self._into = below, into
         self._by_test: dict[str, set[str]] = defaultdict(set)
         self._by_fixture: dict[int, set[str]] = defaultdict(set)
-        self._definitions: list[Any] = []  # kept, so that their ids stay theirs
+        self._definitions: list[Any] = []  # kept alive, so that ids are not reused
         self._current: list[set[str]] = []
         self._names: dict[Any, str | None] = {}
 
@@ -124,7 +124,7 @@ class CallMap:
 
 
 def _test(order: dict[str, Any], folder: Path) -> None:
-    """Run the tests in this child, and end it with their exit code."""
+    """Run the tests in this child, and exit with their exit code."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for handle in (0, 1, 2):
@@ -132,7 +132,7 @@ def _test(order: dict[str, Any], folder: Path) -> None:
     hook = {name: order[name] for name in ("module", "file", "source")}
     (folder / "hook.json").write_text(json.dumps(hook))
     os.environ[VARIABLE] = str(folder / "hook.json")
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder)  # no mutant learns from another
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder)  # so that mutants are independent
     install_from_environment()
 
     class Recorder:

@@ -1,19 +1,19 @@
-"""How many faults each suite of tests notices: the same mutants, made in two checkouts.
+"""Compare how many faults two test suites detect, with the same mutants in two checkouts.
 
     python -m bench.mutants OLD_CHECKOUT NEW_CHECKOUT --log FILE [--count 40] [--area NAME ...]
         [--seed 29] [--workers 1] [--of old]
         [--killed-in LOG]
 
-A mutant is one small change to one place: a comparison turned, a constant one higher, arithmetic
-swapped, a `not` dropped, a statement removed, another default. Places are drawn from the files of
-each area in the old checkout, kind by kind in turn, of those whose statement stands word by word in
-a function of the same name in the new one. Each checkout's own tests of that area that enter the
-function (themselves or by a fixture), or start a process, are run on it, until the first that
-fails; all of them where the place is outside of any function, or in one whose result is cached.
+A mutant is one small change in one place: an inverted comparison, a constant plus one, swapped
+arithmetic, a removed `not`, a removed statement, a changed default. Places are drawn from the files
+of each area in the old checkout, alternating between kinds, if the same statement is in a function
+of the same name in the new checkout. In each checkout, the tests of that area run that enter the
+function (directly or through a fixture) or start a process, until the first failure. All tests run
+if the place is outside of functions, or in a function whose result is cached.
 
-A server that has imported torch and pytest forks for each mutant; an import hook gives the changed
-module to the child, and to processes that its tests start. Every result is a line in --log; with
-the same file an interrupted bench goes on.
+A server that has imported torch and pytest forks for each mutant; an import hook provides the
+changed module to the child and to processes that its tests start. Each result is a line in --log;
+with the same file, an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SERVER = Path(__file__).with_name("mutant_server.py")
 MIN_TIMEOUT_S = 60.0
 TIMES_BASELINE = 4.0
 MAX_FAILING = 3
-"""Tests that may fail on the unchanged code of a checkout; no mutant of it is judged by them."""
+"""Tests that fail on the unchanged code of a checkout and are not used for its mutants."""
 
 
 @dataclass(frozen=True)
 class Area:
-    """Files that are changed, and the tests that are run: below `src/stepladder`, below `tests`."""
+    """Files to mutate, below `src/stepladder`, and tests to run, below `tests`."""
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
@@ -157,15 +157,15 @@ KINDS = ("comparison", "constant", "arithmetic", "not", "statement", "default")
 
 @dataclass(frozen=True)
 class Key:
-    """Where a mutant is made, in words that hold in both checkouts.
+    """The place of a mutant, as it can be found in both checkouts.
 
     Attributes:
         kind: one of KINDS.
-        function: name of the innermost function; empty: none.
-        text: the statement, or the head of a compound one.
-        nth_text: which of the equal statements of that function.
-        nth: which of the places of this kind in the statement.
-        choice: which of the changes that are possible there.
+        function: name of the innermost function, or empty.
+        text: the statement, or the header of a compound one.
+        nth_text: index among equal statements of that function.
+        nth: index among places of this kind in the statement.
+        choice: index among the possible changes.
     """
 
     kind: str
@@ -177,7 +177,7 @@ class Key:
 
 
 class Mutator:
-    """All places of one file at which a mutant can be made; built again for each mutant."""
+    """All places of one file at which a mutant can be made; parsed again for each mutant."""
 
     def __init__(self, source: str) -> None:
         self.tree = ast.parse(source)
@@ -246,7 +246,7 @@ class Mutator:
 
 
 def _parts(statement: ast.stmt) -> tuple[list[ast.expr], list[list[ast.stmt]]]:
-    """Return the expressions of a statement's own, and the blocks below it."""
+    """Return a statement's own expressions, and the blocks nested in it."""
     blocks = [
         block
         for name in ("body", "orelse", "finalbody")
@@ -263,7 +263,7 @@ def _parts(statement: ast.stmt) -> tuple[list[ast.expr], list[list[ast.stmt]]]:
 
 
 def _expressions(head: ast.expr) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
-    """Walk an expression: (parent, field, index in a list, node); no parts of f-strings."""
+    """Walk an expression: (parent, field, index in a list, node), without parts of f-strings."""
     holder = ast.Expression(body=head)
     stack: list[tuple[ast.AST, str, int | None, ast.AST]] = [(holder, "body", None, head)]
     while stack:
@@ -312,7 +312,7 @@ def _raise_constant(node: Any) -> None:
 
 
 def _negate(node: ast.UnaryOp) -> None:
-    """Make `not x` mean `x`, where the node itself has to stay."""
+    """Turn `not x` into `x`, where the node itself must stay."""
     node.operand = ast.UnaryOp(op=ast.Not(), operand=node.operand)
 
 
@@ -324,7 +324,7 @@ def _replace(parent: ast.AST, field: str, at: int | None, node: ast.expr) -> Non
 
 
 def files_of(root: Path, patterns: tuple[str, ...], below: str) -> list[Path]:
-    """Return the files of some patterns, in their order."""
+    """Return the files that match some patterns, in order."""
     files = [path for pattern in patterns for path in sorted((root / below).glob(pattern))]
     return list(dict.fromkeys(files))
 
@@ -332,10 +332,10 @@ def files_of(root: Path, patterns: tuple[str, ...], below: str) -> list[Path]:
 def draw(
     old: Path, new: Path, area: str, count: int, seed: int
 ) -> tuple[list[tuple[Key, Path, Path]], float]:
-    """Draw mutants of an area, kind by kind in turn.
+    """Draw mutants of an area, alternating between kinds.
 
     Returns:
-        (mutants: key, old file, new file; share of the old places that the new files have too).
+        (mutants: key, old file, new file; share of the old places that are in the new files).
     """
     places: dict[str, dict[Key, list[Path]]] = {}
     for name, root in (("old", old), ("new", new)):
@@ -344,7 +344,7 @@ def draw(
             for key in Mutator(path.read_text()).changes:
                 places[name][key].append(path)
     single = [key for key, paths in places["old"].items() if len(paths) == 1]
-    random.Random(f"{seed} {area}").shuffle(single)  # before the new checkout has a say
+    random.Random(f"{seed} {area}").shuffle(single)  # before the new checkout is read
     shared = [key for key in single if len(places["new"].get(key, ())) == 1]
     by_kind = {kind: [key for key in shared if key.kind == kind] for kind in KINDS}
     chosen: list[Key] = []
@@ -357,7 +357,7 @@ def draw(
 
 
 class Log:
-    """Results, a line each: what is there is not run again."""
+    """Results, one per line; these are not run again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -408,12 +408,12 @@ class Server:
         timeout_s: float,
         selected: list[str] | None,
     ) -> dict[str, Any]:
-        """Run tests on a module with another source.
+        """Run tests on a module with a changed source.
 
         Args:
             tests: files.
-            selected: ids of the tests within them to run, in order; None: all, and record what
-                each of them calls.
+            selected: ids of their tests to run, in order; None: all, recording the functions that
+                each calls.
 
         Returns:
             `code` and `failed` of pytest, `seconds`, and `calls`.
@@ -440,7 +440,7 @@ class Server:
 
 
 def module_of(root: Path, file: Path) -> str:
-    """Return the name by which a file is imported."""
+    """Return the module name of a file."""
     parts = list(file.relative_to(root / "src").with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -450,16 +450,16 @@ def main() -> int:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=40, help="mutants of each area")
+    parser.add_argument("--count", type=int, default=40, help="number of mutants of each area")
     parser.add_argument("--area", nargs="+", choices=AREAS, default=list(AREAS))
     parser.add_argument("--seed", type=int, default=29)
-    parser.add_argument("--workers", type=int, default=1, help="2: both checkouts at once")
+    parser.add_argument("--workers", type=int, default=1, help="2: run both checkouts in parallel")
     parser.add_argument("--of", choices=("old", "new"), help="run the suite of one checkout only")
     parser.add_argument(
         "--killed-in",
         type=Path,
-        help="with --of new: run only what the old suite killed by this log; the rest counts as "
-        "survivors, so that the new suite's number is a lower bound",
+        help="with --of new: run only the mutants that the old suite killed in this log; the "
+        "rest count as survivors, so the new suite's number is a lower bound",
     )
     options = parser.parse_args()
     roots = {"old": options.old.resolve(), "new": options.new.resolve()}
@@ -524,13 +524,15 @@ def _run_area(
         if key is None:
             failing = line["failed"].splitlines()
             if len(failing) > MAX_FAILING or line["calls"] is None:
-                raise SystemExit(f"{area}: unchanged, the tests of {of} fail: {line['failed']}")
+                raise SystemExit(
+                    f"{area}: the tests of {of} fail on unchanged code: {line['failed']}"
+                )
             timeout_s = max(MIN_TIMEOUT_S, TIMES_BASELINE * line["seconds"])
             calls = {test: names for test, names in line["calls"].items() if test not in failing}
 
 
 def _selected(calls: dict[str, list[str]], place: str) -> list[str]:
-    """Return the tests that enter a function (empty: all), those that start processes last."""
+    """Return the tests that enter a function (empty: all), with those that start processes last."""
     chosen = [
         test for test, names in calls.items() if not place or place in names or "process" in names
     ]
@@ -541,7 +543,7 @@ def _print(
     drawn: dict[str, tuple[list[tuple[Key, Path, Path]], float]],
     log: Log,
 ) -> int:
-    """Print the mutants that each suite kills; return 1 if the new one kills fewer."""
+    """Print the mutants that each suite kills; return 1 if the new suite kills fewer."""
     totals: dict[str, int] = defaultdict(int)
     for area, (mutants, share) in drawn.items():
         killed: dict[str, set[str]] = {"old": set(), "new": set()}

@@ -30,15 +30,15 @@ def demo_rows(root: Path) -> list[Row]:
     """List the demo's photographs.
 
     Raises:
-        SystemExit: if they have not been fetched.
+        SystemExit: if they have not been downloaded.
     """
     if not root.is_dir():
-        raise SystemExit(f"{root}: no photographs there; run `make demo` first")
+        raise SystemExit(f"{root}: no photographs found; run `make demo` first")
     return folder_rows(root)
 
 
 def caltech_rows(tar: Path, folder: Path) -> list[Row]:
-    """Unpack the Caltech-101 subset, and hold the five smallest hashes a class out of train."""
+    """Unpack the Caltech-101 subset, and move five pictures of each class from train to val."""
     with tarfile.open(tar) as archive:
         archive.extractall(folder, filter="data")
     rows = folder_rows(folder / "caltech101")
@@ -46,7 +46,7 @@ def caltech_rows(tar: Path, folder: Path) -> list[Row]:
 
 
 def hold_out(rows: Iterable[Row], count: int) -> list[Row]:
-    """Move `count` pictures of each class from train to val, by the smallest sha256 of a file."""
+    """Move `count` pictures of each class from train to val, those with the smallest sha256."""
     by_class: Mapping[str, list[tuple[str, Path]]] = defaultdict(list)
     kept = []
     for path, label, split in rows:
@@ -61,7 +61,7 @@ def hold_out(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def take_few(rows: Iterable[Row], *, num_classes: int, count: int) -> list[Row]:
-    """Keep the first pictures of each split of the first classes: enough to see a script work."""
+    """Keep the first pictures of each split of the first classes, for a smoke test."""
     rows = list(rows)
     classes = sorted({label for _, label, _ in rows})[:num_classes]
     num_seen: dict[tuple[str, str], int] = defaultdict(int)
@@ -84,7 +84,7 @@ def write_table(rows: Iterable[Row], path: Path) -> Path:
 
 
 def forget_pages(files: Iterable[Path]) -> None:
-    """Ask the kernel to drop files from its page cache, so that each reader begins cold."""
+    """Ask the kernel to drop files from its page cache, for a cold start of each reader."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in files:

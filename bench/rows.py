@@ -1,4 +1,4 @@
-"""Write a benchmark's rows as a table, with the machine and the versions beside it."""
+"""Write a benchmark's rows as a table, with the machine and versions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def write_rows(
     """Print rows, and write them to results/NAME.json and results/NAME.md.
 
     Args:
-        rounds: what the rows summarise, a record each; into the JSON alone. Empty: each row is a
-            round.
-        place: machine and versions that were measured; None: those of this moment.
+        rounds: the records that the rows summarize, for the JSON only. Empty: each row is a round.
+        place: machine and versions that were measured; None: the current ones.
     """
     table = markdown(rows)
     place = environment() if place is None else place
@@ -35,16 +34,16 @@ def write_rows(
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a Markdown table; numbers to four digits."""
+    """Return rows as a Markdown table; numbers with four digits."""
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def share(k: int, n: int) -> str:
-    """Write a count as "57 of 60 (95 %; 86.1 to 99.0 %)", with its Clopper-Pearson 95 % interval.
+    """Format a count as "57 of 60 (95 %; 86.1 to 99.0 %)", with its Clopper-Pearson 95 % interval.
 
-    No true share is covered less often than in 95 % of all samples.
+    The coverage is at least 95 % for every true share.
     """
     from scipy.stats import binomtest
 
@@ -55,7 +54,7 @@ def share(k: int, n: int) -> str:
 
 
 def machine(place: Mapping[str, Any]) -> str:
-    """Return a paragraph about the machine and the versions."""
+    """Return a paragraph about the machine and versions."""
     words = [f"{key}: {value}" for key, value in place.items() if value not in (None, [], {})]
     return "\n" + "\n".join(f"- {word}" for word in words) + "\n"
 

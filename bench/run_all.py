@@ -1,8 +1,8 @@
-"""Run every benchmark, one after the other: two at once would measure each other.
+"""Run every benchmark, one after the other, as concurrent ones would disturb each other.
 
     make bench [CALTECH=caltech101.tar]
 
-With the tar of the Caltech-101 subset, those that can are run on it as well.
+With the tar file of the Caltech-101 subset, those that can use it run on it as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCRIPTS = (
     "climbs.predictions",
     "climbs.advice",
 )
-"""The last six take hours together; each says what it does with --help."""
+"""The last six together take hours; see --help of each."""
 ON_CALTECH = ("accuracy.six_steps", "accuracy.time_to_accuracy", "loaders.compare")
 LOADER_GROUPS = (
     "pixels",
@@ -48,12 +48,12 @@ LOADER_GROUPS = (
     "object-store",
     "spark",
 )
-"""Need the tar; contenders that are not installed are left out."""
+"""These need the tar file; contenders that are not installed are left out."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
+    parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
     caltech = parser.parse_args().caltech
     failed = []
     loaders = [f"loaders.compare --group {group}" for group in LOADER_GROUPS] if caltech else []

@@ -1,4 +1,4 @@
-"""Measure how a checkout is built: files, lines, import circles, what a batch and a recipe pass.
+"""Measure the structure of a checkout: files, lines, import cycles, paths of a batch and a recipe.
 
     python bench/structure.py PATH [--json]
 
@@ -6,16 +6,16 @@ Definitions
 - Files and lines: of `*.py`, all lines counted, in src, tests and bench; files under 100 lines in
   src.
 - Circles: strongly connected components of two or more modules of src/stepladder. An edge is an
-  import outside of functions, those under `if TYPE_CHECKING` included: `from a import b` leads to
-  `a.b` where that is a module, else to `a`. Imports of the root package itself do not count.
+  import outside of functions, including those under `if TYPE_CHECKING`: `from a import b` is an
+  edge to `a.b` if that is a module, else to `a`. Imports of the root package are not counted.
 - Batch: one epoch of training with validation on a store of 48 generated pictures, batches of 16.
   From the first call of `Reader.epoch` to the first return of a method named `metrics`, in all
-  threads: `entered` counts the files under stepladder/ in which a Python function began, `passed`
-  those of them where it was given a Batch, or returned or yielded one.
-- Recipe: a climb of the head alone on the same store, which takes minutes. From the last call of a
+  threads: `entered` counts the files under stepladder/ in which a Python function was called,
+  `passed` those in which it received, returned or yielded a Batch.
+- Recipe: a climb of the head only on the same store, which takes minutes. From the last call of a
   rung's `why_not` to the first Verdict that a function in ladder/verdict.py returns: `entered` as
-  above, `passed` where a function was given a Recipe, itself or within an argument (attributes, two
-  deep).
+  above, `passed` where a function received a Recipe, directly or within an argument (attributes,
+  two levels deep).
 
 Needs an environment in which the checkout's stepladder can be imported.
 """
@@ -38,7 +38,7 @@ from typing import Any
 
 SMALL_LINES = 100
 MAX_LOOKS = 40
-"""Calls of one function whose arguments are searched: enough for each kind of argument."""
+"""Calls of one function whose arguments are searched, to cover all kinds of arguments."""
 TRAINING: dict[str, Any] = {
     "train": "all",
     "model.name": "test_efficientnet",
@@ -69,7 +69,7 @@ def sizes(root: Path) -> dict[str, int]:
 
 
 def module_level(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that are not within a function."""
+    """Yield the nodes that are not inside a function."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
@@ -117,16 +117,16 @@ def _reach(graph: Graph, start: str) -> set[str]:
 
 
 class Enough(BaseException):
-    """The second moment is over: the rest of the work is not needed."""
+    """Raised at the second moment, as the rest of the work is not needed."""
 
 
 class Passage:
-    """Follows calls between two moments, and notes the files that they are in.
+    """Follow calls between two moments, and record the files that they are in.
 
     Args:
         package: folder of stepladder.
-        begins, ends: judge a call by its frame, a return by its frame and value.
-        carries: whether a value is what is followed, or holds it.
+        begins, ends: predicates on a call's frame, and on a return's frame and value.
+        carries: returns True if a value is, or holds, what is followed.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Passage:
             sys.setprofile(None)
             threading.setprofile(None)
         if not self.is_over:
-            raise RuntimeError("the work ended without the moment that was waited for")
+            raise RuntimeError("the work ended before the second moment")
         return {"entered": sorted(self.entered), "passed": sorted(self.passed)}
 
 
@@ -201,7 +201,7 @@ def is_batch(value: object) -> bool:
 
 
 def holds_recipe(value: object, depth: int = 2) -> bool:
-    """Return True if a value is a Recipe or has one among its attributes, `depth` deep."""
+    """Return True if a value is a Recipe or has one in its attributes, `depth` levels deep."""
     if type(value).__name__ == "Recipe":
         return True
     if depth == 0 or not type(value).__module__.startswith("stepladder"):
@@ -227,7 +227,7 @@ def make_pictures(folder: Path) -> Path:
 
 
 def measure_passages(package: Path) -> dict[str, dict[str, list[str]]]:
-    """Train and climb on a small store, and return the files that a batch and a recipe pass."""
+    """Train and climb on a small store; return the files on the paths of a batch and a recipe."""
     import stepladder
 
     found = {}
@@ -247,7 +247,7 @@ def measure_passages(package: Path) -> dict[str, dict[str, list[str]]]:
         )
 
         def tries(frame: FrameType) -> bool:
-            """Return True at a rung's `why_not`; what an earlier rung passed is forgotten."""
+            """Return True at a rung's `why_not`, and forget the path of an earlier rung."""
             is_rung = frame.f_code.co_name == "why_not" and "/rungs/" in frame.f_code.co_filename
             if is_rung:
                 recipe.restart()
@@ -286,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("path", type=Path, help="root of a checkout")
+    parser.add_argument("path", type=Path, help="root folder of a checkout")
     parser.add_argument("--json", action="store_true", help="with the names of all files")
     parser.add_argument("--passages", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

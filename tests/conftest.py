@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Fixtures shared by the tests of several packages."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave theirs to others
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests share few cores
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads yield their core
 
 MEMORY = Path("/dev/shm")
-ROOM_BYTES = 4 * 10**9  # the largest that all tests together have left there is a tenth of it
+ROOM_BYTES = 4 * 10**9  # the largest folder that the tests leave there in total is a tenth of it
 
 
 def has_room(folder: Path) -> bool:
-    """Return True if a folder takes what tests write, and the code that some of them compile."""
+    """Return True if a folder has room for what the tests write and the code that some compile."""
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
     return shutil.disk_usage(folder).free > ROOM_BYTES
 
 
-# Thousands of files are written through to the disk, as the tests' subject promises: where folders
-# of tests lie in memory nobody waits for that. What a process leaves when it is killed is the same.
+# Thousands of files are synced to disk, as the tests require. Where test folders are in memory,
+# nobody waits for that. What a killed process leaves behind is the same.
 if has_room(MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-# How long an example takes says something about the machine only.
+# The time that an example takes depends on the machine only.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for garbage after the collection of tests only, and never again among what it imported.
+    """Run the garbage collector only after test collection, and freeze what was imported.
 
-    A look through all that torch and the tests are made of takes the better part of a second.
+    A full collection over torch and all tests takes almost a second.
     """
     gc.disable()
     try:
@@ -69,13 +69,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one file more at a time than there are cores: a sixth of the time is spent waiting."""
+    """Use one worker more than there are cores: a sixth of the time is spent waiting."""
     return num_cores() + 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Return all files that share a Spark session to one process: each JVM takes ten seconds."""
+    """Assign all files that share a Spark session to one worker, as each JVM takes ten seconds."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrSession(LoadFileScheduling):
@@ -89,13 +89,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have slow tests: none is left for one process at the end."""
+    """Start with the files that have slow tests, so that none runs alone at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def draw_photo(kind: int, idx: int, *, size: tuple[int, int] = (48, 40)) -> Image.Image:
-    """Draw a picture with structure: a graded background, a shape by kind, a place by idx."""
+    """Draw a picture with structure: a gradient, a shape by class, a position by idx."""
     width, height = size
     random = np.random.default_rng(1000 * kind + idx)
     down, right = np.mgrid[0:height, 0:width]
@@ -129,7 +129,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 class StoreBuilder(Protocol):
-    """Write a store of drawn pictures; gives its folder and its pictures by split, in row order."""
+    """Write a store of drawn pictures; return its folder and its pictures by split in row order."""
 
     def __call__(
         self,
@@ -152,7 +152,7 @@ def write_store(
     shards: int = 2,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Write a store by the real writer; shards are cut by the first digit of the hash."""
+    """Write a store with the real writer; shards are split by the first digit of the hash."""
     work = folder.with_name(folder.name + ".work")
     work.mkdir(parents=True)
     classes = ("apple", "bread", "corn")
@@ -210,7 +210,7 @@ def build_store() -> StoreBuilder:
 
 
 def plain_profile(time: TrainingTime, **facts: Any) -> Profile:
-    """Return the profile of a small head on a frozen trunk, on one core; facts replace its own."""
+    """Return the profile of a small head on a frozen trunk, on one core, with changed facts."""
     plain: dict[str, Any] = {
         "num_train": 90,
         "num_val": 30,
@@ -237,7 +237,7 @@ def plain_profile(time: TrainingTime, **facts: Any) -> Profile:
 
 
 class ProfileOf(Protocol):
-    """Give a profile by its time and the facts that a test looks at."""
+    """Return a profile with the given time and facts."""
 
     def __call__(self, time: TrainingTime, **facts: Any) -> Profile: ...
 
@@ -266,20 +266,20 @@ def measured_peaks() -> Callable[..., object]:
 
 @pytest.fixture(scope="session")
 def vector_instructions() -> None:
-    """Find what the C++ compiler makes of the processor's vectors, in the folder of all processes.
+    """Detect the CPU's vector instructions once, in a cache folder that all processes share.
 
-    Otherwise each process builds the two programs that show it into its own folder of code.
+    Otherwise each process compiles the two test programs in its own cache folder.
     """
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards: torch sets it
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored afterwards: torch sets it
         patch.delenv("TORCHINDUCTOR_CACHE_DIR")
         bool(pick_vec_isa())
 
 
 def _deletion_vector(rows: list[int]) -> dict[str, Any]:
-    """Write the descriptor of a deletion vector that stands in the log itself.
+    """Write the descriptor of a deletion vector stored inline in the log.
 
     Source: Delta protocol, "Deletion Vectors"; Roaring bitmap format specification.
     """
@@ -310,13 +310,13 @@ def _delete_by_vector(table: Path, rows: list[int]) -> None:
 
 @pytest.fixture(scope="session")
 def delete_by_vector() -> Callable[[Path, list[int]], None]:
-    """Return the function that commits version 1 of a table of one file, as Spark deletes rows."""
+    """Return a function that commits version 1 of a one-file table, deleting rows as Spark does."""
     return _delete_by_vector
 
 
 @pytest.fixture
 def short_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let masks of rows end at the last deleted one, as older releases of deltalake give them."""
+    """Truncate row masks after the last deleted row, as older releases of deltalake do."""
     rows_kept = delta._rows_kept
 
     def shortened(table: Any, option: delta.VersionOption) -> dict[str, list[bool]]:

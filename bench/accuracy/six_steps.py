@@ -1,12 +1,12 @@
-"""The six published steps, at a scale that two cores can carry, and the published numbers beside.
+"""The six published steps on a scale that two cores can handle, next to the published numbers.
 
     python -m bench.accuracy.six_steps --caltech TAR [--size 128] [--log FILE] [--quick]
-    python -m bench.accuracy.six_steps --page         write docs/six-steps.md again from the results
+    python -m bench.accuracy.six_steps --page         regenerate docs/six-steps.md from the results
 
-Runs examples/six_steps/step1.yaml to step6.yaml on the Caltech-101 subset with the packaged trunk
-(no Xception weights without a network) and smaller pictures; batch, learning rate, dropout, share
-of the data and stopping are the listings' own. Then writes docs/six-steps.md. Every step is a line
-in --log; with the same file, only steps that it lacks are run.
+Runs examples/six_steps/step1.yaml to step6.yaml on the Caltech-101 subset, with the packaged trunk
+(Xception weights need a network) and smaller pictures. Batch size, learning rate, dropout, fraction
+of the data and early stopping are those of the published listings. Then writes docs/six-steps.md.
+Each step is a line in --log; with the same file, only missing steps are run.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ FOUND = RESULTS / "six_steps.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What the published texts say of a step.
+    """A step as published.
 
     Attributes:
-        change: what the step does.
-        devices: what it ran on.
-        num_train: pictures an epoch.
-        minutes: whole training.
-        epochs: as stated, or from the minutes and the seconds of an epoch.
-        accuracy: held-out, in percent.
-        num_held_out: pictures that the accuracy stands on.
+        change: what the step changes.
+        devices: hardware it ran on.
+        num_train: training pictures in an epoch.
+        minutes: total training time.
+        epochs: as stated, or computed from the minutes and the seconds per epoch.
+        accuracy: held-out accuracy in percent.
+        num_held_out: number of pictures that the accuracy was measured on.
     """
 
     change: str
@@ -60,12 +60,12 @@ class Published:
 
     @property
     def passes(self) -> float:
-        """Times that a picture went through the trunk, to be learnt from or validated on."""
+        """Forward passes of single pictures, in training and validation."""
         return self.epochs * (self.num_train + self.num_held_out)
 
     @property
     def ms_per_pass(self) -> float:
-        """Milliseconds of the whole training for each of them."""
+        """Milliseconds of training time per pass."""
         return self.minutes * 60e3 / self.passes
 
 
@@ -131,7 +131,7 @@ NUMBERS = range(1, len(PUBLISHED) + 1)
 
 
 def run_step(step: int, store: Path, run: Path, *, quick: bool) -> dict[str, Any]:
-    """Train a step's config with the packaged trunk; give its summary."""
+    """Train one step's config with the packaged trunk and return its summary."""
     job = load_job(STEPS / f"step{step}.yaml")
     recipe = replace(
         job.recipe,
@@ -145,16 +145,16 @@ def run_step(step: int, store: Path, run: Path, *, quick: bool) -> dict[str, Any
 
 
 def run_missing(log: Log, folder: Path, options: argparse.Namespace) -> None:
-    """Run the steps that the log lacks; their summaries become its lines.
+    """Run the steps that are missing in the log, and append their summaries.
 
     Raises:
-        SystemExit: without the pictures.
+        SystemExit: if `--caltech` is missing.
     """
     missing = [step for step in NUMBERS if log.find(step=step, size=options.size) is None]
     if not missing:
         return
     if options.caltech is None:
-        print("six_steps needs --caltech TAR: skipped.")
+        print("six_steps: skipped, as --caltech TAR is missing.")
         sys.exit(0)
     pictures = caltech_rows(options.caltech, folder)
     if options.quick:
@@ -169,7 +169,7 @@ def run_missing(log: Log, folder: Path, options: argparse.Namespace) -> None:
 
 
 def row_of(step: int, summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what a table needs of a step's summary."""
+    """Return the fields of a step's summary that the tables need."""
     passes = summary["epochs"] * (summary["num_train"] + summary["num_val"])
     return {
         "step": step,
@@ -187,20 +187,20 @@ def row_of(step: int, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(results: dict[str, Any] | None) -> str:
-    """Write docs/six-steps.md: published beside ours, method apart from hardware."""
+    """Write docs/six-steps.md: published numbers next to ours, method and hardware separately."""
     rows = {row["step"]: row for row in results["rows"]} if results else {}
     lines = [
         "# The six published steps",
         "",
-        "The steps of the Databricks text of 2019, updated for TensorFlow 2.5, as configs with the "
-        "listings' own numbers: [`examples/six_steps/`](../examples/six_steps). Caltech-256, "
+        "The steps of the Databricks post of 2019, updated for TensorFlow 2.5, as configs with the "
+        "listings' numbers: [`examples/six_steps/`](../examples/six_steps). Caltech-256, "
         "a frozen Xception, NAdam.",
         "",
-        "A training takes *passes* (pictures through the trunk, learnt from or validated on: "
+        "Training time is *passes* (pictures through the trunk, in training and validation: "
         "epochs × pictures) times *time per pass*. **The method** changes the passes and the "
-        "accuracy; **the hardware**, and how well it is used, changes the time per pass.",
+        "accuracy; **the hardware**, and its utilization, changes the time per pass.",
         "",
-        "## What the method gave",
+        "## Effect of the method",
         "",
         "| step | change | published: epochs | published: passes | published: held-out accuracy "
         "| ours: epochs | ours: passes | ours: test accuracy |",
@@ -221,10 +221,10 @@ def page(results: dict[str, Any] | None) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "## What the hardware gave",
+        "## Effect of the hardware",
         "",
-        "| step | published: devices | published: minutes | published: ms a pass "
-        "| ours: devices | ours: minutes | ours: ms a pass |",
+        "| step | published: devices | published: minutes | published: ms per pass "
+        "| ours: devices | ours: minutes | ours: ms per pass |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for step, published in enumerate(PUBLISHED, start=1):
@@ -234,7 +234,7 @@ def page(results: dict[str, Any] | None) -> str:
             published.devices,
             f"{published.minutes:g}",
             number(published.ms_per_pass),
-            "the same CPU in all" if own else "not run",
+            "the same CPU for all steps" if own else "not run",
             number(own["train_s"] / 60) if own else "not run",
             number(own["ms_per_pass"]) if own else "not run",
         ]
@@ -247,21 +247,21 @@ STRICT = "stopping as in the listings"
 
 
 def closing(results: dict[str, Any] | None) -> list[str]:
-    """Say how to read the tables, and what ours stand on."""
+    """Return the notes on how to read the tables and how our numbers were measured."""
     first, third, fifth = PUBLISHED[0], PUBLISHED[2], PUBLISHED[4]
     said = [
-        f"Read from the published numbers: steps 1 to 3 took {first.minutes:g} min to "
-        f"{third.minutes:g} min on one and the same device, {first.minutes / third.minutes:.1f} "
-        f"times less, and the passes fell {first.passes / third.passes:.1f} times: that was the "
-        f"method. From step 4 to 5 the time per pass fell "
-        f"{PUBLISHED[3].ms_per_pass / fifth.ms_per_pass:.1f} times on four times the devices: that "
-        "was the hardware. Epochs of steps 4 and 5 are the minutes over the stated seconds of an "
-        "epoch; step 6 states none. Steps 1 to 3 are judged on other pictures than 4 to 6, and "
-        "one of their 270 pictures is 0.37 points.",
+        f"From the published numbers: steps 1 to 3 took {first.minutes:g} min to "
+        f"{third.minutes:g} min on the same device, {first.minutes / third.minutes:.1f} "
+        f"times less, and the passes fell {first.passes / third.passes:.1f} times: the effect of "
+        f"the method. From step 4 to 5 the time per pass fell "
+        f"{PUBLISHED[3].ms_per_pass / fifth.ms_per_pass:.1f} times with four times "
+        "as many devices: the effect of the hardware. Epochs of steps 4 and 5 are the minutes "
+        "divided by the stated seconds per epoch; step 6 states none. Steps 1 to 3 use other "
+        "held-out pictures than 4 to 6; one of their 270 pictures is 0.37 points.",
         "",
     ]
     if results is None:
-        return [*said, "Ours have not been run yet: `bench/accuracy/six_steps.py` runs them."]
+        return [*said, "Ours have not been run yet; run `python -m bench.accuracy.six_steps`."]
     rows = {row["step"]: row for row in results["rows"]}
     first_s, third_s = rows[1]["train_s"], rows[3]["train_s"]
     share = rows[1]["passes"] / rows[3]["passes"]
@@ -271,19 +271,19 @@ def closing(results: dict[str, Any] | None) -> list[str]:
     )
     if STRICT not in results["note"]:
         ours += (
-            "They stopped by a rule that also waited while validations stayed the same; the "
-            "configs of steps 2 to 6 now have the listings' own, and have not been run with it. "
+            "These runs used a stopping rule that also waited while validation did not change. The "
+            "configs of steps 2 to 6 now have the listings' rule and were not run again with it. "
         )
     if rows[2]["epochs"] == rows[1]["epochs"]:
         ours += (
             f"Early stopping did not end step 2 within its {rows[2]['epochs']} epochs "
-            f"({rows[2]['num_train']} pictures to learn from, {rows[2]['num_val']} to stop by). "
+            f"({rows[2]['num_train']} training and {rows[2]['num_val']} validation pictures). "
         )
     return [*said, f"{ours}Raw numbers: `bench/results/six_steps.json`."]
 
 
 def number(value: float) -> str:
-    """Write a number to three digits, with thousands apart; none where it is not known."""
+    """Format a number with three significant digits and thousands separators, or – for NaN."""
     if math.isnan(value):
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -293,11 +293,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
-    parser.add_argument("--size", type=int, default=128, help="pixels of a picture's side")
-    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
-    parser.add_argument("--page", action="store_true", help="only write the page again")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
+    parser.add_argument(
+        "--size", type=int, default=128, help="height and width of the pictures in pixels"
+    )
+    parser.add_argument("--log", type=Path, help="log of finished steps; default: in /tmp")
+    parser.add_argument("--page", action="store_true", help="only regenerate the page")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
     if not options.page:
         with tempfile.TemporaryDirectory() as temporary:
@@ -306,10 +308,10 @@ def main() -> None:
         found = [log.find(step=step, size=options.size) for step in NUMBERS]
         rows = [row_of(one["step"], one["summary"]) for one in found if one is not None]
         note = (
-            f"Caltech-101 subset (101 classes, 5 pictures a class held out of train for "
+            f"Caltech-101 subset (101 classes, 5 training pictures per class held out for "
             f"validation), packaged tf_efficientnet_lite0 at {options.size} px, {STRICT}, "
-            "one run each on the CPU described beside the results; devices of steps 5 and 6 are "
-            "this one CPU."
+            "one run each on the CPU recorded with the results, for steps 5 and 6 as "
+            "well."
         )
         if options.quick:
             print(markdown(rows))

@@ -1,20 +1,21 @@
-"""From pictures to committed best weights: ours beside the recipes that people write.
+"""Time from pictures to the best checkpoint: ours against recipes that people write.
 
-(a) the published first recipe, extrapolated from three epochs; (b) PyTorch Lightning; (b2) an
-expert's script; (c) ours with the recipe that a climb kept; (d) ours, the climb included; and the
-floor, which decodes each picture once and passes it once through the trunk.
+(a) the published original recipe, extrapolated from three epochs; (b) PyTorch Lightning; (b2) an
+expert's script; (c) ours with the recipe that a climb kept; (d) ours, with the climb included; and
+the floor, which decodes each picture once and runs it once through the trunk.
 
-Goals for (c): at least 100 times as fast as (a), 25 times as (b), at most 1.1 times the time of
-(b2) and 1.25 times the floor, at no lower accuracy.
+Goals for (c): at least 100 times as fast as (a) and 25 times as fast as (b), at most 1.1 times the
+time of (b2) and 1.25 times the floor, with no loss of accuracy.
 
     python -m bench.accuracy.time_to_accuracy [--rounds 5] [--caltech TAR] [--only demo] [--quick]
 
-Same weights, same pictures. Each contender is a script of its own in contenders/, run in a
-fresh process with an empty folder and the pictures dropped from the page cache; its clock runs from
-after its imports to its committed best weights, preparing included, and test pictures outside.
+All use the same weights and pictures. Each contender is a script in contenders/, run in a fresh
+process with an empty folder and the pictures dropped from the page cache. Its clock runs from the
+end of its imports until its best weights are on disk. It includes prepare, and excludes the
+evaluation on test pictures.
 
-Every finished contender is a line in --log; with the same file, an interrupted bench goes on, and
-one that is whole is only written again.
+Each finished contender is a line in --log; with the same file, an interrupted benchmark resumes,
+and a complete one only writes its results again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SCRIPTS = {
 
 
 def run_contender(words: Sequence[str], *, table: Path, seed: int, more: Sequence[str]) -> Any:
-    """Run a script in a fresh process and an empty folder, nothing compiled; give its last line."""
+    """Run a script in a fresh process and an empty folder, from cold; return its last line."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as caches:
         name, *flags = words
         command = [sys.executable, "-m", f"bench.accuracy.contenders.{name}", *flags, *more]
@@ -70,7 +71,7 @@ def run_contender(words: Sequence[str], *, table: Path, seed: int, more: Sequenc
 
 
 def kept_recipe(log: Log, dataset: str, table: Path, more: Sequence[str], folder: Path) -> Path:
-    """Climb once, outside of the rounds, and give the config that was kept."""
+    """Climb once, outside of the rounds, and return the kept config."""
     key = {"dataset": dataset, "contender": "choosing climb", "round": -1}
     line = log.find(**key)
     if line is None:
@@ -83,7 +84,7 @@ def kept_recipe(log: Log, dataset: str, table: Path, more: Sequence[str], folder
 
 
 def rounds_of(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Yield every contender once a round, each round beginning with another one."""
+    """Yield all contenders in each round, in rotated order."""
     for idx in range(rounds):
         turn = idx % len(names)
         for name in [*names[turn:], *names[:turn]]:
@@ -93,7 +94,7 @@ def rounds_of(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 def measure(
     dataset: str, rows: Sequence[Row], options: argparse.Namespace, log: Log, folder: Path
 ) -> None:
-    """Run the contenders that the log lacks on a set of pictures."""
+    """Run the contenders that are missing in the log on a set of pictures."""
     table = write_table(rows, folder / f"{dataset}.csv")
     more = ["--size", "64", "--max-epochs", "3"] if options.quick else []
     names = options.contenders or list(SCRIPTS)
@@ -121,7 +122,7 @@ def measure(
 
 
 def table_rows(dataset: str, log: Log, rounds: int) -> list[dict[str, Any]]:
-    """Summarise the rounds: a row a contender, times as multiples of (c) in the same round."""
+    """Summarize the rounds: a row per contender, times as multiples of (c) in the same round."""
     by_name: dict[str, dict[int, dict[str, Any]]] = {}
     for line in log.records:
         if line["dataset"] == dataset and 0 <= line["round"] < rounds:
@@ -158,7 +159,7 @@ def table_rows(dataset: str, log: Log, rounds: int) -> list[dict[str, Any]]:
 
 
 def shortened(log: Log) -> str:
-    """Say on which pictures Lightning was not trained to its end within the clock."""
+    """Return a note on the data sets for which the time of Lightning is extrapolated."""
     lines = [line for line in log.records if line["contender"] == LIGHTNING]
     found = {(line["dataset"], line["timed_epochs"]) for line in lines if "timed_epochs" in line}
     return "".join(f"; so is (b) on {dataset}, from {num} epochs" for dataset, num in sorted(found))
@@ -169,15 +170,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
+    parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
     parser.add_argument("--only", choices=("demo", "caltech"))
     parser.add_argument("--contenders", nargs="+", choices=SCRIPTS, help="default: all")
-    parser.add_argument("--kept", type=Path, help="a kept recipe; default: climb once to find it")
     parser.add_argument(
-        "--lightning-epochs", type=int, help="extrapolate (b) from so many; default: all are timed"
+        "--kept", type=Path, help="config of a kept recipe; default: climb once to find it"
     )
-    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument("--lightning-epochs", type=int, help="epochs of (b) to time; default: all")
+    parser.add_argument("--log", type=Path, help="log of finished contenders; default: in /tmp")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -196,15 +197,15 @@ def main() -> None:
             measure(dataset, chosen, options, log, folder)
             summary += table_rows(dataset, log, options.rounds)
     if not summary:
-        raise SystemExit("nothing to measure: give --caltech TAR, or leave --only out")
+        raise SystemExit("nothing to measure: pass --caltech TAR, or remove --only")
     note = (
         "Seconds from after the imports to the committed best weights; prepare included, test "
         "evaluation excluded; each in a fresh process on a cold folder, pictures dropped from the "
-        "page cache; order rotated by round, seed = round. over_c: time over that of (c) in the "
-        "same round. Goals for (c): a ≥ 100, b ≥ 25, b2 ≥ 1/1.1, floor ≥ 1/1.25. (a) is "
-        f"extrapolated from three epochs, its accuracy found on features"
+        "page cache; order rotated by round, seed = round. over_c: time divided by that of (c) in "
+        "the same round. Goals for (c): a ≥ 100, b ≥ 25, b2 ≥ 1/1.1, floor ≥ 1/1.25. (a) is "
+        f"extrapolated from three epochs, its accuracy measured on features"
         f"{shortened(log)}. start_s: from the start of the process to the end of its imports, "
-        f"outside of the clock. Pictures that learn, validate and test: {'; '.join(counts)}."
+        f"not in the clock. Training, validation and test pictures: {'; '.join(counts)}."
     )
     if options.quick:
         print(markdown(summary))

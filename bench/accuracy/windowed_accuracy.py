@@ -1,12 +1,12 @@
-"""Does the windowed order cost accuracy? Paired seeds, against the global shuffle.
+"""Test whether the windowed order costs accuracy, with paired seeds against a global shuffle.
 
     python -m bench.accuracy.windowed_accuracy STORE [--seeds 20] [--epochs 20] [--file-rows 64]
 
-Heads are trained on the features of a frozen trunk, which every epoch would give again: a linear
-one, and one with a hidden layer and BatchNorm, which sees what a batch holds. The store's own order
-of rows is cut into files of so many rows, as a much larger store would be, and windows are of four
-files. `one class a file` is the same with rows sorted by class: what windows cost where files were
-not cut by hash.
+Heads are trained on features of a frozen trunk, which are the same in every epoch: a linear head,
+and one with a hidden layer and BatchNorm, which depends on what a batch contains. The store's order
+of rows is cut into files of --file-rows rows, as in a much larger store, and a window is four
+files. `one class a file` sorts the rows by class: the cost of windows if files are not split by
+hash.
 """
 
 from __future__ import annotations
@@ -168,8 +168,9 @@ def main() -> None:
     table = (
         f"# Windowed order and accuracy\n\n{sizes}, {num_classes} classes; files of "
         f"{args.file_rows} rows, windows of {WINDOW_FILES} files, {args.epochs} epochs of batch "
-        f"16, n = {args.seeds} paired seeds. Difference in points of test accuracy, ± two standard "
-        "errors over seeds.\n\n| files | head | global, median | windowed, median | difference |\n"
+        f"16, n = {args.seeds} paired seeds. Difference in percentage points of test accuracy, ± "
+        "two standard errors over seeds.\n\n"
+        "| files | head | global, median | windowed, median | difference |\n"
         "|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
     )
     facts = {"environment": environment(), "setting": vars(args), "rows": result}

@@ -1,18 +1,17 @@
-"""Is the order of the rungs good enough? A climb beside a greedy search over all rungs.
+"""Compare a climb with a greedy search over all rungs, to judge the order of the rungs.
 
 The search tries every rung in each round and takes the one that gained most, until none is kept:
-the best that single steps in any order reach. Goals: the climb's end state takes at most 10 % more
-time than the search's, and the rung that was advised first was kept in at least 90 % of the
+the best result of single steps in any order. Goals: the climb's final recipe takes at most 10 %
+more time than the search's, and the rung that was advised first was kept in at least 90 % of the
 workloads.
 
     python -m bench.climbs.advice [--workloads NAME ...] [--repeats 5] [--log FILE] [--quick]
 
-Both go by one ledger: what the climb has tried on a recipe is not tried on it again. Both end
-states are then trained from cold, in turn, each time in a process of its own with nothing ready
-(cold_training.py), and the medians compared; where they are one recipe there is nothing to compare.
-The search is slow: as many trials as there are rungs, in each of its rounds. Each finished workload
-is a line in --log; with the same file, an interrupted bench goes on, and one that is whole is only
-written again.
+Both use the same ledger, so a trial is never repeated on the same recipe. Both final recipes are
+then trained in turn from a cold start, each time in a process of its own (cold_training.py), and
+the medians are compared. If they are the same recipe, there is nothing to compare. The search is
+slow: each of its rounds tries all rungs. Each finished workload is a line in --log; with the same
+file, an interrupted benchmark resumes, and a complete one only writes its results again.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ from stepladder.training.output.display import Display
 from stepladder.training.setup.build import open_device, open_sources, resolve_auto
 
 ROUNDS = "rounds"
-"""Key of what a row of the log rests on; it goes beside the rows."""
+"""Key of the rounds that a row of the log summarizes; they are written next to the rows."""
 
 
 def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
-    """Take the rung that gains most, again and again; give the end state and the order."""
+    """Take the rung that gains most until none is kept; return the final recipe and the order."""
     order: list[str] = []
     climbing.measure()
     while True:
@@ -71,7 +70,7 @@ def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
         for rung in RUNGS:
             try:
                 trial, after = climbing.consider(rung)
-            except TrialFailed:  # a fault of the rung: it gains nothing
+            except TrialFailed:  # the rung failed: no gain
                 continue
             if trial.verdict.decision is Decision.KEPT and trial.verdict.speed is not None:
                 kept.append((trial.verdict.speed.estimate, rung, after))
@@ -99,13 +98,13 @@ def climb_of(lab: Lab, folder: Path) -> Climb:
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """What a climb and a search end with.
+    """Results of a climb and a search.
 
     Attributes:
-        advised: the rung that is advised on the job as written; None: nothing is.
-        advised_was: how the climb decided on it first; empty where nothing was advised.
-        order: what the search took, in its order.
-        verdicts: of the climb and then of the search, in their order.
+        advised: the rung that is advised for the original job, or None.
+        advised_was: the climb's first decision on it; empty if nothing was advised.
+        order: the rungs that the search took, in order.
+        verdicts: of the climb, then of the search, in order.
     """
 
     climbed: Recipe
@@ -117,7 +116,7 @@ class Ends:
 
 
 def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
-    """Climb a job, then search greedily from its start."""
+    """Climb a job, then run the greedy search from the same start."""
     task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
     sources = open_sources(task)
     job = resolve_auto(job, sources)
@@ -153,7 +152,7 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
 def train_ends(
     job: JobConfig, ends: Ends, workload: Workload, options: argparse.Namespace, work: Path
 ) -> list[dict[str, Any]]:
-    """Train both ends from cold, in turn; give a record of each training."""
+    """Train both final recipes from a cold start, in turn; return a record of each training."""
     trainings = []
     store = store_of(workload, options.stores)
     for at in range(options.repeats):
@@ -171,8 +170,8 @@ def train_ends(
 
 
 def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Climb and search in this process, and compare the two ends; give a row with its rounds."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights stays without
+    """Climb and search in this process and compare the results; return a row with its rounds."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights is kept
     workload = by_name(name)
     use_cores(workload.num_cores)
     job = job_of(workload, work=options.stores, out=work / "run", more={})
@@ -206,7 +205,7 @@ def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any
 
 
 def in_own_process(name: str, options: argparse.Namespace, stores: Path) -> dict[str, Any] | None:
-    """Measure one workload in a fresh process; None if it failed."""
+    """Measure one workload in a fresh process; return None if it failed."""
     command = [sys.executable, "-m", "bench.climbs.advice", "--one", name, "--stores", str(stores)]
     command += ["--repeats", str(options.repeats)]
     done = subprocess.run(
@@ -227,9 +226,11 @@ def main() -> None:
     )
     names = [workload.name for workload in WORKLOADS]
     parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--repeats", type=int, default=5, help="trainings of each end state")
-    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="number of trainings of each final recipe"
+    )
+    parser.add_argument("--log", type=Path, help="log of finished workloads; default: in /tmp")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     parser.add_argument("--one", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--stores", type=Path, help="folder of the stores; default: temporary")
     options = parser.parse_args()
@@ -255,11 +256,12 @@ def main() -> None:
     kept = [row["advised_was"] == "kept" for row in rows if row["advised"] != "nothing"]
     near = sum(row["climb_over_search"] <= 1.1 for row in rows)
     note = (
-        f"{len(rows)} of {len(options.workloads)} workloads. The climb's end state takes at most "
-        f"1.1 times the time of the greedy search's in {near} (goal: all). What was advised first "
-        f"was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, medians "
-        "of n trainings from cold, in turn, each in a process of its own, from before the call to "
-        "its return, without the last evaluation; n = 0: one recipe."
+        f"{len(rows)} of {len(options.workloads)} workloads. The climb's final recipe takes at "
+        f"most 1.1 times the time of the greedy search's in {near} (goal: all). The rung advised "
+        f"first was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, "
+        "medians of n trainings from a cold start, in turn, each in a process of its own, from "
+        "before the call to its return, without the last evaluation; n = 0: both ended with the "
+        "same recipe."
     )
     if options.quick:
         print(note, markdown(rows), sep="\n\n")

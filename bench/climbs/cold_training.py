@@ -1,10 +1,11 @@
-"""One training as if it were the first on this machine: a process of its own, nothing ready.
+"""One training from a cold start: in a process of its own, with all caches empty.
 
-What earlier trainings left beside the store is removed, the store is dropped from the page cache,
-and the folders of compiled code are empty. The clock runs from before `stepladder.train` to its
-return, less the last evaluation of the held-out splits. So building the model, decoding a copy of
-the store and compiling are within it, which `train_s` leaves out. The imports that every training
-needs lie before it; what only a recipe loads, as torch.compile does, is its own.
+Files that earlier trainings left next to the store are removed, the store is dropped from the page
+cache, and the folders of compiled code are empty. The clock runs from before `stepladder.train` to
+its return, minus the last evaluation of the held-out splits. So it includes building the model,
+decoding a copy of the store and compiling, which `train_s` excludes. Imports that every training
+needs are done before it; imports that only some recipes need, such as those of torch.compile, are
+on the clock.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ KEPT_KEYS = (
     "val_loss",
     "test_loss",
 )
-"""What a round needs of a run's summary."""
+"""Keys of a run's summary that a round needs."""
 
 
 def train_cold(
     job: JobConfig, *, task: str | None = None, store: Path | None, num_cores: int | None = None
 ) -> dict[str, Any]:
-    """Train in a fresh process with nothing ready.
+    """Train in a fresh process with all caches empty.
 
     Args:
-        job: its run's folder holds nothing else; a run in it is replaced.
-        task: FILE.py:NAME; None: the built-in one.
-        store: that the job reads; None: it has none.
-        num_cores: that the process may use; None: as many as this one.
+        job: the run's folder must hold nothing else; a run in it is replaced.
+        task: FILE.py:NAME; None: the built-in task.
+        store: the store that the job reads, or None.
+        num_cores: number of cores that the process may use; None: the same as this process.
 
     Returns:
         `wall_s`, from before the call to its return; `seconds`, the same without the last
@@ -84,7 +85,7 @@ def train_cold(
 
 
 def train_here(job: JobConfig, task: str | None) -> dict[str, Any]:
-    """Train in this process; give what `train_cold` does."""
+    """Train in this process; return the same as `train_cold`."""
     display = Display(io.StringIO())
     started_s = time.perf_counter()
     run = stepladder.train(config=job, task=task, overwrite=True, display=display)
@@ -98,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", type=Path, help="YAML of the job")
     parser.add_argument("--task", help="FILE.py:NAME")
-    parser.add_argument("--cores", type=int, help="that this process may use")
+    parser.add_argument("--cores", type=int, help="number of cores that this process may use")
     options = parser.parse_args()
     if options.cores is not None:
         use_cores(options.cores)

@@ -1,15 +1,15 @@
-"""How far predicted gains are from measured ones, over many kinds of jobs.
+"""Compare predicted gains with measured ones, on many kinds of jobs.
 
-Error = |ln(predicted / measured)|, over the rungs for which either gain is at least 1.2 or at most
-0.83. Goals: at least 40 such cases over twelve or more workloads, half of them held out until the
-formulas were frozen; median at most ln 1.15, nine of ten at most ln 1.4.
+Error = |ln(predicted / measured)|, for rungs whose predicted or measured gain is at least 1.2 or at
+most 0.83. Goals: at least 40 such cases from twelve or more workloads, half of them held out until
+the formulas were frozen; median error at most ln 1.15, 90th percentile at most ln 1.4.
 
     python -m bench.climbs.predictions [--budget 300] [--runs FOLDER]
         [--workloads NAME ...] [--quick]
 
-Each workload of workloads.py is climbed with every rung tried, in a process of its own. With
-the same --runs, workloads that have ended are not climbed again: the results are written again from
-their folders, with the machine and the versions that the last of them names.
+Each workload of workloads.py is climbed with every rung tried, in a process of its own. With the
+same --runs, finished workloads are not climbed again: the results are written from their folders,
+with the machine and versions recorded in the latest of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PUBLISHED = {
     "mixed_precision": 1.5,  # the lower end of 1.5 to 5.5 on a V100: PyTorch's blog
     "compile": 1.43,  # 163 models on an A100: PyTorch 2.0's announcement
 }
-"""Gains as they are published; a rung without one is taken as 1."""
+"""Published gains; 1 for a rung without one."""
 
 PREDICTORS: dict[str, Callable[[Case], float]] = {
     "stepladder": lambda case: case.predicted,
@@ -49,7 +49,7 @@ PREDICTORS: dict[str, Callable[[Case], float]] = {
 
 
 def climb(name: str, *, runs: Path, budget_s: float, quick: bool) -> bool:
-    """Climb one workload, unless it has been; say whether it ended well."""
+    """Climb one workload unless it is finished; return True if it succeeded."""
     out = runs / name
     if (out / ADVISED_FILE).exists():
         return True
@@ -64,7 +64,7 @@ def climb(name: str, *, runs: Path, budget_s: float, quick: bool) -> bool:
 
 
 def statistics_of(cases: Sequence[Case], predictor: str) -> dict[str, Any]:
-    """Return the errors of a predictor, as factors."""
+    """Return error statistics of a predictor, as factors."""
     predict = PREDICTORS[predictor]
     errors = [abs(math.log(predict(case) / case.measured.estimate)) for case in cases]
     return {
@@ -77,7 +77,7 @@ def statistics_of(cases: Sequence[Case], predictor: str) -> dict[str, Any]:
 
 
 def summary(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Compare the predictors on the held-out workloads, the others, and all."""
+    """Compare the predictors on the held-out workloads, on the others, and on all."""
     parts = {
         "held out": [case for case in cases if by_name(case.run).is_held_out],
         "the others": [case for case in cases if not by_name(case.run).is_held_out],
@@ -96,7 +96,7 @@ def summary(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def advised_rows(names: Sequence[str], advised: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tell of each workload what is advised on it, and its first and last verdict."""
+    """Return for each workload the advised rung and the first and last verdict on it."""
     return [
         {"workload": name, **{key: value or "-" for key, value in one.items()}}
         for name, one in zip(names, advised, strict=True)
@@ -122,10 +122,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [workload.name for workload in WORKLOADS]
-    parser.add_argument("--budget", type=float, default=300, help="seconds for each climb")
+    parser.add_argument(
+        "--budget", type=float, default=300, help="time limit of each climb in seconds"
+    )
     parser.add_argument("--runs", type=Path, help="folder of the climbs; default: a temporary one")
     parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         runs = options.runs or Path(temporary)
@@ -145,10 +147,10 @@ def main() -> None:
     note = (
         f"{len(ended)} workloads climbed with every rung tried"
         + (f", {len(failed)} failed ({', '.join(failed)})" if failed else "")
-        + f"; {len(cases)} rungs predicted and measured, {len(counted)} of them with a gain, "
-        "predicted or measured, of at least 1.2 or at most 0.83: these count. Goals: 40 cases, "
-        "median_factor 1.15, p90_factor 1.4. A factor is exp |ln(predicted / measured)|. What is "
-        "advised on the job as written was kept, when its turn came, in "
+        + f"; {len(cases)} rungs predicted and measured. Included are the {len(counted)} with "
+        "a predicted or measured gain of at least 1.2 or at most 0.83. Goals: 40 cases, "
+        "median_factor 1.15, p90_factor 1.4. A factor is exp |ln(predicted / measured)|. The "
+        "rung advised for the original job was kept, when it was tried, in "
         f"{sum(kept)} of {len(kept)} climbs."
     )
     if options.quick:

@@ -1,4 +1,4 @@
-"""What a climb's folder says of it, as a plain record beside a benchmark's rows."""
+"""Plain records of a climb, read from its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENT_FILE = "env.json"
 
 
 def climb_record(run: Path) -> dict[str, Any]:
-    """Return the seconds of a climb that ended, its verdicts in order, and what was kept."""
+    """Return the seconds of a finished climb, its verdicts in order, and the kept rungs."""
     climb = read_climb(run, missing=[])
     assert climb is not None, f"{run} holds a climb"
     trials = list(trials_of(run / LEDGER_FILE))
@@ -35,12 +35,12 @@ def climb_record(run: Path) -> dict[str, Any]:
 
 
 def environment_of(run: Path) -> dict[str, Any]:
-    """Return the machine and the versions that a run's folder names."""
+    """Return the machine and versions recorded in a run's folder."""
     return dict(read_json(run / ENVIRONMENT_FILE))
 
 
 def verdicts(trials: Iterable[Trial]) -> list[dict[str, Any]]:
-    """Return each verdict in its order, a rung that was looked at again twice."""
+    """Return all verdicts in order; a rung that was tried again appears twice."""
     return [
         {
             "rung": trial.rung,
@@ -56,7 +56,7 @@ def verdicts(trials: Iterable[Trial]) -> list[dict[str, Any]]:
 
 
 def kept_change(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """Return the options that the kept rungs changed, to [as written, kept]."""
+    """Return the options that the kept rungs changed, as {option: [original, kept]}."""
     last = {trial.rung: trial for trial in trials}
     change: dict[str, list[Any]] = {}
     for trial in trials:

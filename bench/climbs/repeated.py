@@ -1,14 +1,14 @@
-"""Do verdicts hold still? The same job climbed again and again, each time from nothing.
+"""Test whether verdicts are stable: climb the same job many times, each time from scratch.
 
-Goals over ten climbs: no rung with a true gain of at least 1.1 is dropped, none of at most 1.0 is
-kept, and in no climb do more than two rungs differ from the majority. The true gain is taken as the
-median of what the climbs measured. The climb itself should end within four minutes on two cores.
+Goals over ten climbs: no rung with a true gain of at least 1.1 is dropped, none with at most 1.0 is
+kept, and in no climb do more than two rungs differ from the majority. The median of the measured
+gains is used as the true gain. The climb itself should finish within four minutes on two cores.
 
     python -m bench.climbs.repeated [--climbs 10] [--workload frozen_batch_2]
         [--runs FOLDER] [--quick]
 
-With the same --runs, climbs that have ended are not made again: the result is written again from
-their folders, with the machine and the versions that the last of them names.
+With the same --runs, finished climbs are not repeated: the results are written from their folders,
+with the machine and versions recorded in the latest of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from stepladder.records.ladder import Trial
 WORKLOAD = "bench.climbs.workloads"
 GOAL_S = 240
 Climbed = dict[str, Trial]
-"""The last word on each rung, by name."""
+"""The last decision on each rung, by name."""
 
 
 def climb(idx: int, options: argparse.Namespace, runs: Path) -> Path:
-    """Climb once in a fresh process, with a seed of its own; give the run's folder.
+    """Climb once in a fresh process with its own seed; return the run's folder.
 
     Raises:
         SystemExit: if the climb fails.
@@ -58,12 +58,12 @@ def climb(idx: int, options: argparse.Namespace, runs: Path) -> Path:
 
 
 def decisions(run: Path) -> Climbed:
-    """Read the last word on each rung."""
+    """Read the last decision on each rung."""
     return {trial.rung: trial for trial in trials_of(run / LEDGER_FILE)}
 
 
 def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
-    """Return each rung's commonest decision."""
+    """Return each rung's most common decision."""
     rungs = dict.fromkeys(rung for climbed in climbs for rung in climbed)
     return {
         rung: Counter(
@@ -74,7 +74,7 @@ def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
 
 
 def rung_rows(climbs: Sequence[Climbed]) -> list[dict[str, Any]]:
-    """Return a row for each rung that applies: how it was decided, and what was measured."""
+    """Return a row for each applicable rung: decisions and measured gains."""
     rows = []
     for rung, majority in majorities(climbs).items():
         trials = [climbed[rung] for climbed in climbs if rung in climbed]
@@ -103,7 +103,7 @@ def rung_rows(climbs: Sequence[Climbed]) -> list[dict[str, Any]]:
 
 
 def num_differing(climbed: Climbed, majority: dict[str, str]) -> int:
-    """Count the rungs that one climb decided otherwise than most."""
+    """Count the rungs on which one climb differs from the majority."""
     return sum(
         rung not in climbed or climbed[rung].verdict.decision != wanted
         for rung, wanted in majority.items()
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--climbs", type=int, default=10)
     parser.add_argument("--workload", choices=names, default=names[0], metavar="NAME")
     parser.add_argument("--runs", type=Path, help="folder of the climbs; default: a temporary one")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         runs = options.runs or Path(temporary)
@@ -134,12 +134,12 @@ def main() -> None:
     seconds = [one["climb_s"] for one in rounds]
     num_within = sum(one <= GOAL_S for one in seconds)
     note = (
-        f"{len(climbs)} fresh climbs of {options.workload}, each with another seed. Rungs that "
-        f"differ from the majority, by climb: {', '.join(map(str, differing))} (goal: at most 2). "
-        "wrong counts climbs that dropped a rung with a median gain of at least 1.1 or kept one of "
-        f"at most 1.0 (goal: 0). A climb took {statistics.median(seconds):.0f} s in the median, "
-        f"{max(seconds):.0f} s at most; {num_within} of {len(seconds)} ended within {GOAL_S} s "
-        "(goal for the demo)."
+        f"{len(climbs)} climbs of {options.workload} from scratch, each with another seed. Rungs "
+        f"that differ from the majority, by climb: {', '.join(map(str, differing))} (goal: "
+        "at most 2). wrong counts climbs that dropped a rung with a median gain of at least 1.1 or "
+        f"kept one of at most 1.0 (goal: 0). A climb took {statistics.median(seconds):.0f} s "
+        f"(median), at most {max(seconds):.0f} s; {num_within} of {len(seconds)} finished "
+        f"within {GOAL_S} s (goal for the demo)."
     )
     rows = rung_rows(climbs)
     if options.quick:

@@ -1,4 +1,4 @@
-"""A Task whose pictures take a while to come, as from a slow disk."""
+"""A Task whose pictures arrive slowly, as from a slow disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stepladder.data.store.store import StoreSplit
 from stepladder.task.image_classification import ImageClassification
 
 DISK_S = 0.008
-"""Wait for each picture on the injected disk: about what a seek of a spinning disk takes."""
+"""Simulated delay per picture: about a seek of a spinning disk."""
 
 
 class SlowPictures(Dataset[tuple[Tensor, int]]):
-    """A split of a store on a disk that takes DISK_S for each picture."""
+    """A split of a store, read with a delay of DISK_S per picture."""
 
     def __init__(self, split: StoreSplit) -> None:
         self.split = split
@@ -34,7 +34,7 @@ class SlowPictures(Dataset[tuple[Tensor, int]]):
 
 
 class SlowDisk(ImageClassification):
-    """Pictures of a store, each of which takes a while to come."""
+    """Image classification on a store that is read with a delay."""
 
     def __init__(self, store: str) -> None:
         super().__init__(store)

@@ -1,13 +1,13 @@
-"""A/A trials: a rung that changes nothing, tried again and again on real jobs.
+"""A/A trials: a rung that changes nothing, tried many times on real jobs.
 
-Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without JPEGs) makes
-another recipe of the same work, so that blocks are run and judged as in any trial. The jobs: a net
-of two layers; the demo as it is written, and with its features computed once.
+Goal: kept in at most 5 of 100 trials. The change (how a JPEG is decoded, in a job without JPEGs)
+makes a different recipe with the same work, so that blocks are run and judged as in any trial. The
+jobs: a net of two layers; the original demo; and the demo with precomputed features.
 
     python -m bench.climbs.verdicts [--trials 100] [--jobs rings demo features] [--log FILE]
 
-Every trial is a line in --log; with the same file, an interrupted bench goes on, and one that is
-whole is only written again.
+Each trial is a line in --log; with the same file, an interrupted benchmark resumes, and a complete
+one only writes its results again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from stepladder.task import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.setup.build import open_sources, resolve_auto
 
-NOTE = "A/A: a rung that changes nothing, tried again and again. Goal: kept at most 5 times of 100."
+NOTE = "A/A: a rung that changes nothing, tried many times. Goal: kept in at most 5 of 100 trials."
 STORE = ROOT / "demo_data" / "store"
 
 
 class Identity(Rung):
-    """Decode pictures in another way, in a job that has none."""
+    """Change how pictures are decoded, in a job that decodes none."""
 
     name: ClassVar[str] = "identity"
     level: ClassVar[int] = 8
@@ -75,7 +75,7 @@ class Identity(Rung):
 
 
 class Rings(Task):
-    """Tell points of four rings apart."""
+    """Classify points by which of four rings they are on."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 4))
@@ -104,7 +104,7 @@ def rings() -> tuple[Recipe, Task]:
 
 
 def demo() -> tuple[Recipe, Task]:
-    """Return the demo as it is written; its store holds pixels."""
+    """Return the original demo; its store holds pixels."""
     job = load_job(AS_WRITTEN)
     data = replace(job.recipe.data, store=STORE)
     recipe = replace(job.recipe, data=data)
@@ -114,7 +114,7 @@ def demo() -> tuple[Recipe, Task]:
 
 
 def features() -> tuple[Recipe, Task]:
-    """Return the demo with the trunk's features computed once."""
+    """Return the demo with precomputed features."""
     recipe, task = demo()
     return replace(recipe, features=replace(recipe.features, cached=True)), task
 
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--block", type=float, default=LadderConfig().block_s, help="seconds")
-    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
+    parser.add_argument("--log", type=Path, help="log of finished trials; default: in /tmp")
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -144,13 +144,13 @@ def main() -> None:
 
 
 def trials_in(log: Log, name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the trials of a job that the log has, at most as many as are asked for."""
+    """Return the job's trials in the log, at most as many as requested."""
     key = {"job": name, "block_s": given.block}
     return [one for one in log.records if key.items() <= one.items()][: given.trials]
 
 
 def try_often(name: str, folder: Path, given: argparse.Namespace, log: Log) -> None:
-    """Run the A/A trials of a job that the log lacks, in one lab."""
+    """Run the A/A trials of a job that are missing in the log, in one lab."""
     num_left = given.trials - len(trials_in(log, name, given))
     if num_left <= 0:
         return
@@ -179,7 +179,7 @@ def try_often(name: str, folder: Path, given: argparse.Namespace, log: Log) -> N
 
 
 def record(trial: Trial) -> dict[str, Any]:
-    """Return what a trial found, block by block."""
+    """Return the record of a trial, block by block."""
     return {
         "decision": trial.verdict.decision,
         "gain": trial.verdict.speed,
@@ -190,7 +190,7 @@ def record(trial: Trial) -> dict[str, Any]:
 
 
 def row(trials: Sequence[dict[str, Any]], block_s: float) -> dict[str, object]:
-    """Count decisions, and give the spread of the estimates."""
+    """Count the decisions and compute the spread of the estimates."""
     decisions = Counter(trial["decision"] for trial in trials)
     gains = [trial["gain"]["estimate"] for trial in trials if trial["gain"]]
     return {

@@ -1,7 +1,7 @@
-"""Jobs of many kinds, on which predictions and advice are judged.
+"""Workloads on which predictions and advice are evaluated.
 
-Half of them are held out: the formulas of the rungs may be looked at and changed by the others
-only. Each job is climbed in a process of its own, on the cores that it names:
+Half of them are held out: only the others may be used to develop the formulas of the rungs. Each
+job is climbed in a process of its own, on the number of cores that it names:
 
     python -m bench.climbs.workloads NAME --work FOLDER --out RUN [--budget 300]
         [--try-all] [--quick]
@@ -46,14 +46,14 @@ AS_WRITTEN = ROOT / "examples" / "demo" / "demo.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A job as somebody might write it.
+    """A job as a user might write it.
 
     Attributes:
-        is_held_out: not looked at while the formulas were made.
-        task: FILE.py:NAME; None: the built-in one.
-        store: which store it reads; None: none.
-        settings: options by their dotted names, over the demo's job as written.
-        num_cores: that the process may use.
+        is_held_out: not used to develop the formulas.
+        task: FILE.py:NAME; None: the built-in task.
+        store: the store that it reads, or None.
+        settings: options by their dotted names, applied to the original demo job.
+        num_cores: number of cores that the process may use.
     """
 
     name: str
@@ -244,28 +244,30 @@ WORKLOADS = (
     ),
 )
 
-assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS), "a name is there twice"
+assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS), "duplicate name"
 assert 2 * sum(workload.is_held_out for workload in WORKLOADS) == len(WORKLOADS), "held out: half"
 
 
 def by_name(name: str) -> Workload:
-    """Find a workload.
+    """Return the workload of this name.
 
     Raises:
-        SystemExit: if there is none of this name.
+        SystemExit: if there is no such workload.
     """
     for workload in WORKLOADS:
         if workload.name == name:
             return workload
-    raise SystemExit(f"{name}: no such workload; there are {', '.join(w.name for w in WORKLOADS)}")
+    raise SystemExit(
+        f"unknown workload {name!r}: use one of {', '.join(w.name for w in WORKLOADS)}"
+    )
 
 
 def store_of(workload: Workload, work: Path) -> Path | None:
-    """Make the workload's store below `work`, once, and give its folder."""
+    """Create the workload's store in `work` unless it exists, and return its folder."""
     if workload.store is None:
         return None
     out = work / workload.store
-    if out.is_dir():  # renamed into place whole
+    if out.is_dir():  # moved into place when complete
         return out
     options: dict[str, Any] = {
         "demo": {"source": PHOTOS},
@@ -280,7 +282,7 @@ def store_of(workload: Workload, work: Path) -> Path | None:
 
 
 def enlarge_some(folder: Path) -> None:
-    """Write a few photographs of each class at 1600 x 1200 pixels, as a camera gives them."""
+    """Write a few photographs of each class at 1600 x 1200 pixels, like those of a camera."""
     classes = len({label for _, label, _ in demo_rows(PHOTOS)})
     rows = take_few(demo_rows(PHOTOS), num_classes=classes, count=20)
     for idx, (path, label, split) in enumerate(rows):
@@ -290,10 +292,10 @@ def enlarge_some(folder: Path) -> None:
 
 
 def forget_artefacts(store: Path | None) -> None:
-    """Remove what earlier trainings left beside a store, so that the next one begins cold.
+    """Remove the files that earlier trainings left next to a store, for a cold start.
 
     Args:
-        store: None: the job has none, and what it leaves lies in its run's folder.
+        store: None: the job has no store, and its files are in its run's folder.
     """
     if store is None:
         return
@@ -304,12 +306,12 @@ def forget_artefacts(store: Path | None) -> None:
 
 
 def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, object]) -> JobConfig:
-    """Return the whole job of a workload.
+    """Return the complete job of a workload.
 
     Args:
-        work: where its store is, or is made.
+        work: folder in which its store is, or is created.
         out: the run's folder.
-        more: options over those of the workload.
+        more: options that override those of the workload.
     """
     store = store_of(workload, work)
     settings = {**workload.settings, "run.dir": out, **more}
@@ -322,10 +324,10 @@ def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, obje
 
 
 def advised_in(job: JobConfig, workload: Workload, run: Path) -> dict[str, str | None]:
-    """Return what is advised on the job as written, and how the climb decided on it.
+    """Return the rung advised for the original job, and how the climb decided on it.
 
-    By the profile that the climb took first; `was` is its first verdict, `is` its last; None where
-    nothing is advised.
+    By the profile that the climb took first. `was` is the first verdict and `is` the last one; None
+    if nothing is advised.
     """
     task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
     job = resolve_auto(job, open_sources(task))
@@ -342,14 +344,14 @@ def advised_in(job: JobConfig, workload: Workload, run: Path) -> dict[str, str |
 
 
 def use_cores(num_cores: int) -> None:
-    """Leave this process the first few cores; a system that cannot do so keeps all."""
+    """Restrict this process to the first `num` cores, where the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     torch.set_num_threads(num_cores)
 
 
 def quick_settings(recipe: Recipe) -> dict[str, object]:
-    """Return options that make any workload tiny: to see that it runs."""
+    """Return options that make any workload tiny, for a smoke test."""
     return {
         "schedule.max_epochs": min(recipe.schedule.max_epochs, 2),
         "data.fraction": 0.1,
@@ -365,12 +367,14 @@ def main() -> None:
     parser.add_argument("name", choices=[workload.name for workload in WORKLOADS])
     parser.add_argument("--work", type=Path, required=True, help="folder of the stores")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--budget", type=float, help="seconds of the climb; default: no limit")
+    parser.add_argument(
+        "--budget", type=float, help="time limit of the climb in seconds; default: none"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--try-all", action="store_true")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights stays without
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights is kept
     workload = by_name(options.name)
     use_cores(workload.num_cores)
     more: dict[str, object] = {"ladder.try_all": options.try_all, "seed": options.seed}
@@ -380,7 +384,7 @@ def main() -> None:
     if options.quick:
         more |= quick_settings(job.recipe)
         job = job_of(workload, work=options.work, out=options.out, more=more)
-    forget_artefacts(store_of(workload, options.work))  # of other climbs on the same pictures
+    forget_artefacts(store_of(workload, options.work))  # left by other climbs on the same pictures
     stepladder.climb(config=job, task=workload.task, fresh=True, display=Display(io.StringIO()))
     advised = advised_in(job, workload, options.out)
     (options.out / ADVISED_FILE).write_text(json.dumps(advised, indent=1))

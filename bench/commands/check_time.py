@@ -1,6 +1,6 @@
-"""How long `stepladder check` takes on the demo, as whole processes.
+"""Time `stepladder check` on the demo, as whole processes.
 
-Goals: under 60 s for all checks on two cores, and at most 10 s for those that train nothing.
+Goals: under 60 s for all checks on two cores, and at most 10 s for those without training.
 
     make demo && python -m bench.commands.check_time [--rounds 5]
 """
@@ -35,14 +35,15 @@ def main() -> None:
             rounds.append({"round": turn, "tier": tier, **checked(TIERS[tier][0])})
             print(rounds[-1], flush=True)
     note = (
-        "`stepladder check examples/demo/demo.yaml --fresh`, seconds of the whole process, torch's "
-        f"import and pretrained weights included; n = {len(rounds) // 2} each, order in turn."
+        "`stepladder check examples/demo/demo.yaml --fresh`, seconds of the whole process, "
+        f"with the import of torch and pretrained weights; n = {len(rounds) // 2} each, in "
+        "alternating order."
     )
     write_rows("check_time", [row(tier, rounds) for tier in TIERS], note=note, rounds=rounds)
 
 
 def checked(flags: list[str]) -> dict[str, Any]:
-    """Run the checks in a process of its own, and count what they say."""
+    """Run the checks in a process of its own and count their outcomes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "stepladder", "check", str(CONFIG), "--fresh", *flags]
         command += ["--json", "--run.dir", f"{folder}/run"]
@@ -62,7 +63,7 @@ def checked(flags: list[str]) -> dict[str, Any]:
 
 
 def row(tier: str, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sum the rounds of one tier up."""
+    """Summarize the rounds of one tier."""
     own = [one for one in rounds if one["tier"] == tier]
     seconds = [one["seconds"] for one in own]
     return {

@@ -1,4 +1,4 @@
-"""How long `stepladder --help` takes, as whole processes. Goal: under 0.35 s, without torch.
+"""Time `stepladder --help`, as whole processes. Goal: under 0.35 s, without importing torch.
 
 python -m bench.commands.startup [--rounds 15]
 """
@@ -30,7 +30,7 @@ def main() -> None:
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             started = time.perf_counter()
             subprocess.run([sys.executable, *COMMANDS[name]], check=True, capture_output=True)
-            if turn:  # the first turn warms the page cache
+            if turn:  # the first round warms the page cache
                 times[name].append(time.perf_counter() - started)
     rows = [
         {
@@ -43,7 +43,7 @@ def main() -> None:
         for name, values in times.items()
     ]
     rounds = [{"command": name, "seconds": values} for name, values in times.items()]
-    write_rows("startup", rows, note="Goal: help under 0.35 s.", rounds=rounds)
+    write_rows("startup", rows, note="Goal: --help under 0.35 s.", rounds=rounds)
 
 
 if __name__ == "__main__":

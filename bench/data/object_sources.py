@@ -1,9 +1,9 @@
-"""Sources in an object store at 100 ms a request: our file system against pyarrow's own client.
+"""Object-store sources at 100 ms per request: our file system against pyarrow's S3 client.
 
     python -m bench.data.object_sources [--rounds 10] [--delay-s 0.1]
 
-Both are read by the same code, in one process and in turn: columns of a table by row groups, the
-pictures of a Parquet file, and a tar from front to back. Goal: not slower.
+Both are read by the same code, in one process and in turn: columns of a table by row group, the
+pictures of a Parquet file, and a tar file from start to end. Goal: not slower.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from stepladder.data.tables.listing import Listing, TableFile
 
 OURS, THEIRS = "ours", "pyarrow's client"
 NUM_GROUPS, ROWS_A_GROUP, NUM_COLUMNS = 12, 20_000, 16
-READ_COLUMNS = ["c0", "c5", "c10", "c15"]  # none beside another
+READ_COLUMNS = ["c0", "c5", "c10", "c15"]  # no two are adjacent
 PICTURE_BYTES, NUM_PICTURES = 60_000, 1000
 READING_THREADS = 2
 
 
 def make(folder: Path) -> None:
-    """Write a table, pictures in Parquet, and a tar."""
+    """Write a table, a Parquet file of pictures, and a tar file."""
     rng = np.random.default_rng(0)
     rows = NUM_GROUPS * ROWS_A_GROUP
     columns = {f"c{at}": rng.random(rows) for at in range(NUM_COLUMNS)}
@@ -61,7 +61,7 @@ def make(folder: Path) -> None:
 
 
 def table_columns(file_system: fs.FileSystem) -> int:
-    """Read some columns of all row groups, as the readers of a table do; gives bytes."""
+    """Read some columns of all row groups, as the table readers do; return the number of bytes."""
     file = TableFile("table.parquet", "bucket/table.parquet")
     footer, _ = read_footer(file_system, file, "s3://bucket")
     groups = RowGroups(Listing("s3://bucket", file_system, (file,)), [footer])
@@ -71,13 +71,13 @@ def table_columns(file_system: fs.FileSystem) -> int:
 
 
 def parquet_pictures(file_system: fs.FileSystem) -> int:
-    """Read the rows of a Parquet file as prepare does; gives bytes."""
+    """Read the rows of a Parquet file as prepare does; return the number of bytes."""
     parquet = open_parquet(_file(file_system, "pictures.parquet"))
     return sum(batch.nbytes for batch in parquet.iter_batches(64))
 
 
 def tar_pictures(file_system: fs.FileSystem) -> int:
-    """Read a tar as prepare does; gives bytes."""
+    """Read a tar file as prepare does; return the number of bytes."""
     num_bytes = 0
     with _file(file_system, "pictures.tar").open_ahead() as file:
         while chunk := file.read(1 << 16):
@@ -113,7 +113,7 @@ def main() -> None:
                     "min to max": f"{found['min']:.2f} to {found['max']:.2f}",
                 }
             )
-    note = f"{args.delay_s * 1000:.0f} ms a request, a server on this machine, n = {args.rounds}."
+    note = f"{args.delay_s * 1000:.0f} ms per request, a server on this machine, n = {args.rounds}."
     write_rows("object_sources", rows, note=note)
 
 

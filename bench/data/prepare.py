@@ -1,18 +1,19 @@
-"""How fast large photographs become a store, against the recipes that people write.
+"""Speed of preparing a store from large photographs, against recipes that people write.
 
-Goals, for 1600 x 1200 JPEGs on the same two cores: at least 3 times the recipe `convert("RGB")`
-then `thumbnail(LANCZOS)`, and at least 1.8 times the form that calls `thumbnail` first, which lets
-Pillow decode at a smaller scale. Both peers pad with white and write raw bytes from two processes
-that are warm when the clock starts. Ours is the whole of `prepare`: listing, hashing, decoding,
-checksums, near-duplicates, side files, fsync and publishing, from two threads.
+Goals, for 1600 x 1200 JPEGs on the same two cores: at least 3 times as fast as `convert("RGB")`
+followed by `thumbnail(LANCZOS)`, and at least 1.8 times as fast as calling `thumbnail` first, which
+lets Pillow decode at a smaller scale. Both recipes pad with white and write raw bytes from two
+processes that are started before the clock. Ours is the whole of `prepare`: listing, hashing,
+decoding, checksums, near-duplicates, side files, fsync and publishing, in two threads.
 
-The heavier the files, the smaller the lead: reading a JPEG's codes costs everybody the same, at any
-scale. Raise --quality to see it.
+The larger the files, the smaller the advantage: entropy decoding of a JPEG takes the same time at
+any scale. Raise --quality to see this.
 
     python -m bench.data.prepare [--photos FOLDER] [--pictures 300] [--rounds 7] [--size 224]
         [--quality 90]
 
-Wall time is what the goals speak of; CPU time, user and system, says the same on a busy machine.
+The goals are in wall-clock time. CPU time (user and system) is the same comparison on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ GOALS = {"convert, then thumbnail": 3.0, "thumbnail first": 1.8}
 
 
 def make_pictures(folder: Path, photos: Path | None, count: int, *, quality: int = 90) -> float:
-    """Write JPEGs of 1600 x 1200 pixels into two class folders; give their mean size in bytes."""
+    """Write JPEGs of 1600 x 1200 pixels in two class folders; return their mean size in bytes."""
     sources = sorted(photos.rglob("*.jp*g")) if photos else []
     num_bytes = 0
     for idx in range(count):
@@ -58,7 +59,7 @@ def make_pictures(folder: Path, photos: Path | None, count: int, *, quality: int
 
 
 def enlarge(path: Path, idx: int) -> Image.Image:
-    """Tile a photograph 2 x 2, mirrored, with grain: detail per pixel more like a camera's."""
+    """Tile a photograph 2 x 2, mirrored and with grain, for more detail per pixel."""
     with Image.open(path) as opened:
         photo = opened.convert("RGB").resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.BICUBIC)
     pixels = np.asarray(photo)
@@ -69,7 +70,7 @@ def enlarge(path: Path, idx: int) -> Image.Image:
 
 
 def draw(idx: int) -> Image.Image:
-    """Draw a texture with detail at every scale, as photographs have it."""
+    """Draw a texture with detail at every scale, like a photograph."""
     random = np.random.default_rng(idx)
     whole = np.zeros((HEIGHT, WIDTH, 3), dtype=np.float32)
     for cells in (4, 16, 64, 256):
@@ -80,14 +81,14 @@ def draw(idx: int) -> Image.Image:
 
 
 def convert_then_thumbnail(path: Path, size: int) -> bytes:
-    """Shrink as most scripts do."""
+    """Resize as most scripts do."""
     picture = Image.open(path).convert("RGB")
     picture.thumbnail((size, size), Image.Resampling.LANCZOS)
     return pad(picture, size)
 
 
 def thumbnail_first(path: Path, size: int) -> bytes:
-    """Shrink before converting: Pillow then asks libjpeg for a smaller decode."""
+    """Resize before converting, which lets Pillow ask libjpeg for a smaller decode."""
     picture = Image.open(path)
     picture.thumbnail((size, size), Image.Resampling.LANCZOS)
     return pad(picture.convert("RGB"), size)
@@ -100,7 +101,7 @@ def pad(picture: Image.Image, size: int) -> bytes:
 
 
 def write_share(task: tuple[Callable[[Path, int], bytes], list[Path], Path, int]) -> float:
-    """Shrink a share of the files into one file of raw bytes, in a worker; give its CPU seconds."""
+    """Resize part of the files into one file of raw bytes, in a worker; return its CPU seconds."""
     shrink, paths, out, size = task
     started_s = time.process_time()
     with out.open("wb") as file:
@@ -112,10 +113,10 @@ def write_share(task: tuple[Callable[[Path, int], bytes], list[Path], Path, int]
 def time_recipe(
     shrink: Callable[[Path, int], bytes], source: Path, out: Path, size: int
 ) -> tuple[float, float]:
-    """Return pictures a second, and CPU milliseconds a picture."""
+    """Return pictures per second and CPU milliseconds per picture."""
     paths = sorted(source.rglob("*.jpg"))
     shares = [paths[worker::NUM_WORKERS] for worker in range(NUM_WORKERS)]
-    # forkserver: a fork of this process would take its threads' locks along
+    # forkserver: a forked process would inherit the locks of this process's threads
     with multiprocessing.get_context("forkserver").Pool(NUM_WORKERS) as pool:
         warm = [(shrink, share[:1], out / f"warm{at}", size) for at, share in enumerate(shares)]
         pool.map(write_share, warm, chunksize=1)
@@ -126,7 +127,7 @@ def time_recipe(
 
 
 def time_prepare(source: Path, out: Path, size: int) -> tuple[float, float]:
-    """Return pictures a second, and CPU milliseconds a picture."""
+    """Return pictures per second and CPU milliseconds per picture."""
     config = PrepareConfig(source=source, out=out / "store", size=size, workers=NUM_WORKERS)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     result = prepare(config)
@@ -137,9 +138,11 @@ def time_prepare(source: Path, out: Path, size: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, help="photographs to enlarge; default: textures")
+    parser.add_argument(
+        "--photos", type=Path, help="folder of photographs to enlarge; default: generated textures"
+    )
     parser.add_argument("--pictures", type=int, default=300)
-    parser.add_argument("--quality", type=int, default=90, help="of the JPEGs; all pay for bytes")
+    parser.add_argument("--quality", type=int, default=90, help="JPEG quality")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=224)
     arguments = parser.parse_args()
@@ -157,7 +160,7 @@ def main() -> None:
         }
         cpu_ms: dict[str, list[float]] = {name: [] for name in contenders}
         out, size = Path(folder) / "out", arguments.size
-        time_once(time_prepare, source, out, size, [])  # reads files and libraries
+        time_once(time_prepare, source, out, size, [])  # reads files and imports libraries
         trials = {
             name: partial(time_once, contender, source, out, size, cpu_ms[name])
             for name, contender in contenders.items()
@@ -195,7 +198,7 @@ def time_once(
     size: int,
     cpu_ms: list[float],
 ) -> float:
-    """Run a contender in an empty folder; give its pictures a second, and append its CPU time."""
+    """Run a contender in an empty folder; return pictures per second, and append its CPU time."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     per_s, cpu = contender(source, out, size)
@@ -204,15 +207,15 @@ def time_once(
 
 
 def tabulate(result: dict[str, Any]) -> str:
-    """Write the result as Markdown."""
+    """Return the result as Markdown."""
     pictures = result["pictures"]
     lines = [
         f"{pictures['count']} JPEGs of {WIDTH} x {HEIGHT} ({pictures['kind']}, "
         f"quality {pictures['quality']}, {pictures['mean_bytes'] / 1e3:.0f} kB each) to "
         f"{result['size']} pixels, {result['workers']} cores.",
         "",
-        "| | n | pictures/s | range | prepare is faster by | range | goal "
-        "| CPU ms a picture | times prepare's | range |",
+        "| | n | pictures/s | range | speedup of prepare | range | goal "
+        "| CPU ms per picture | times prepare's | range |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, rate in result["pictures_per_s"].items():

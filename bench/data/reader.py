@@ -1,8 +1,8 @@
-"""Time the reader against torch's DataLoader on the same pixels and JPEGs, and its memory.
+"""Time the reader against torch's DataLoader on the same pixels and JPEGs, and measure its memory.
 
     python -m bench.data.reader [--photos FOLDER] [--rounds 7] [--rows 2048] [--size 224]
 
-Both sides give shuffled batches of 64 and touch every batch once per 4 KB. The DataLoader has two
+Both return shuffled batches of 64, and every batch is touched once per 4 KB. The DataLoader has two
 persistent workers, an np.memmap of the same pixels, and the same decoder for JPEGs.
 """
 
@@ -38,7 +38,7 @@ SHARDS = 4
 
 
 def draw_jpeg(idx: int) -> bytes:
-    """A textured picture of 400 x 300 at quality 85: about 35 KB, as a photograph of that size."""
+    """Draw a textured picture of 400 x 300 at quality 85: about 35 KB, as a photograph has."""
     random = np.random.default_rng(idx)
     coarse = random.integers(0, 256, size=(10, 13, 3), dtype=np.uint8)
     picture = np.asarray(Image.fromarray(coarse).resize((400, 300), Image.Resampling.BICUBIC))
@@ -50,7 +50,7 @@ def draw_jpeg(idx: int) -> bytes:
 
 
 def pictures(folder: Path | None, num_rows: int) -> list[bytes]:
-    """Take JPEGs from a folder, over and over if it has too few, or draw them."""
+    """Return JPEGs from a folder, repeated if there are too few, or draw them."""
     if folder is None:
         return [draw_jpeg(idx % 256) for idx in range(num_rows)]
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg"})
@@ -117,7 +117,7 @@ class Jpegs(Dataset[tuple[torch.Tensor, int]]):
 
 
 def rate(batches: Iterable[Any]) -> float:
-    """Go through batches, touching each page; pictures per second."""
+    """Iterate over batches, touching each page; return pictures per second."""
     start_s = time.perf_counter()
     num_rows = touched = 0
     for batch in batches:
@@ -149,7 +149,7 @@ def loader(data: Dataset[Any], num_workers: int) -> Callable[[], float]:
 
 
 def memcpy_rate(num_rows: int, size: int) -> float:
-    """Copy one hot batch to another: the limit of any reader that fills a buffer."""
+    """Copy a batch in cache to another buffer: the limit of any reader that fills a buffer."""
     source = np.ones((BATCH, size, size, 3), dtype=np.uint8)
     target = np.empty_like(source)
     start_s = time.perf_counter()
@@ -159,7 +159,7 @@ def memcpy_rate(num_rows: int, size: int) -> float:
 
 
 def streaming_memory(store: Path) -> int:
-    """Stream an epoch in a process of its own; anonymous and shared memory at its end, in bytes."""
+    """Stream an epoch in a process of its own; return its anonymous and shared memory in bytes."""
     words = [sys.executable, "-m", "bench.data.reader", "--stream", str(store)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return int(done.stdout)
@@ -231,7 +231,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], lis
 def measure_memory(
     folder: Path, jpegs: list[bytes], size: int, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Stream a store and one four times larger."""
+    """Stream a store and another one four times larger."""
     write_store(folder / "quarter", jpegs[: len(jpegs) // 4], Encoding.PIXELS, size)
     stores = {"a quarter": folder / "quarter", "whole": folder / "pixels"}
     trials = {
@@ -257,13 +257,11 @@ def memory_line(memory: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, help="folder of JPEGs; without it they are drawn")
+    parser.add_argument("--photos", type=Path, help="folder of JPEGs; default: generated ones")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument(
-        "--folder", type=Path, help="where to put the data; default: a temporary one"
-    )
+    parser.add_argument("--folder", type=Path, help="folder for the data; default: a temporary one")
     parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stream:

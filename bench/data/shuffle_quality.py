@@ -1,12 +1,12 @@
-"""How far an order is from a uniform permutation: of rows, and of what batches hold.
+"""Measure how far an order is from a uniform permutation, for rows and for batches.
 
     python -m bench.data.shuffle_quality [--rows 100000] [--epochs 10]
 
-Two numbers. Neighbours: how far apart two rows of one file come in an epoch, as the largest
-difference between its distribution and that of a uniform permutation (Kolmogorov-Smirnov, 0 is
-equal, 1 as far as can be). Classes: the variance of how many pictures of a class a batch holds,
-over that of batches drawn at random (1 is equal), for data whose files were cut by hash, as a
-store's are, and for data whose files hold one class each, as a folder written in order has them.
+Two numbers. Neighbours: the distance in an epoch between two rows of one file, as the largest
+difference between its distribution and that of a uniform permutation (Kolmogorov-Smirnov; 0 is
+equal, 1 is the maximum). Classes: the variance of the number of pictures of a class in a batch,
+over that of batches drawn at random (1 is equal). The latter for files split by hash, as in a
+store, and for files with one class each, as in a folder written in order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stepladder.data.order.order import Order
 BATCH = 64
 NUM_CLASSES = 100
 NUM_PAIRS = 20_000
-BUFFER = 512  # of the shuffle buffer that stands beside ours
+BUFFER = 512  # size of the shuffle buffer that ours is compared with
 
 Rows = Callable[[int], np.ndarray]
 
 
 def ours(mode: OrderMode, sizes: tuple[int, ...], window_files: int) -> Rows:
-    """Rows of an epoch in one of our orders."""
+    """Return the rows of an epoch in one of our orders."""
     order = Order(
         seed=0,
         num_examples=sum(sizes),
@@ -43,7 +43,7 @@ def ours(mode: OrderMode, sizes: tuple[int, ...], window_files: int) -> Rows:
 
 
 def buffered(sizes: tuple[int, ...]) -> Rows:
-    """Files in shuffled order, rows through a buffer that gives a random one away for each in."""
+    """Return files in shuffled order, with rows shuffled in a buffer."""
 
     def rows(epoch: int) -> np.ndarray:
         random = np.random.default_rng(epoch)
@@ -62,7 +62,7 @@ def buffered(sizes: tuple[int, ...]) -> Rows:
 
 
 def neighbours(rows: np.ndarray, sizes: tuple[int, ...]) -> float:
-    """Distance between how far apart rows of one file come, and of a uniform permutation."""
+    """Return the distance between neighbours' gaps and those of a uniform permutation."""
     total = len(rows)
     position = np.empty(total, dtype=np.int64)
     position[rows] = np.arange(total)
@@ -77,7 +77,7 @@ def neighbours(rows: np.ndarray, sizes: tuple[int, ...]) -> float:
 
 
 def class_variance(rows: np.ndarray, labels: np.ndarray) -> float:
-    """Variance of a class's count in a batch, over that of batches drawn without replacement."""
+    """Return the variance of class counts in batches, over that of draws without replacement."""
     total = len(rows)
     batches = labels[rows[: total // BATCH * BATCH]].reshape(-1, BATCH)
     counts = np.stack([np.bincount(batch, minlength=NUM_CLASSES) for batch in batches])

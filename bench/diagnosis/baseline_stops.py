@@ -1,18 +1,17 @@
-"""How often `run.baseline` stops a run that is no worse, and one that is.
+"""How often `run.baseline` stops a run that is no worse than its baseline, and one that is.
 
-Goals: of runs that differ from their baseline by the seed alone at most 5 % stopped; of runs whose
-learning rate is 30 times too small or too large at least 90 %.
+Goals: stop at most 5 % of the runs that differ from their baseline only by the seed, and at least
+90 % of the runs whose learning rate is 30 times too small or too large.
 
-Two jobs, each learnt whole in seconds by our own `train`: the demo's head on features of its frozen
-trunk, with 57 validation examples, and a net on points of five classes with 300. Every run has a
-baseline of its own, trained before it with another seed; early stopping is off, so that a run has
-all of its epochs to be stopped in. The data are the same for all runs of a job, as they are for the
-runs of a user.
+Two jobs, each trained in seconds by `train`: the demo's head on features of its frozen trunk, with
+57 validation examples, and a net on points of five classes, with 300. Each run has its own
+baseline, trained before it with another seed. Early stopping is off, so that a run can be stopped
+in any of its epochs. All runs of a job use the same data, as a user's runs do.
 
     make demo && python -m bench.diagnosis.baseline_stops [--seeds 40] [--jobs demo points]
         [--log FILE]
 
-With the same --log an interrupted bench goes on.
+With the same --log, an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ FACTORS = {SOUND: 1.0, TOO_SMALL: 1 / TIMES, TOO_LARGE: float(TIMES)}
 GOALS = {SOUND: "at most 5 %", TOO_SMALL: "at least 90 %", TOO_LARGE: "at least 90 %"}
 DEMO_EPOCHS, POINTS_EPOCHS = 30, 12
 SEED_OF_DATA = 0
-BASELINE_SEED = 1000  # and on: no run has one of these
+BASELINE_SEED = 1000  # from here on: not used as a seed by any run
 POINTS = Job(num_train=2000, epochs=POINTS_EPOCHS, lr=3e-3)
 
 
 class Points(Task):
-    """Points in space, in the classes that a fixed net gives them; a net of two layers learns."""
+    """Random points, with classes assigned by a fixed net, to be learned by a net of two layers."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         width = POINTS.width
@@ -88,20 +87,20 @@ class Points(Task):
 
 @dataclass(frozen=True)
 class Subject:
-    """A job as its user wrote it, and the task that it trains."""
+    """A user's job and the task that it trains."""
 
     job: JobConfig
     task: Task
 
 
 def demo() -> Subject:
-    """Return the demo's head on features; they are computed here."""
+    """Return the demo's head on features, which are computed here."""
     job, task = demo_on_features()
     return Subject(_whole(job, epochs=DEMO_EPOCHS), task)
 
 
 def on_points() -> Subject:
-    """Return the net on points."""
+    """Return the job of the net on points."""
     recipe = Recipe(
         train=TrainMode.ALL,
         batch=BatchConfig(global_batch_size=32, base_batch_size=32, lr=POINTS.lr),
@@ -116,11 +115,11 @@ JOBS = {"demo": demo, "points": on_points}
 def run_once(
     subject: Subject, folder: Path, *, seed: int, factor: float, baseline: Path | None
 ) -> Mapping[str, Any]:
-    """Train once and give the summary.
+    """Train once and return the summary.
 
     Args:
         factor: of the job's learning rate.
-        baseline: folder of the earlier run; None: it is one.
+        baseline: folder of the earlier run; None: this run is a baseline.
     """
     job = subject.job
     batch = replace(job.recipe.batch, lr=job.recipe.batch.lr * factor)
@@ -133,7 +132,7 @@ def run_once(
 
 
 def measure(name: str, subject: Subject, seeds: int, log: Log) -> None:
-    """Run every case of a job with every seed, each against a baseline that differs by the seed."""
+    """Run every case of a job with every seed, each against a baseline with another seed."""
     done = {(one["job"], one["case"], one["seed"]) for one in log.records}
     for seed in range(seeds):
         missing = [case for case in FACTORS if (name, case, seed) not in done]
@@ -156,7 +155,7 @@ def measure(name: str, subject: Subject, seeds: int, log: Log) -> None:
 
 
 def rows_of(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Summarise each job and case as a row."""
+    """Return a row for each job and case."""
     rows = []
     for job, case in dict.fromkeys((one["job"], one["case"]) for one in records):
         some = [one for one in records if (one["job"], one["case"]) == (job, case)]
@@ -197,18 +196,18 @@ def write(log: Log) -> None:
     """Write the results of a log."""
     note = (
         "Runs against a baseline of another seed, with the defaults of run.baseline: three "
-        "validations in a row worse by more than twice the noise of both and what the earlier "
-        "run gained by its last validation. Early stopping is "
+        "consecutive validations that are worse by more than twice the noise of both plus what "
+        "the earlier run gained in its last validation. Early stopping is "
         f"off: {DEMO_EPOCHS} epochs of the demo's head on features, {POINTS_EPOCHS} of a net on "
-        "points. What counts as worse is of the differences example by example, as both runs keep "
-        "the losses of so small a validation."
+        "points. The threshold uses paired differences by example, as both runs store the losses "
+        "of such small validation splits."
     )
     rows, place = rows_of(log.records), log.environment
     write_rows("baseline_stops", rows, note=note, rounds=log.records, place=place)
 
 
 def _whole(job: JobConfig, *, epochs: int) -> JobConfig:
-    """Return the job with all of its epochs, in one thread, and without checks."""
+    """Return the job with all of its epochs, one thread, and no checks."""
     recipe = replace(
         job.recipe,
         schedule=ScheduleConfig(max_epochs=epochs),
@@ -222,7 +221,7 @@ def _whole(job: JobConfig, *, epochs: int) -> JobConfig:
 def _record(
     subject: Subject, before: Mapping[str, Any], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what is kept of a run and its baseline."""
+    """Return the record of a run and its baseline."""
     return {
         "baseline_seed": before["seed"],
         "is_stopped": found["stop_reason"] == STOP_REASON,

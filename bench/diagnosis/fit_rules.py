@@ -1,7 +1,7 @@
-"""Hits and false alarms of the fit rules on small nets whose fault is known.
+"""Hits and false alarms of the fit rules, on small nets with a known fault.
 
-Fifteen jobs of a net of two layers on points of five classes, three seeds each, judged on equal
-terms and as logged. Printed: what was expected, and how often it was said.
+Fifteen jobs of a net of two layers on points of five classes, three seeds each, judged in eval mode
+and as logged. Prints what was expected and how often it was diagnosed.
 
     python -m bench.diagnosis.fit_rules
 """
@@ -26,7 +26,7 @@ NUM_FEATURES, NUM_CLASSES, SEEDS = 20, 5, (0, 1, 2)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training. `scale` of the inputs sets how hard the task is."""
+    """One training. The `scale` of the inputs sets the difficulty of the task."""
 
     num_train: int
     epochs: int
@@ -63,7 +63,7 @@ JOBS: Mapping[str, tuple[str, Job]] = {
 
 
 def points(job: Job, num: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw points and the classes that a fixed net gives them, some of them wrong."""
+    """Draw points, and classes assigned by a fixed net, some of them wrong."""
     fixed = torch.Generator().manual_seed(123)
     teacher = nn.Sequential(nn.Linear(NUM_FEATURES, 32), nn.Tanh(), nn.Linear(32, NUM_CLASSES))
     for weight in teacher.parameters():
@@ -125,13 +125,13 @@ def curves(job: Job, seed: int) -> Curves:
 
 
 def as_logged(found: Curves) -> Curves:
-    """Leave out what only a second look at the training examples gives."""
+    """Remove the training loss and accuracy that were measured in eval mode."""
     logged = (replace(p, equal_train_loss=None, equal_train_accuracy=None) for p in found.points)
     return replace(found, points=tuple(logged))
 
 
 def said(fit: Fit) -> str:
-    """Say a judgement in the words of the table."""
+    """Return a judgement as a cell of the table."""
     if fit.is_learning_rate_too_high:
         return TOO_HIGH
     return {FitKind.NOT_YET_KNOWN: "not yet known", FitKind.GOOD_FIT: "good fit"}.get(

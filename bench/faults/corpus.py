@@ -1,9 +1,9 @@
-"""The programs that the checks are judged by: what each holds, and how it is run.
+"""The program corpora that the checks are evaluated on: their programs, and how to run them.
 
-In `development` each program is kept once, correct, and `patches/PAIR.patch` is the unified diff
-that makes it the faulty half of a pair; a pair without a patch differs in its arguments. To add a
-pair: write the program, copy it, break the copy, and keep `diff -U2 PROGRAM COPY`. The held-out
-pairs stay packed, so that nobody meets one by chance.
+In `development` each program is stored once, in its correct version, and `patches/PAIR.patch` is
+the unified diff to the faulty half of the pair; a pair without a patch differs in its arguments. To
+add a pair: write the program, copy it, break the copy, and save `diff -U2 PROGRAM COPY`. Held-out
+pairs stay packed, so that nobody reads one by accident.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOUND = HERE.parent / "sound"
 CORPORA = ("development", "held_out", "held_out_2", "sound")
 MAX_CHANGED_LINES = 8
 NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit"}
-"""Faults of the disk and of the machine: no program has them."""
+"""Faults of the disk and the machine, which no program can have."""
 TRACER = HERE / "loss_trace.py"
 WATCH_FILE, CHECK_FILE, TRACE_FILE = "watch.json", "checks.json", "losses.json"
 
@@ -40,7 +40,7 @@ class Half(StrEnum):
 
 
 class Kind(StrEnum):
-    """A script is run under `watch`; a Task is looked at by `check`."""
+    """Scripts run under `watch`, Tasks under `check`."""
 
     SCRIPT = "script"
     TASK = "task"
@@ -51,12 +51,12 @@ class Program:
     """One program.
 
     Attributes:
-        name: its pair, or the command line of a sound one.
-        half: of a sound program always CORRECT.
-        fault: the fault of its pair, a name of `FAULTS`; None: it is of no pair.
+        name: the name of its pair, or of the command line of a sound program.
+        half: always CORRECT for a sound program.
+        fault: the fault of its pair, a name of `FAULTS`; None: not part of a pair.
         path: its file.
         task: the Task's class name, for kind TASK.
-        args: what follows it on the command line.
+        args: its command-line arguments.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Program:
     args: tuple[str, ...]
 
     def command(self, folder: Path, *, budget: str | None = None) -> list[str]:
-        """Give the command by which stepladder looks at it; its findings are left in the folder.
+        """Return the command that checks it with stepladder and writes its findings in the folder.
 
         Args:
-            budget: time for `check`, such as "200s"; None: its own.
+            budget: time for `check`, such as "200s"; None: the default of `check`.
         """
         ours = [sys.executable, "-m", "stepladder"]
         if self.kind is Kind.SCRIPT:
@@ -82,11 +82,11 @@ class Program:
         return [*ours, "check", target, "--quiet", *time, "--run.dir", str(folder), *self.args]
 
     def findings_file(self, folder: Path) -> Path:
-        """Give the file that the command leaves."""
+        """Return the findings file that the command writes."""
         return folder / (WATCH_FILE if self.kind is Kind.SCRIPT else CHECK_FILE)
 
     def trace_command(self, folder: Path) -> list[str]:
-        """Give the command that runs it to its end, and leaves its losses in the folder."""
+        """Return the command that runs it to its end and writes its losses in the folder."""
         tracer = [sys.executable, str(TRACER), str(folder / TRACE_FILE)]
         if self.kind is Kind.SCRIPT:
             return [*tracer, str(self.path), *self.args]
@@ -100,8 +100,8 @@ def programs(corpus: str, folder: Path, only: Sequence[str] = ()) -> list[Progra
 
     Args:
         corpus: one of CORPORA.
-        folder: where the halves of pairs are written, as PAIR/buggy.py and PAIR/correct.py.
-        only: names; empty: all.
+        folder: where both halves of the pairs are written, as PAIR/buggy.py and PAIR/correct.py.
+        only: names to read; empty: all.
     """
     if corpus == "sound":
         return [
@@ -140,37 +140,39 @@ def programs(corpus: str, folder: Path, only: Sequence[str] = ()) -> list[Progra
 
 
 def patched(text: str, patch: str) -> str:
-    """Apply a unified diff to a text: every line of it has to be where the diff says.
+    """Apply a unified diff to a text; all of its context lines must match.
 
     Raises:
-        ValueError: if a line that the diff keeps or removes is not there, or the lines of a hunk
-            are not as many as its head says.
+        ValueError: if a line that the diff keeps or removes does not match, or a hunk does not have
+            the number of lines in its header.
     """
     lines = text.splitlines(keepends=True)
     found: list[str] = []
     position = 0
     _, *hunks = re.split(r"^(?=@@ )", patch, flags=re.MULTILINE)
     if not hunks:
-        raise ValueError("there is no hunk in the patch")
+        raise ValueError("the patch has no hunks")
     for hunk in hunks:
         head, *changes = hunk.splitlines(keepends=True)
         ranges = re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", head)
         if ranges is None:
-            raise ValueError(f"not the head of a hunk: {head!r}")
+            raise ValueError(f"not a hunk header: {head!r}")
         start, num_old, num_new = (int(ranges[idx] or 1) for idx in (1, 2, 4))
-        old = [line[1:] or line for line in changes if line[0] != "+"]  # "" is a blank line kept
+        old = [line[1:] or line for line in changes if line[0] != "+"]  # a blank context line
         new = [line[1:] or line for line in changes if line[0] != "-"]
         if (len(old), len(new)) != (num_old, num_new):
-            raise ValueError(f"{head.strip()}: {len(old)} lines become {len(new)}")
+            raise ValueError(
+                f"{head.strip()}: {len(old)} old and {len(new)} new lines do not match the header"
+            )
         if lines[start - 1 : start - 1 + num_old] != old or start - 1 < position:
-            raise ValueError(f"{head.strip()}: the program has other lines there")
+            raise ValueError(f"{head.strip()}: the program's lines do not match")
         found += lines[position : start - 1] + new
         position = start - 1 + num_old
     return "".join(found + lines[position:])
 
 
 def _write_pairs(folder: Path) -> list[dict[str, Any]]:
-    """Write both halves of each pair for development; return the entries of the index."""
+    """Write both halves of each development pair; return the entries of the index."""
     entries: list[dict[str, Any]] = json.loads((DEVELOPMENT / "index.json").read_text())
     for entry in entries:
         correct = (DEVELOPMENT / entry["program"]).read_text()
@@ -179,7 +181,9 @@ def _write_pairs(folder: Path) -> list[dict[str, Any]]:
             buggy = correct
             if file.exists():
                 patch = file.read_text()
-                assert patch.startswith(f"--- {entry['program']}\n"), "a patch of another program"
+                assert patch.startswith(f"--- {entry['program']}\n"), (
+                    "the patch is for another program"
+                )
                 buggy = patched(correct, patch)
             _check_pair(entry, buggy, correct)
         except (ValueError, AssertionError) as error:
@@ -193,38 +197,40 @@ def _write_pairs(folder: Path) -> list[dict[str, Any]]:
 
 
 def _check_pair(entry: dict[str, Any], buggy: str, correct: str) -> None:
-    """Assert that a pair differs where its fault is, and says nowhere what is wrong."""
+    """Assert that the halves differ only at the fault, and that no text names the fault."""
     eyes = {fault.name: fault.eyes for fault in FAULTS}[entry["fault"]]
     eye = Eyes.WATCH if entry["kind"] == Kind.SCRIPT else Eyes.CHECK
-    assert eye in eyes, f"{entry['fault']} is not looked for by {eye}"
+    assert eye in eyes, f"{entry['fault']} is not checked by {eye}"
     is_same = buggy == correct
-    assert is_same == (entry["buggy_args"] != entry["correct_args"]), "a patch or other arguments"
+    assert is_same == (entry["buggy_args"] != entry["correct_args"]), (
+        "a pair needs either a patch or different arguments"
+    )
     halves = [set(text.splitlines()) for text in (buggy, correct)]
     num_changed = max(len(halves[0] - halves[1]), len(halves[1] - halves[0]))
     assert num_changed <= MAX_CHANGED_LINES, f"{num_changed} lines differ"
     for text in (buggy, correct):
-        assert entry["fault"] not in text, "a program does not say what is wrong"
+        assert entry["fault"] not in text, "programs must not mention the fault"
         classes = {node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
         assert entry.get("task") is None or entry["task"] in classes, f"no {entry['task']}"
 
 
 def _check_development(entries: Sequence[dict[str, Any]]) -> None:
-    """Assert that every fault that a program can show is shown, and that no file is left over."""
+    """Assert that every fault has a program, and that there are no unused files."""
     names = {entry["name"] for entry in entries}
-    assert len(names) == len(entries), "a pair is there twice"
+    assert len(names) == len(entries), "duplicate pair"
     patches = {path.stem for path in (DEVELOPMENT / "patches").iterdir()}
-    assert patches <= names, f"patches of no pair: {patches - names}"
+    assert patches <= names, f"patches without a pair: {patches - names}"
     files = {f"{path.parent.name}/{path.name}" for path in DEVELOPMENT.glob("*/*.py")}
-    assert files == {entry["program"] for entry in entries}, "programs of no pair"
+    assert files == {entry["program"] for entry in entries}, "programs without a pair"
     wanted = {fault.name for fault in FAULTS if set(fault.eyes) != {Eyes.DIAGNOSE}} - NOT_SHOWN
-    assert {entry["fault"] for entry in entries} == wanted, "faults that are not shown"
+    assert {entry["fault"] for entry in entries} == wanted, "faults without a program"
 
 
 def _sound_entries() -> list[dict[str, Any]]:
-    """Return the index of the sound programs, each command line of which is there once."""
+    """Return the index of the sound programs, after checking for duplicates."""
     entries: list[dict[str, Any]] = json.loads((SOUND / "index.json").read_text())
-    assert len({entry["name"] for entry in entries}) == len(entries), "a name is there twice"
+    assert len({entry["name"] for entry in entries}) == len(entries), "duplicate name"
     lines = {(entry["program"], *entry["args"]) for entry in entries}
-    assert len(lines) == len(entries), "a command line is there twice"
+    assert len(lines) == len(entries), "duplicate command line"
     assert {path.name for path in SOUND.glob("*.py")} == {entry["program"] for entry in entries}
     return entries

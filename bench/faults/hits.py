@@ -1,22 +1,22 @@
-"""How many faults are caught by name, and how many sound programs are accused.
+"""How many faults are caught by name, and how many false alarms sound programs get.
 
     python -m bench.faults.hits --corpus development [--only NAME …] [--log FILE] [--again]
     python -m bench.faults.hits --page
 
-Goals: of the faults for development 95 % caught, of those held out 80 %; no error on any correct
+Goals: catch 95 % of the development faults and 80 % of the held-out faults; no error on any correct
 half or sound program, and at most 3 warnings on the sound programs.
 
-Every half runs alone, in a process of its own with one compute thread: a script under `stepladder
-watch`, a Task under `stepladder check`. A fault is caught where a finding that failed or warned
-bears its name; another name, however near, is a miss, and so is what is only told, at level info. A
-program that left no report is a miss, too.
+Each half runs alone, in a process of its own with one compute thread: a script under `stepladder
+watch`, a Task under `stepladder check`. A fault is caught if a finding that failed or warned has
+its name. Another name, however close, is a miss, and so is a finding at level info. A program
+without a report is a miss as well.
 
-Beside it stands a checker that anyone has: it runs the program to its end and accuses it where that
-failed, or where the mean loss of the last tenth of steps is not below that of the first tenth. It
-sees every value that `backward` is called on, and names no fault: it is given a hit for any.
+The baseline is a trivial checker: it runs the program to its end and flags it if it failed, or if
+the mean loss of the last tenth of steps is not below that of the first tenth. It sees every value
+that `backward` is called on. As it names no fault, any flag counts as a hit.
 
-Every run is a line in --log; with the same file an interrupted bench goes on, and --again repeats
-what stepladder says, but not the plain runs.
+Each run is a line in --log; with the same file, an interrupted benchmark resumes, and --again
+repeats the runs under stepladder, but not the plain runs.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ GOALS = {
 }
 TITLES = {
     "development": "Faults for development",
-    "held_out": "Faults held out",
-    "held_out_2": "Faults held out, a second set",
+    "held_out": "Held-out faults",
+    "held_out_2": "Held-out faults, second set",
     "sound": "Sound programs",
 }
 LOOKS = ("stepladder", "loss")
@@ -60,7 +60,7 @@ def measure(
     budget: str | None,
     is_again: bool,
 ) -> list[dict[str, Any]]:
-    """Look at every program in both ways, as far as the log has not; give the newest records."""
+    """Run every program in both ways unless the log has it; return the newest records."""
 
     def one(program: Program, by: str) -> dict[str, Any]:
         key = {"name": program.name, "half": str(program.half), "by": by}
@@ -85,7 +85,7 @@ def measure(
 
 
 def newest(log: Log, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give the last record of a run, or None: with --again there are several."""
+    """Return the last record of a run, or None: with --again there are several."""
     for record in reversed(log.records):
         if all(record.get(name) == value for name, value in key.items()):
             return record
@@ -93,7 +93,7 @@ def newest(log: Log, key: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def pairs(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Put the four looks at each pair, or the two at each sound program, into one row."""
+    """Combine the four runs of each pair, or the two of each sound program, into one row."""
     rows: dict[str, dict[str, Any]] = {}
     for record in records:
         row = rows.setdefault(record["name"], {"name": record["name"], "fault": record["fault"]})
@@ -114,18 +114,18 @@ def pairs(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Give a table of counts with 95 % intervals: ours beside the plain look at the loss."""
+    """Return a table of counts with 95 % intervals: ours next to the loss baseline."""
     n = len(rows)
     accused = sum(not row["loss_fell_correct"] for row in rows)
     warned = sum(bool(row["warnings"]) for row in rows)
     table = [
         {
-            "": "correct programs accused (errors)",
+            "": "errors on correct programs",
             "stepladder": share(sum(bool(row["errors"]) for row in rows), n),
             "did the loss fall?": share(accused, n),
         },
         {
-            "": "correct programs warned of",
+            "": "warnings on correct programs",
             "stepladder": share(warned, n),
             "did the loss fall?": "–",
         },
@@ -143,7 +143,7 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def by_fault(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give a table with a row for each fault."""
+    """Return a table with a row for each fault."""
     table = []
     for fault in sorted({row["fault"] for row in rows}):
         own = [row for row in rows if row["fault"] == fault]
@@ -164,7 +164,7 @@ def by_fault(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tables(corpus: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write what was found in a corpus as Markdown."""
+    """Return the results on a corpus as Markdown."""
     text = f"Goal: {GOALS[corpus]}.\n\n{markdown(totals(rows))}"
     if corpus != "sound":
         return f"{text}\n{markdown(by_fault(rows))}"
@@ -182,25 +182,25 @@ def tables(corpus: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write docs/hits.md from the results that there are, by corpus."""
+    """Write docs/hits.md from the available results of each corpus."""
     lines = [
         "# Hits and false alarms",
         "",
         "Written from `bench/results/` by `python -m bench.faults.hits --page`.",
         "",
-        "Each fault is a pair of programs that differ where the fault is, and nowhere else: user "
+        "Each fault is a pair of programs that differ only in the fault: user "
         "code of 30 to 120 lines, synthetic data, a real training. A script runs under `stepladder "
-        "watch`, a Task under `stepladder check`. A fault counts as caught where a finding that "
-        "failed or warned bears its very name. The faults held out were written by someone who "
+        "watch`, a Task under `stepladder check`. A fault is caught if a finding that "
+        "failed or warned has exactly its name. The held-out faults were written by someone who "
         "had not seen the detectors, their hash was committed (`bench/results/held_out*.sha256`), "
         "and each set was opened once, after the thresholds were frozen. Its numbers are those of "
-        "that day: what it showed has been mended since, and it is held out no more. Between the "
-        "first set and the second, detectors were mended by what the first had shown, and by 82 "
-        "pairs more of other authors' own, of which 59 were caught at first sight.",
+        "that day: the misses were fixed afterwards, so it is no longer held out. Between the "
+        "first set and the second, detectors were improved with the results of the first and with "
+        "82 more pairs by other authors, of which 59 were caught before any changes.",
         "",
-        "Beside it stands what anyone can do: run the program to its end, and look whether the "
+        "The baseline is what anyone can do: run the program to its end and check whether the "
         "loss fell (mean of the last tenth of steps below that of the first; a run that fails is "
-        "accused, too). It names no fault, and is given a hit for any.",
+        "flagged as well). It names no fault, so any flag counts as a hit.",
         "",
         "In brackets: the share, and its 95 % interval (Clopper-Pearson).",
     ]
@@ -214,7 +214,7 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def written_results() -> dict[str, dict[str, Any]]:
-    """Read the results of each corpus that was measured."""
+    """Read the available results of each corpus."""
     files = {corpus: RESULTS / f"hits_{corpus}.json" for corpus in CORPORA}
     return {corpus: json.loads(file.read_text()) for corpus, file in files.items() if file.exists()}
 
@@ -225,9 +225,9 @@ def _named(alarms: Sequence[Mapping[str, Any]], outcome: str) -> list[str]:
 
 
 def _instead(row: Mapping[str, Any]) -> str:
-    """Say what was said of a faulty half whose fault was not caught."""
+    """Return what was reported for a faulty half whose fault was not caught."""
     if row["is_told"]:
-        return "told, without an alarm"
+        return "reported without an alarm"
     return row["no_report_buggy"] or f"said: {', '.join(row['said']) or 'nothing'}"
 
 
@@ -249,14 +249,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", choices=CORPORA, default="development")
-    parser.add_argument("--only", nargs="+", default=[], help="pairs or sound programs by name")
-    parser.add_argument("--log", type=Path, help="a line for each run; goes on where it ended")
-    parser.add_argument("--again", action="store_true", help="ask stepladder again")
-    parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one run")
+    parser.add_argument("--only", nargs="+", default=[], help="names of pairs or sound programs")
     parser.add_argument(
-        "--budget", help="time for `check`, such as 200s, on a machine that is busy"
+        "--log", type=Path, help="log of finished runs; an interrupted benchmark resumes from it"
     )
+    parser.add_argument("--again", action="store_true", help="repeat the runs under stepladder")
+    parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="time limit of one run in seconds"
+    )
+    parser.add_argument("--budget", help="time budget of `check`, such as 200s, for a busy machine")
     parser.add_argument("--page", action="store_true", help="only write docs/hits.md")
     options = parser.parse_args()
     if options.page:
@@ -276,7 +278,7 @@ def main() -> None:
     text = tables(options.corpus, rows)
     print(f"\n{text}")
     if options.only:
-        return  # a part is no result
+        return  # partial results are not written
     name = f"hits_{options.corpus}"
     result = {"rows": rows, "rounds": records, "environment": log.environment}
     write_results(name, result, f"# {name}\n\n{text}{machine(log.environment)}")

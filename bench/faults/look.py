@@ -1,4 +1,4 @@
-"""Run a program once under stepladder, or once alone, and say what came of it."""
+"""Run a program once with stepladder or once alone, and return the outcome."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ TAIL = 300
 
 
 def look(program: Program, *, timeout_s: float, budget: str | None = None) -> dict[str, Any]:
-    """Let stepladder look at a program.
+    """Run stepladder on a program.
 
     Args:
-        budget: time for `check`, as it takes it; None: its own.
+        budget: time budget of `check`; None: its default.
 
     Returns:
-        `alarms`: findings that failed or warned; `told`: faults that were named without an alarm;
-        `could_not_run`: checks, and why; `left_out`: checks that had no time; `error`: why there
-        is no whole report, or None; `seconds`, `code`.
+        `alarms`: findings that failed or warned; `told`: faults that were reported without an
+        alarm;
+        `could_not_run`: checks that could not run, and why; `left_out`: checks that had no time;
+        `error`: why there is no complete report, or None; `seconds`, `code`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -67,11 +68,11 @@ def look(program: Program, *, timeout_s: float, budget: str | None = None) -> di
 
 
 def trace(program: Program, *, timeout_s: float) -> dict[str, Any]:
-    """Run a program alone, and ask whether its loss fell.
+    """Run a program alone, and check whether its loss fell.
 
     Returns:
-        `fell`: whether it ended without an error and the mean loss of its last tenth of steps is
-        below that of its first tenth; `first`, `last`: these means, None where there are none.
+        `fell`: True if it ended without an error and the mean loss of the last tenth of steps is
+        below that of the first tenth; `first`, `last`: these means, or None if there are none.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -84,7 +85,7 @@ def trace(program: Program, *, timeout_s: float) -> dict[str, Any]:
 
 
 def ends(losses: Sequence[float]) -> tuple[float | None, float | None]:
-    """Give the mean loss of the first and of the last tenth of steps; None: none, or not finite."""
+    """Return the mean loss of the first and last tenth of steps; None if empty or not finite."""
     part = len(losses) // 10
     if part == 0:
         return None, None
@@ -93,7 +94,7 @@ def ends(losses: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def _run(command: list[str], folder: Path, timeout_s: float) -> tuple[dict[str, Any], str]:
-    """Run a command on one core in a folder; give its code (None: no time left) and last words."""
+    """Run a command on one core in a folder; return exit code (None: timeout) and last output."""
     start_s = time.monotonic()
     code: int | None = None
     try:
@@ -108,5 +109,5 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> tuple[dict[str, 
         )
         code, errors = done.returncode, done.stderr.strip()[-TAIL:]
     except subprocess.TimeoutExpired:
-        errors = f"no end within {timeout_s:.0f} s"
+        errors = f"timed out after {timeout_s:.0f} s"
     return {"code": code, "seconds": round(time.monotonic() - start_s, 1)}, errors

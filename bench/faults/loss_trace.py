@@ -1,10 +1,10 @@
-"""Run a script and write down every loss that `backward` is called on: what the eye would follow.
+"""Run a script and record every loss that `backward` is called on.
 
     python bench/faults/loss_trace.py TRACE.json script.py [its arguments]
     python bench/faults/loss_trace.py TRACE.json -m package [its arguments]
 
-Losses of single examples, which are handed over with their weights, count as the weighted sum.
-This knows nothing of stepladder: a checker that asks only whether the loss fell is judged by it.
+Per-example losses, which are passed with their gradient weights, are recorded as the weighted sum.
+This does not use stepladder: it is the baseline that only checks whether the loss fell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
             losses.append(float(value.sum()))
         backward(tensors, grad_tensors, *args, **kwargs)
 
-    torch.autograd.backward = traced  # Tensor.backward looks it up here as well
+    torch.autograd.backward = traced  # Tensor.backward looks the function up here as well
     try:
         if command[0] == "-m":
             sys.argv = command[1:]

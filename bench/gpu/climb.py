@@ -1,17 +1,19 @@
-"""On a GPU: the published job at full size, and a full fine-tune, before and after a climb.
+"""The published job at full size on a GPU, and a full fine-tune, before and after a climb.
 
 The job: 30,607 pictures of 299 x 299 in a pixel store (generated, with class structure),
 `legacy_xception` without weights, frozen, 257 classes. Goals: from the store to a trained head in
-under 20 s on one current data-centre GPU, with under 5 % of it waiting for data. Published: 42 min
-on one T4, 5.7 min on eight. The published recipe is timed on the same GPU, so that what the method
-gave stands apart from what the hardware gave. Both are trained in turn, each time from cold in a
-process of its own (cold_training.py); of the published recipe a few epochs, extrapolated.
+under 20 s on one current data-center GPU, with less than 5 % of it waiting for data. Published: 42
+min on one T4, 5.7 min on eight. The published recipe is timed on the same GPU, to separate the
+effect of the method from that of the hardware. Both are trained in turn, each time from a cold
+start in a process of its own (cold_training.py); of the published recipe only a few epochs are
+timed and the total is extrapolated.
 
-    bench/gpu/run.sh [WHEELS]                or, where the packages are there:
+    bench/gpu/run.sh [WHEELS]                or, where the packages are installed:
     python -m bench.gpu.climb [--work FOLDER] [--log FILE] [--budget 240] [--repeats 5] [--quick]
 
-With the same --work and --log, an interrupted bench goes on, and one that is whole is only written
-again. Without a GPU it says so and does nothing; --quick --cpu runs it in tiny on a CPU.
+With the same --work and --log, an interrupted benchmark resumes, and a complete one only writes its
+results again. Without a GPU it prints a message and exits; --quick --cpu runs a tiny version on a
+CPU.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from stepladder.records import read_jsonl
 from stepladder.training.output.display import Display
 
 STEP4 = ROOT / "examples" / "six_steps" / "step4.yaml"
-NUM_ROWS = {"train": 27_546, "val": 3_061}  # 30,607 pictures, nine tenths of them learn
+NUM_ROWS = {"train": 27_546, "val": 3_061}  # 30,607 pictures, nine tenths of them for training
 NUM_CLASSES = 257
 SIZE = 299
 PUBLISHED_S = {"one T4": 42 * 60.0, "eight T4s": 5.7 * 60}
@@ -67,7 +69,7 @@ def quiet() -> Display:
 
 
 def job_for(store: Path, run: Path, quick: bool, **more: object) -> JobConfig:
-    """Return the published recipe with all of the data, and options over it."""
+    """Return the published recipe on all of the data, with some options changed."""
     settings = {"data.store": store, "run.dir": run, "model.weights": "none", **more}
     job = resolve(settings_of_call(settings), base=load_job(STEP4)).job
     if not quick:
@@ -77,17 +79,17 @@ def job_for(store: Path, run: Path, quick: bool, **more: object) -> JobConfig:
 
 
 def climbed(job: JobConfig) -> Path:
-    """Climb a job, unless its folder holds the whole climb; give the folder."""
+    """Climb a job, unless its folder holds a finished climb; return the folder."""
     if not (job.run.dir / "climb.json").exists():
         stepladder.climb(config=job, display=quiet(), fresh=True)
-        torch.cuda.empty_cache()  # the trainings are processes of their own, on the same GPU
+        torch.cuda.empty_cache()  # each training is a process of its own, on the same GPU
     return job.run.dir
 
 
 def train_rounds(
     jobs: Mapping[str, JobConfig], store: Path, work: Path, *, repeats: int, log: Log
 ) -> None:
-    """Train each job from cold, once a round, each round beginning with another one."""
+    """Train each job from a cold start in each round, in rotated order."""
     names = list(jobs)
     for at in range(repeats):
         turn = at % len(names)
@@ -101,13 +103,13 @@ def train_rounds(
 
 
 def extrapolated_s(training: Mapping[str, Any]) -> float:
-    """Return the seconds of all published epochs from a training of a few."""
+    """Extrapolate a training of a few epochs to all published epochs, in seconds."""
     once_s = training["seconds"] - training["train_s"]
     return float(once_s + PUBLISHED_EPOCHS * training["train_s"] / training["epochs"])
 
 
 def end_row(what: str, trainings: Sequence[Mapping[str, Any]], seconds: list[float]) -> Row:
-    """Summarise the rounds of a recipe; what is not a time is of the round in the middle."""
+    """Summarize the rounds of a recipe; values other than times are those of the median round."""
     middle = trainings[seconds.index(statistics.median_low(seconds))]
     return {
         "what": what,
@@ -122,7 +124,7 @@ def end_row(what: str, trainings: Sequence[Mapping[str, Any]], seconds: list[flo
 
 
 def frozen(store: Path, work: Path, options: argparse.Namespace, log: Log) -> tuple[list[Row], str]:
-    """Climb, then train by the published recipe and by what was kept; give rows and what they say.
+    """Climb, then train with the published recipe and with the kept one; return rows and notes.
 
     The times of one round are paired.
     """
@@ -149,15 +151,15 @@ def frozen(store: Path, work: Path, options: argparse.Namespace, log: Log) -> tu
     method = ratio(before_s, after_s)
     hardware = PUBLISHED_S["one T4"] / before["seconds"]
     said = (
-        f"Of {PUBLISHED_S['one T4'] / after['seconds']:.0f} times over the published 42 min on one "
-        f"T4, the method gave {method['median']:.1f} ({method['min']:.1f} to {method['max']:.1f}; "
-        f"same GPU, the published recipe) and GPU and software {hardware:.1f}. "
+        f"Speedup of {PUBLISHED_S['one T4'] / after['seconds']:.0f} over the published 42 min on "
+        f"one T4: the method {method['median']:.1f} ({method['min']:.1f} to {method['max']:.1f}; "
+        f"same GPU, the published recipe), GPU and software {hardware:.1f}. "
     )
     return frozen_rows(before, after), said
 
 
 def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list[Row]:
-    """Climb with all layers learning; give the model FLOPs utilisation before and after."""
+    """Climb with all layers trained; return the model FLOPs utilization before and after."""
     more = {**FULL, "ladder.budget_s": options.budget}
     job = job_for(store, work / "full", options.quick, **more)
     records = read_jsonl(climbed(job) / "trials.jsonl")
@@ -174,12 +176,12 @@ def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list
             * profile["time"]["step_s"],
             "peak_flops_per_s": profile["peak_flops_per_s"],
         }
-        for label, profile in (("as written", profiles[0]), ("after the climb", profiles[-1]))
+        for label, profile in (("original", profiles[0]), ("after the climb", profiles[-1]))
     ]
 
 
 def frozen_rows(before: Row, after: Row) -> list[Row]:
-    """Put the published times beside ours, with the method's share of the difference."""
+    """Return rows of published times and ours, with the method's share of the difference."""
     rows = [
         {"what": f"published, {name}", "seconds": seconds, "epochs": "-"}
         for name, seconds in PUBLISHED_S.items()
@@ -201,16 +203,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, help="folder with 20 GB free; default: temporary")
-    parser.add_argument("--budget", type=float, default=240, help="seconds for each climb")
+    parser.add_argument(
+        "--budget", type=float, default=240, help="time limit of each climb in seconds"
+    )
     parser.add_argument("--published-epochs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5, help="trainings of each")
-    parser.add_argument("--log", type=Path, help="lines of what is trained; default: in --work")
+    parser.add_argument("--repeats", type=int, default=5, help="number of trainings of each recipe")
+    parser.add_argument("--log", type=Path, help="log of finished trainings; default: in --work")
     parser.add_argument("--workers", type=int, default=8, help="processes that draw pictures")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     parser.add_argument("--cpu", action="store_true", help="run without a GPU; for --quick")
     options = parser.parse_args()
     if not torch.cuda.is_available() and not options.cpu:
-        print("There is no GPU here: the GPU benchmark is skipped.")
+        print("No GPU found: the GPU benchmark is skipped.")
         sys.exit(0)
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
@@ -226,7 +230,8 @@ def main() -> None:
         climbs = [climb_record(work / name) for name in ("climb", "full")]
     note = said + (
         "Goals: under 20 s from the store to the trained head, data_wait_frac under 0.05. "
-        "Generated pictures, a trunk without weights: accuracy is of these pictures alone."
+        "Generated pictures and a trunk without pretrained weights: their "
+        "accuracy says nothing about real data."
     )
     if options.quick:
         print(note, markdown(rows), markdown(full), sep="\n\n")

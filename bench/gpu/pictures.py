@@ -1,4 +1,4 @@
-"""Make a store of generated pictures with class structure: for speed, pixels need not be photos."""
+"""Create a store of generated pictures with class structure; for timing, photos are not needed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stepladder.records import Manifest, ShardInfo
 
 NUM_SHARDS = 16
 CELLS = 6
-"""A class is a grid of so many colours a side, which its pictures show shifted and with noise."""
+"""Side of the grid of colors that defines a class; its pictures are shifted and noisy copies."""
 
 
 def class_patterns(num_classes: int) -> Tensor:
-    """Return each class its colours: (C, 3, CELLS, CELLS), 0 to 255."""
+    """Return the color grid of each class: (C, 3, CELLS, CELLS), 0 to 255."""
     generator = torch.Generator().manual_seed(0)
     return torch.rand(num_classes, 3, CELLS, CELLS, generator=generator) * 255
 
 
 def draw(patterns: Tensor, label: int, idx: int, size: int) -> np.ndarray:
-    """Draw a picture of a class: its pattern shifted, in other light, with grain; (h, w, 3)."""
+    """Draw a picture of a class: its pattern, shifted, with random light and grain; (h, w, 3)."""
     generator = torch.Generator().manual_seed(idx)
     shift = torch.randint(0, CELLS, (2,), generator=generator).tolist()
     pattern = patterns[label].roll((shift[0] % 2, shift[1] % 2), dims=(1, 2))
@@ -53,7 +53,7 @@ def rows_of(split: str, count: int, num_classes: int) -> list[tuple[bytes, int, 
 def write_shard(
     prefix: int, *, work: Path, split: str, count: int, num_classes: int, size: int
 ) -> tuple[ShardInfo, np.ndarray, np.ndarray]:
-    """Write the rows whose hash begins with a digit; give the shard and the sums of its values."""
+    """Write the rows whose hash starts with a digit; return the shard and its pixel sums."""
     torch.set_num_threads(1)
     patterns = class_patterns(num_classes)
     sums, squares = np.zeros(3, np.int64), np.zeros(3, np.int64)
@@ -76,7 +76,7 @@ def make_store(
 ) -> None:
     """Write a pixel store of generated pictures, in parallel."""
     work = out.with_name(out.name + ".work")
-    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
     work.mkdir(parents=True)
     infos: list[ShardInfo] = []
     counts: dict[str, tuple[int, ...]] = {}

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# The GPU's tests and benchmark, on a machine whose Python has a torch that sees it.
+# Run the GPU tests and benchmark. Needs a Python whose torch supports the GPU.
 #
 #   bench/gpu/run.sh [WHEELS]
 #
-# WHEELS is a folder of the packages that this Python lacks (no network is asked for). They go into
-# a temporary folder; nothing that is installed changes. Get them beforehand, for that Python, by
+# WHEELS is a folder of wheels for packages that this Python lacks (no network is used). They are
+# installed into a temporary folder; the environment is not changed. Download them for that Python:
 #   pip download --no-deps --only-binary=:all: --dest WHEELS tyro typeguard docstring-parser simplejpeg
-# Without a GPU it says so and ends well. PYTHON names the interpreter; BENCH_ARGS go to the bench.
+# Without a GPU it prints a message and exits with 0. PYTHON is the interpreter; BENCH_ARGS are
+# passed to the benchmark.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  echo "There is no GPU that $python sees through torch: the GPU tests and benchmark are skipped."
+  echo "torch of $python finds no GPU: the GPU tests and benchmark are skipped."
   exit 0
 fi
 site=$(mktemp -d)
@@ -27,9 +28,9 @@ names = ("timm", "numpy", "pyarrow", "PIL", "simplejpeg", "safetensors", "psutil
          "rich", "jinja2", "pytest")
 missing = [name for name in names if importlib.util.find_spec(name) is None]
 if missing:
-    raise SystemExit(f"missing here: {', '.join(missing)}; give their wheels: bench/gpu/run.sh WHEELS")
+    raise SystemExit(f"missing packages: {', '.join(missing)}; pass WHEELS: bench/gpu/run.sh WHEELS")
 PYTHON
 "$python" -m pytest tests/gpu -q -W ignore::pytest.PytestConfigWarning ||
-  echo "The GPU tests failed; the bench goes on."
+  echo "The GPU tests failed; the benchmark runs anyway."
 # shellcheck disable=SC2086
 "$python" -m bench.gpu.climb ${BENCH_ARGS:-}

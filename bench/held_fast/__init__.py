@@ -1,1 +1,1 @@
-"""What holds between two checkouts of this project: the same results, files and findings."""
+"""Compare two checkouts of this project: results, files and findings must be the same."""

@@ -1,19 +1,20 @@
-"""Compare two checkouts: what both do has to be the same.
+"""Compare two checkouts, whose behavior must be the same.
 
     python -m bench.held_fast OLD_CHECKOUT NEW_CHECKOUT [--part NAME ...] [--json OUT]
         [--store DEMO_STORE [STORE …]] [--runs FOLDER ...] [--limit N] [--pairs N]
 
-Each checkout is run in processes of its own, whose path begins with its `src`. A part prints one
-line, `PART: same`, or what differs. The exit code is 1 if anything does, and 2 if a part failed.
+Each checkout runs in processes of its own, with its `src` first on the path. Each part prints one
+line, `PART: same`, or the differences. The exit code is 1 if anything differs, and 2 if a part
+failed.
 
-    stores      the same pictures give the same files
+    stores      the same pictures produce the same files
     configs     resolved examples, and the flags of every command
-    opens       what the old one wrote opens in the new one; keys of files; documented imports
-    verdicts    recorded trials and random evidence, and bounds of block times
-    weights     final weights of trainings by every optimiser
-    accuracies  by seed, of heads on the stores of photographs
-    findings    of `check` and `watch`, on the programs of the fault corpus and on sound ones
-    speed       by pairs, in rotated order
+    opens       files of the old checkout open in the new one; JSON keys; documented imports
+    verdicts    recorded trials, random evidence, and bounds of block times
+    weights     final weights of trainings with every optimizer
+    accuracies  accuracy by seed of heads on stores of photographs
+    findings    findings of `check` and `watch` on the fault corpus and on sound programs
+    speed       paired timings in rotated order
 """
 
 from __future__ import annotations
@@ -47,20 +48,24 @@ def main() -> int:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--json", type=Path, help="file for what was found")
+    parser.add_argument("--json", type=Path, help="JSON file for the results")
     parser.add_argument(
         "--store",
         type=Path,
         nargs="+",
         default=[],
-        help="stores of photographs: the demo's, and others; without it these are left out",
+        help="stores of photographs, the demo's first; without it, parts that need one are skipped",
     )
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="folders of climbs")
-    parser.add_argument("--limit", type=int, help="programs of the findings, evenly chosen")
-    parser.add_argument("--pairs", type=int, default=10, help="of timings")
-    parser.add_argument("--climb-pairs", type=int, default=3, help="of whole climbs; 0: none")
-    parser.add_argument("--no-climb", action="store_true", help="leave a climb out of `opens`")
-    parser.add_argument("--work", type=Path, help="folder to keep; default: removed at the end")
+    parser.add_argument(
+        "--limit", type=int, help="maximum number of programs of `findings`, chosen evenly"
+    )
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of timings")
+    parser.add_argument(
+        "--climb-pairs", type=int, default=3, help="pairs of complete climbs; 0: none"
+    )
+    parser.add_argument("--no-climb", action="store_true", help="skip the climb in `opens`")
+    parser.add_argument("--work", type=Path, help="working folder, kept; default: a temporary one")
     options = parser.parse_args()
     old = Checkout(name="old", root=options.old.resolve())
     new = Checkout(name="new", root=options.new.resolve())

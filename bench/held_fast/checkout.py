@@ -1,4 +1,4 @@
-"""A checkout of this project, old or new: commands and probes run in processes of their own."""
+"""A checkout of this project, old or new, whose commands and probes run in their own processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LINES = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
-    """A work tree, whose `src` is first on the path of each process that is started for it.
+    """A work tree whose `src` is first on the path of each process started for it.
 
     Attributes:
         name: "old" or "new".
@@ -30,7 +30,7 @@ class Checkout:
     root: Path
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process that imports this checkout."""
+        """Return the environment variables of a process that imports this checkout."""
         return os.environ | {
             "PYTHONPATH": str(self.root / "src"),
             "COLUMNS": "1000",
@@ -40,7 +40,7 @@ class Checkout:
     def start(
         self, words: Sequence[str | Path], *, cwd: Path, **options: Any
     ) -> subprocess.Popen[str]:
-        """Start python on some words."""
+        """Start Python with these arguments."""
         command = [sys.executable, *map(str, words)]
         return subprocess.Popen(command, cwd=cwd, env=self.environment(), text=True, **options)
 
@@ -68,7 +68,7 @@ class Checkout:
         if done.returncode:
             words_text = " ".join(map(str, words))
             raise RuntimeError(
-                f"{self.name}: `stepladder {words_text}` ended with {done.returncode}:\n"
+                f"{self.name}: `stepladder {words_text}` exited with code {done.returncode}:\n"
                 f"{done.stderr[-2000:]}"
             )
         return done.stdout
@@ -76,7 +76,7 @@ class Checkout:
     def probe(
         self, name: str, arguments: Mapping[str, Any], *, cwd: Path, timeout_s: float = 3600
     ) -> Any:
-        """Call a function of probes.py in a process of this checkout, and return its result.
+        """Call a function of probes.py in a process of this checkout and return its result.
 
         Raises:
             RuntimeError: if it fails.
@@ -99,9 +99,9 @@ class Checkout:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """List where two JSON values differ, by their path."""
+    """List the paths at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        found = [f"{where}: gone: {key}" for key in old if key not in new]
+        found = [f"{where}: removed: {key}" for key in old if key not in new]
         found += [f"{where}: added: {key}" for key in new if key not in old]
         for key in old:
             if key in new:
@@ -115,12 +115,12 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
     if old == new and type(old) is type(new):
         return []
     if isinstance(old, float) and isinstance(new, float) and math.isnan(old) and math.isnan(new):
-        return []  # NaN on both sides
+        return []  # both are NaN
     return [f"{where}: {old!r}, now {new!r}"]
 
 
 def key_paths(value: Any, where: str = "") -> set[str]:
-    """Return the paths of all keys in a JSON value; items of a list count as one."""
+    """Return the paths of all keys in a JSON value; all items of a list share one path."""
     if isinstance(value, dict):
         nested = [key_paths(item, f"{where}.{key}") for key, item in value.items()]
         return {f"{where}.{key}" for key in value}.union(*nested)
@@ -130,13 +130,13 @@ def key_paths(value: Any, where: str = "") -> set[str]:
 
 
 def set_differences(old: set[str], new: set[str], where: str) -> list[str]:
-    """List what only one of two sets holds."""
-    gone = [f"{where}: gone: {item}" for item in sorted(old - new)]
+    """List the items that only one of two sets holds."""
+    gone = [f"{where}: removed: {item}" for item in sorted(old - new)]
     return gone + [f"{where}: added: {item}" for item in sorted(new - old)]
 
 
 def at_most(lines: Sequence[str], count: int = MAX_LINES) -> list[str]:
-    """Return the first lines, and how many more there are."""
+    """Return the first lines, and the number of further ones."""
     left = len(lines) - count
     more = [f"... and {left} more"] if left > 0 else []
     return [*itertools.islice(lines, count), *more]

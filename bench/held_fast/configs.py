@@ -1,4 +1,4 @@
-"""Configs and flags: examples resolve to the same bytes, commands take the same flags."""
+"""Compare configs and flags: examples resolve to the same bytes, commands take the same flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compare_configs(old: Checkout, new: Checkout, folder: Path) -> tuple[list[st
     results = {}
     for checkout in (old, new):
         examples = [path for path in paths[checkout.name] if path in paths["old"]]
-        for name in examples:  # the same relative path, so that messages are comparable
+        for name in examples:  # the same relative path, so that messages can be compared
             copy = folder / checkout.name / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes((checkout.root / name).read_bytes())
@@ -67,7 +67,7 @@ def compare_configs(old: Checkout, new: Checkout, folder: Path) -> tuple[list[st
 
 
 def flags_of(text: str) -> set[str]:
-    """Return each flag or argument of a help page, with its values and its default."""
+    """Return each flag or argument of a help page, with its choices and default."""
     flags, flag = {}, ""
     for line in text.splitlines():
         inner = line.strip("│╭╰╮╯─ ")

@@ -1,4 +1,4 @@
-"""Findings: `check` and `watch` say the same of every program of the corpus."""
+"""Compare the findings of `check` and `watch` on every program of the corpus."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def compare_findings(
 ) -> tuple[list[str], list[str]]:
     """Compare the name and outcome of each finding, program by program.
 
-    Where two differ, both look twice more: what also differs between looks of the old checkout is
-    noise, and is only noted.
+    Where they differ, both run twice more: if runs of the old checkout differ among themselves, the
+    difference is noise and only noted.
 
     Args:
-        limit: programs, evenly chosen; None: all.
+        limit: maximum number of programs, chosen evenly; None: all.
 
     Returns:
         (differences, notes).
@@ -61,7 +61,7 @@ def compare_findings(
 
 
 def _look(checkout: Checkout, program: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Look at a program; the outcome and the fault of each check."""
+    """Run a checkout on a program; return the outcome and fault of each check."""
     out = folder / "look"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()

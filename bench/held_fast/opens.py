@@ -1,4 +1,4 @@
-"""Files of the old checkout in the new one: stores, checkpoints, climbs, keys, imports."""
+"""Compare files across checkouts: stores, checkpoints, climbs, JSON keys, documented imports."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ MOVED = {
     "stepladder.report.schema.check_summary": "stepladder.reporting.schema.check_summary",
     "stepladder.train.checkpoint.load_best": "stepladder.training.checkpoint.checkpoint.load_best",
 }
-"""Documented names that are known to have another place now: these have to be there."""
+"""Documented names that were moved, with their new location, which must exist."""
 MAPS = ("inputs", "change", "one_time_s", "options", "class_counts")
-"""Keys whose own keys are values, such as names of options."""
+"""Keys of mappings whose keys are values, such as names of options."""
 
 
 def compare_opens(
     old: Checkout, new: Checkout, folder: Path, *, has_climb: bool
 ) -> tuple[list[str], list[str]]:
-    """Open what the old checkout wrote in the new one.
+    """Open files that the old checkout wrote with the new one.
 
     Args:
-        has_climb: whether a climb by each is made and read, which takes some minutes.
+        has_climb: True to run and read a climb by each, which takes some minutes.
 
     Returns:
         (differences, notes).
@@ -81,9 +81,9 @@ def _same_answer(old: Checkout, new: Checkout, words: Sequence[str], folder: Pat
 def _resumed(
     old: Checkout, new: Checkout, folder: Path, name: str, options: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Kill a training of the old checkout, resume it in each, and compare the weights at its end.
+    """Kill a training of the old checkout, resume it with each, and compare the final weights.
 
-    What an uninterrupted run of the old checkout ends with is what both have to give.
+    Both must be equal to those of an uninterrupted run of the old checkout.
     """
     killed_at = _kill(old, folder, f"{name}-killed", options)
     for suffix in ("old", "new"):
@@ -100,14 +100,14 @@ def _resumed(
         control = "resumed-old" if run == "resumed-new" else "old"
         noisy = {key for key in tensors["old"] if tensors[control].get(key) != tensors["old"][key]}
         if any("model.safetensors" in key for key in noisy):
-            found.append(f"{name}: weights of {control} are not those of an uninterrupted run")
+            found.append(f"{name}: weights of {control} differ from those of an uninterrupted run")
         lines = differences(tensors["old"], tensors[run], f"{name}-{run}")
         found += [line for line in lines if not any(key in line for key in noisy)]
     return at_most(found), f"{name}: killed after step {killed_at}, {len(tensors['old'])} tensors"
 
 
 def _kill(checkout: Checkout, folder: Path, run: str, options: Sequence[str]) -> int:
-    """Start a training, and kill it once it has made some steps."""
+    """Start a training, and kill it after some steps."""
     words = ["-P", "-m", "stepladder", "train", "--quiet", f"--run.dir={run}", *options]
     process = checkout.start(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 300
@@ -119,12 +119,12 @@ def _kill(checkout: Checkout, folder: Path, run: str, options: Sequence[str]) ->
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate()
     if process.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"the training ended before it was killed: {output}")
+        raise RuntimeError(f"the training finished before it was killed: {output}")
     return step
 
 
 def _last_weights(checkout: Checkout, folder: Path, run: str) -> dict[str, str]:
-    """Return the tensors of the last checkpoint and of the best one of a run."""
+    """Return the tensors of a run's last and best checkpoint."""
     found = checkout.probe("weights", {"run": str(folder / run)}, cwd=folder)
     last = max(key.split("/")[0] for key in found if key.startswith("step-"))
     return {key: text for key, text in found.items() if key.startswith((last, "best-"))}
@@ -135,7 +135,7 @@ def _same_keys(one: Path, other: Path, where: str) -> list[str]:
     found = []
     names = {path.name for path in one.iterdir()} ^ {path.name for path in other.iterdir()}
     if names:
-        found.append(f"{where}: files that only one has: {sorted(names)}")
+        found.append(f"{where}: files in only one checkout: {sorted(names)}")
     for path in sorted((*one.glob("*.json*"), *one.glob("checkpoints/*/*.json"))):
         twin = other / path.relative_to(one)
         if twin.is_file():
@@ -168,7 +168,7 @@ def _key_differences(old: Iterable[Any], new: Iterable[Any], where: str) -> list
 
 
 def _keys(records: Iterable[Any]) -> dict[str, set[str]]:
-    """Return the keys of each place in records; events and lines of a ledger by their kind."""
+    """Return the keys at each path of the records; events and ledger lines are grouped by kind."""
     places: dict[str, set[str]] = defaultdict(set)
 
     def visit(value: Any, place: str) -> None:
@@ -188,7 +188,7 @@ def _keys(records: Iterable[Any]) -> dict[str, set[str]]:
 
 
 def _climbed(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str]:
-    """Climb by each, compare the keys of what it leaves, and read the old climb by each."""
+    """Climb with each, compare the JSON keys of the results, and read the old climb with each."""
     shared = [option for option in SHARED if "max-epochs" not in option and "every-s" not in option]
     for checkout in (old, new):
         checkout.require(
@@ -200,7 +200,7 @@ def _climbed(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str
 
 
 def _read(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str]:
-    """Read a climb of the old checkout by each; what differs between two readings is noise."""
+    """Read a climb of the old checkout with each; differences between two readings are noise."""
     found = []
     reads = [
         ["ledger", "climb", "--json"],
@@ -236,7 +236,7 @@ def _read(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str]:
                 continue
             found.append(f"{name}: {line}")
     num_trials = (folder / "climb-old" / "trials.jsonl").read_text().count('"kind": "trial"')
-    return found, f"a climb of {num_trials} trials read, {num_texts} texts in JSON differ"
+    return found, f"a climb of {num_trials} trials read, {num_texts} JSON strings differ"
 
 
 def _place(line: str) -> str:
@@ -244,7 +244,7 @@ def _place(line: str) -> str:
 
 
 def _imports(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str]:
-    """Look up what the documents of each checkout import: all of it has to work in the new one."""
+    """Check the documented imports of each checkout: all of them must work in the new one."""
     documented = {checkout.name: _documented(checkout.root) for checkout in (old, new)}
     known = old.probe("imports", {"names": documented["old"]}, cwd=folder)
     working = [name for name in documented["old"] if name not in known]
@@ -253,7 +253,7 @@ def _imports(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], str
         names = [MOVED.get(name, name) for name in names]
         failed = new.probe("imports", {"names": names}, cwd=folder)
         found += [f"documented by {of}: {name}: {error}" for name, error in failed.items()]
-    moved = [f"{name} is {MOVED[name]} now" for name in working if name in MOVED]
+    moved = [f"{name} is now {MOVED[name]}" for name in working if name in MOVED]
     return found, "; ".join([f"{len(working)} documented imports", *moved])
 
 

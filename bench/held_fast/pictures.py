@@ -1,4 +1,4 @@
-"""Pictures that are drawn from a seed, so that each checkout is given the same files."""
+"""Pictures drawn from a seed, so that each checkout gets the same files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD_NAMES = (
 
 
 def draw(idx: int, size: tuple[int, int], label: int = 0) -> Image.Image:
-    """Draw coarse colours with some grain; a label shifts the mean, so that it can be learnt."""
+    """Draw coarse colors with some grain; the label shifts the mean, so that it can be learned."""
     random = np.random.default_rng(idx)
     coarse = random.integers(0, 200, size=(6, 6, 3), dtype=np.uint8)
     coarse[..., label % 3] = np.clip(coarse[..., label % 3] + 40, 0, 255)
@@ -35,16 +35,16 @@ def draw(idx: int, size: tuple[int, int], label: int = 0) -> Image.Image:
 
 
 def write_varied(folder: Path) -> int:
-    """Write 61 pictures of many kinds and one file that is broken, in three class folders."""
+    """Write 61 pictures of many kinds and one broken file, in three class folders."""
     classes = [folder / name for name in ("apples", "pears & plums", "Äpfel")]
     for place in classes:
         place.mkdir(parents=True)
-    for idx in range(30):  # JPEGs of several sizes, modes and ways to encode
+    for idx in range(30):  # JPEGs of several sizes, color modes and encodings
         picture = draw(idx, SIZES[idx % len(SIZES)], idx)
         mode = ("RGB", "L", "CMYK")[idx % 3] if idx % 5 == 0 else "RGB"
         exif = Image.Exif()
         if idx % 4 == 0:
-            exif[0x0112] = 1 + idx // 4 % 8  # orientation
+            exif[0x0112] = 1 + idx // 4 % 8  # EXIF orientation
         picture.convert(mode).save(
             classes[idx % 3] / f"{idx:03d}.jpg",
             quality=60 + idx,
@@ -79,16 +79,16 @@ def write_varied(folder: Path) -> int:
         else:
             picture = picture.convert(mode)
         picture.save(classes[idx % 3] / f"form{idx}.{suffix}")
-    for idx in range(4):  # the same bytes again, in its class and in another
+    for idx in range(4):  # exact duplicates, in the same class and in another
         source = classes[idx % 3] / f"{idx:03d}.jpg"
         shutil.copyfile(source, classes[(idx + idx // 2) % 3] / f"again{idx}.jpg")
-    draw(5, SIZES[5], 5).save(classes[2] / "near.jpg", quality=50)  # nearly another one
+    draw(5, SIZES[5], 5).save(classes[2] / "near.jpg", quality=50)  # a near-duplicate
     (classes[0] / "broken.jpg").write_bytes((classes[0] / "003.jpg").read_bytes()[:400])
     return sum(1 for path in folder.rglob("*") if path.is_file())
 
 
 def write_plain(folder: Path, count: int, *, size: tuple[int, int] = (48, 40)) -> None:
-    """Write JPEGs of two classes that can be told apart, in a folder each."""
+    """Write JPEGs of two distinguishable classes, with a folder for each."""
     for idx in range(count):
         place = folder / ("red", "green")[idx % 2]
         place.mkdir(parents=True, exist_ok=True)

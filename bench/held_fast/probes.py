@@ -1,7 +1,7 @@
 """Functions that run inside a checkout: `python probes.py NAME ARGUMENTS.json RESULT.json`.
 
-Only what is public is imported at the top of a function; where an internal name is needed, its
-place after 6d44165 comes first and the place in 6d44165 second.
+Only public names are imported at the top of a function. Where an internal name is needed, its
+location after 6d44165 comes first and its location in 6d44165 second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def internal(name: str, *places: str) -> Any:
-    """Return an internal name from the first of several modules that is there."""
+    """Return an internal name from the first of several modules that has it."""
     for place in places[:-1]:
         with contextlib.suppress(ImportError):
             return getattr(importlib.import_module(place), name)
@@ -28,7 +28,7 @@ def internal(name: str, *places: str) -> Any:
 
 
 def run_commands(arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run commands one after another in this process: exit code and output of each."""
+    """Run commands one after another in this process; return exit code and output of each."""
     results = []
     for words in arguments["runs"]:
         out, err = io.StringIO(), io.StringIO()
@@ -44,7 +44,7 @@ def run_commands(arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def imports(arguments: dict[str, Any]) -> dict[str, str]:
-    """Look up dotted names, of modules or of what they hold; the error of each that fails."""
+    """Import dotted names of modules or their members; return the error of each that fails."""
     failed = {}
     for name in arguments["names"]:
         try:
@@ -55,7 +55,7 @@ def imports(arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def judge(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Judge evidences, and bound speeds of block times."""
+    """Judge each evidence, and bound the speed of block times."""
     from stepladder.config.choices import ClimbAim
     from stepladder.config.options import LadderConfig
     from stepladder.records.ladder import Aim, Exactness, Interval
@@ -99,7 +99,7 @@ def judge(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def rungs(_: dict[str, Any]) -> dict[str, list[str]]:
-    """Return aim and exactness of each rung and remedy."""
+    """Return the aim and exactness of each rung and remedy."""
     found = {}
     for table in ("RUNGS", "REMEDIES"):
         for rung in internal(table, "stepladder.rungs.order"):
@@ -108,7 +108,7 @@ def rungs(_: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _weights(run: Path) -> dict[str, str]:
-    """Return the sha256 of each tensor of each file of weights in a run folder."""
+    """Return the sha256 of each tensor of each weights file in a run folder."""
     from safetensors import safe_open
 
     found = {}
@@ -129,12 +129,12 @@ def _bytes() -> Any:
 
 
 def weights(arguments: dict[str, Any]) -> dict[str, str]:
-    """Return the tensors of a run folder."""
+    """Return the tensors in a run folder."""
     return _weights(Path(arguments["run"]))
 
 
 def trainings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Train once by each list of settings; the tensors and the metrics of each."""
+    """Train once with each list of settings; return the tensors and metrics of each."""
     import stepladder
 
     results: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def trainings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def programs(arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """List the programs of a corpus, written below a folder."""
+    """List the programs of a corpus and write them to a folder."""
     sys.path.insert(0, arguments["root"])
     corpus = importlib.import_module("bench.faults.corpus")
     return [
@@ -172,7 +172,7 @@ def programs(arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def timing(arguments: dict[str, Any]) -> float:
-    """Time one of several kinds of work, in seconds, imports and set-up apart."""
+    """Time one of several kinds of work in seconds, without imports and setup."""
     return {
         "tiny steps": _time_tiny_steps,
         "reader pixels": _time_reader,
@@ -231,7 +231,7 @@ def _time_reader(arguments: dict[str, Any]) -> float:
         started = time.perf_counter()
         for _ in loader:
             pass
-        if epoch:  # the first opens the files
+        if epoch:  # the first one opens the files
             best = min(best, time.perf_counter() - started)
     return best
 

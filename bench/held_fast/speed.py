@@ -1,4 +1,4 @@
-"""Speed: both checkouts in turn, pairs in rotated order, each measurement a process of its own."""
+"""Compare speed: pairs in rotated order, each measurement in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.held_fast.pictures import write_plain
 
 NUM_PICTURES = 256
 SLOWER = 1.03
-"""A ratio that counts as slower, where its whole interval lies above 1 as well."""
+"""Ratio above which the new one is slower, if its whole interval is above 1 as well."""
 _T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16)
 _T_LARGE = 2.1
 UNSOUND = 6
-"""Exit code of `check` where a check failed."""
+"""Exit code of `check` if a check failed."""
 CLIMB = ("--try-all", "--budget=120s", "--schedule.max-epochs=6")
 
 
@@ -31,15 +31,15 @@ def compare_speed(
     pairs: int,
     climb_pairs: int,
 ) -> tuple[list[str], list[str]]:
-    """Time both by pairs, and bound new over old by Student's t on log ratios.
+    """Time both in pairs, and bound new / old by Student's t on log ratios.
 
     Args:
-        store: of the demo, for `check`; None: left out.
-        pairs: of each measurement, after one that is dropped.
-        climb_pairs: of whole climbs; 0: none.
+        store: of the demo, for `check`; None: skipped.
+        pairs: number of pairs of each measurement, after one that is dropped.
+        climb_pairs: number of pairs of complete climbs; 0: none.
 
     Returns:
-        (differences, notes): what is slower beyond noise, and all ratios.
+        (differences, notes): significant slowdowns, and all ratios.
     """
     write_plain(folder / "pictures", NUM_PICTURES, size=(320, 240))
     for encoding in ("pixels", "jpeg"):
@@ -97,10 +97,10 @@ def compare_speed(
 def _measure(
     name: str, once: Callable[[Checkout], float], both: tuple[Checkout, Checkout], pairs: int
 ) -> tuple[str, bool]:
-    """Measure pairs, the order changing with each; the first pair warms caches and is dropped.
+    """Measure pairs in alternating order; the first pair warms caches and is dropped.
 
     Returns:
-        (the ratios in words, whether the new one is slower beyond noise).
+        (summary of the ratios, True if the new one is significantly slower).
     """
     times: dict[str, list[float]] = {"old": [], "new": []}
     for turn in range(pairs + 1):
@@ -115,7 +115,7 @@ def _measure(
     half = (_T[pairs - 2] if 2 <= pairs < len(_T) + 2 else _T_LARGE) * sem
     low, high = (math.exp(mean - half), math.exp(mean + half)) if pairs > 1 else (0.0, math.inf)
     line = (
-        f"{name}: new over old {statistics.median(ratios):.3f} (mean {math.exp(mean):.3f}, "
+        f"{name}: new / old {statistics.median(ratios):.3f} (mean {math.exp(mean):.3f}, "
         f"95 % {low:.3f} to {high:.3f}, range {min(ratios):.3f} to {max(ratios):.3f}, n = {pairs}, "
         f"old {statistics.median(times['old']):.4g} s)"
     )

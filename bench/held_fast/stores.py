@@ -1,4 +1,4 @@
-"""Stores: the same pictures give the same files, byte for byte."""
+"""Compare stores: the same pictures produce the same files, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.held_fast.checkout import Checkout, differences, set_differences
 from bench.held_fast.pictures import write_varied
 
 LOG = "prepare_log.json"
-"""What a store was made by and when: compared key by key."""
+"""Files that record how and when a store was made, compared by their keys only."""
 NOTED = ("finished", "wall_s")
-"""Keys of the log that are other ones in every run."""
+"""Keys of the log that differ in every run."""
 _WORDS = ("prepare", "../pictures", "--quiet", "--size", "32", "--max-bad", "0.2")
 VARIANTS = (
     ("pixels",),
@@ -25,14 +25,14 @@ VARIANTS = (
 
 
 def compare_stores(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], list[str]]:
-    """Prepare the same pictures by each, and compare the sha256 of all files.
+    """Prepare the same pictures with each, and compare the sha256 of all files.
 
     Returns:
         (differences, notes).
     """
     pictures = folder / "pictures"
     num_pictures = write_varied(pictures)
-    for checkout in (old, new):  # each works at the same path: a log of the store names it
+    for checkout in (old, new):  # both work at the same path, as a log of the store contains it
         place = folder / "work"
         place.mkdir()
         runs = [
@@ -59,7 +59,7 @@ def compare_stores(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str
 
 
 def hashes_of(folder: Path) -> set[str]:
-    """Return the name and sha256 of each file below a folder, of its log apart."""
+    """Return the name and sha256 of each file in a folder, except its log."""
     return {
         f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         for path in folder.rglob("*")

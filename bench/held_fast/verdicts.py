@@ -1,4 +1,4 @@
-"""Verdicts: recorded and random evidence is judged alike, and block times give the same bounds."""
+"""Compare verdicts on recorded and random evidence, and bounds of block times."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EXACTNESSES = ("bitwise", "rounding", "statistical")
 def compare_verdicts(
     old: Checkout, new: Checkout, folder: Path, *, runs: Sequence[Path]
 ) -> tuple[list[str], list[str]]:
-    """Judge every recorded trial and 20,000 random ones by each.
+    """Judge all recorded trials and 20,000 random ones with each.
 
     Args:
-        runs: folders below which trials.jsonl are searched.
+        runs: folders that are searched for trials.jsonl.
 
     Returns:
         (differences, notes).
@@ -54,9 +54,9 @@ def compare_verdicts(
         for decision in ("kept", "dropped", "undecided")
     }
     notes = [
-        f"{len(recorded)} recorded trials ({num_as_recorded} with the decision that was recorded; "
-        f"not all that a trial knew is in its record), {NUM_RANDOM:,} random ones: {counts}",
-        f"{len(times):,} bounds of times",
+        f"{len(recorded)} recorded trials ({num_as_recorded} with the recorded decision; "
+        f"records do not contain all evidence), {NUM_RANDOM:,} random ones: {counts}",
+        f"{len(times):,} bounds of block times",
     ]
     return found + at_most(wrong), notes
 
@@ -71,7 +71,7 @@ def _is_same(one: Any, other: Any) -> bool:
 def _recorded(
     folders: Sequence[Path], rungs: dict[str, list[str]]
 ) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Any]]]:
-    """Read trials from ledgers: their evidence as far as it is written down, decisions, times."""
+    """Read trials from ledgers: their evidence as far as it is recorded, decisions, and times."""
     evidences, decisions, times = [], [], []
     files = [path for folder in folders for path in sorted(folder.rglob("trials*.jsonl"))]
     for path in files:
@@ -105,7 +105,7 @@ def _recorded(
 
 
 def _random_evidence(source: random.Random) -> dict[str, Any]:
-    """Draw an evidence near the borders of every rule, with parts missing."""
+    """Draw evidence near the thresholds of every rule, with parts missing."""
 
     def interval(centre: float, spread: float) -> dict[str, float] | None:
         if source.random() < 0.15:
@@ -151,7 +151,7 @@ def _random_evidence(source: random.Random) -> dict[str, Any]:
 
 
 def _random_times(source: random.Random) -> dict[str, Any]:
-    """Draw block times and epochs by seed; now and then too few, or all equal."""
+    """Draw block times and epochs from a seed; sometimes too few, or all equal."""
 
     def pair(count: int, spread: float) -> list[list[float]]:
         ratio = math.exp(source.gauss(0, 0.4))

@@ -1,4 +1,4 @@
-"""Weights: trainings of every optimiser end with the same bits."""
+"""Compare weights: trainings with every optimizer end with the same bits."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SHARED: dict[str, Any] = {
     "stopping.early": False,
     "run.checks": "off",
     "device.threads": 1,
-    "run.checkpoint_every_s": 1e6,  # else what a slow run leaves depends on time
+    "run.checkpoint_every_s": 1e6,  # otherwise the output of a slow run depends on timing
 }
 
 
 def compare_weights(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], list[str]]:
-    """Train by each, and compare every tensor of every checkpoint and every metric.
+    """Train with each, and compare every tensor of every checkpoint and every metric.
 
     Returns:
         (differences, notes).
@@ -65,7 +65,7 @@ def compare_weights(old: Checkout, new: Checkout, folder: Path) -> tuple[list[st
 def compare_accuracies(
     old: Checkout, new: Checkout, folder: Path, *, stores: list[Path]
 ) -> tuple[list[str], list[str]]:
-    """Train a head on stores of photographs with three seeds by each, and compare as above.
+    """Train a head on stores of photographs with three seeds with each, and compare all results.
 
     Returns:
         (differences, notes).
@@ -75,7 +75,7 @@ def compare_accuracies(
     for number, store in enumerate(stores):
         results: dict[str, Any] = {}
         for checkout in (old, new):
-            copy = folder / f"{number}-{checkout.name}"  # features lie beside a store
+            copy = folder / f"{number}-{checkout.name}"  # features are written next to a store
             shutil.copytree(store, copy / "store")
             given = {"store": str(copy / "store"), "folder": str(copy / "runs"), "jobs": jobs}
             results[checkout.name] = checkout.probe("trainings", given, cwd=folder)

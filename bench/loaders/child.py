@@ -1,4 +1,4 @@
-"""A contender's process, asked over pipes, and the list of contenders."""
+"""The process of a contender, driven over pipes, and the list of contenders."""
 
 from __future__ import annotations
 
@@ -47,27 +47,29 @@ _VERSION = "import sys; from importlib.metadata import version; print(version(sy
 
 
 class ContenderError(Exception):
-    """A contender could not do what it was asked."""
+    """A contender could not do what was requested."""
 
 
 def module(name: str) -> ModuleType:
-    """Import a contender's module, which imports no package of the contender's."""
+    """Import a contender's module, which does not import the contender's package."""
     return importlib.import_module(f"bench.loaders.contenders.{name}")
 
 
 class Pythons:
-    """Which Python runs a contender: --venv NAME=PATH, LOADERS_PYTHON_NAME, or this one."""
+    """The Python of each contender: --venv NAME=PATH, LOADERS_PYTHON_NAME, or this one."""
 
     def __init__(self, given: list[str]) -> None:
         pairs = dict(pair.split("=", 1) for pair in given)
         unknown = sorted(set(pairs) - {*MODULES, "peers"})
         if unknown:
-            raise SystemExit(f"--venv {unknown[0]}: no such contender; use {', '.join(MODULES)}")
+            raise SystemExit(
+                f"--venv: unknown contender {unknown[0]!r}: use one of {', '.join(MODULES)}"
+            )
         self._given = pairs
         self._versions: dict[str, str | None] = {}
 
     def of(self, name: str) -> str:
-        """Return the Python of a contender; `peers` stands for all that need a package."""
+        """Return the Python of a contender; `peers` is a default for all that need a package."""
         shared = self._given.get("peers") if module(name).PACKAGE else None
         variable = os.environ.get(f"LOADERS_PYTHON_{name.upper()}")
         found = self._given.get(name) or variable or shared or sys.executable
@@ -75,7 +77,7 @@ class Pythons:
         return str(path / "bin" / "python") if path.is_dir() else found
 
     def version(self, name: str) -> str | None:
-        """Return the version of a contender's package; None: it is not installed."""
+        """Return the version of a contender's package; None if it is not installed."""
         package = module(name).PACKAGE
         if package is None:
             return "-"
@@ -104,7 +106,7 @@ class Child:
         )
 
     def ask(self, do: str, **question: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer.
+        """Send a request, and wait for the answer.
 
         Raises:
             ContenderError: if it failed, or its process ended.
@@ -117,7 +119,7 @@ class Child:
         except BrokenPipeError:
             raise ContenderError(self._ended()) from None
         if not select.select([self._process.stdout], [], [], ANSWER_S)[0]:
-            raise ContenderError(f"it gave no answer within {ANSWER_S:.0f} s")
+            raise ContenderError(f"no answer within {ANSWER_S:.0f} s")
         line = self._process.stdout.readline()
         if not line:
             raise ContenderError(self._ended())
@@ -133,14 +135,14 @@ class Child:
         self.ask("open", job=asdict(job), setting=setting)
 
     def close(self) -> None:
-        """End the process and those that it started."""
+        """End the process and its children."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # its own group: nobody else's
+            os.killpg(self._process.pid, signal.SIGKILL)  # a process group of its own
         self._process.wait()
         self._log.close()
 
@@ -151,7 +153,7 @@ class Child:
         self.close()
 
     def _ended(self) -> str:
-        return f"its process ended with {self._process.wait()}; see {self._log.name}"
+        return f"its process exited with code {self._process.wait()}; see {self._log.name}"
 
 
 def lines_of(kind: Kind) -> list[tuple[str, Line]]:

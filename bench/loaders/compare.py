@@ -1,20 +1,20 @@
-"""stepladder's reader and writer against those that people use, on the same photographs.
+"""stepladder's reader and writer against other libraries, on the same photographs.
 
     python -m bench.loaders.compare --group GROUP (--caltech TAR | --photos FOLDER)
         [--folder runs/loaders] [--rounds 10] [--venv NAME=PYTHON ...] [--only NAME ...]
 
-Groups: pixels (globally shuffled), pixels-shards (those that shuffle by shard and buffer), jpeg,
-presized, prepare, limits, object-store, spark. A group takes minutes; what a group needs is made
-once and stays in --folder, so that groups can be run one after the other, and again.
+Groups: pixels (globally shuffled), pixels-shards (shuffled by shard and buffer), jpeg, presized,
+prepare, limits, object-store, spark. A group takes minutes. Its data are created once and kept in
+--folder, so that groups can be run separately and repeated.
 
-Each contender runs in a process of its own, with its own Python where --venv NAME=PATH (or the
-variable LOADERS_PYTHON_NAME) says so; NAME is a module of loaders/contenders, or `peers` for all
-that need a package. Those that are not installed are listed. Of each contender several settings
-are tried, and the fastest is measured: --tune alone does that, and keeps it in --folder.
+Each contender runs in a process of its own, with its own Python if --venv NAME=PATH (or the
+variable LOADERS_PYTHON_NAME) is set; NAME is a module of loaders/contenders, or `peers` for all
+that need a package. Those that are not installed are listed. Several settings of each contender are
+tried, and the fastest one is measured: --tune only does that, and keeps the choice in --folder.
 
-All read whole epochs in batches of 64 uint8 pictures on two cores, data warm, and every batch is
-touched once per 4 KB. A trial reads epochs until 0.8 s are over. Rounds are in rotated order, all
-processes alive, one at work.
+All contenders read whole epochs in batches of 64 uint8 pictures on two cores, with warm data, and
+every batch is touched once per 4 KB. A trial reads epochs for at least 0.8 s. Rounds are in rotated
+order; all processes stay alive, and one works at a time.
 """
 
 from __future__ import annotations
@@ -67,19 +67,23 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--group", required=True, choices=(*READING, "prepare", *OTHER))
-    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
-    parser.add_argument("--photos", type=Path, help="folder of JPEGs, at any depth")
-    parser.add_argument("--folder", type=Path, default=Path("runs/loaders"), help="for the data")
-    parser.add_argument("--out", type=Path, help="for what `prepare` writes; default: --folder")
+    parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
+    parser.add_argument("--photos", type=Path, help="folder of JPEGs, searched recursively")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/loaders"), help="folder for the data"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder for the output of `prepare`; default: --folder"
+    )
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--pictures", type=int, default=3072, help="of an epoch")
+    parser.add_argument("--pictures", type=int, default=3072, help="pictures per epoch")
     parser.add_argument("--prepare-pictures", type=int, default=2048)
     parser.add_argument("--size", type=int, default=299)
-    parser.add_argument("--min-s", type=float, default=0.8, help="of a trial")
+    parser.add_argument("--min-s", type=float, default=0.8, help="minimum seconds of a trial")
     parser.add_argument("--large-bytes", type=int, default=limits.LARGE_BYTES, help="for limits")
     parser.add_argument("--venv", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--only", nargs="*", default=[], choices=MODULES)
-    parser.add_argument("--tune", action="store_true", help="choose settings, and stop")
+    parser.add_argument("--tune", action="store_true", help="only choose settings")
     parser.add_argument("--results", help="name of the results; default: loaders_GROUP")
     return parser.parse_args()
 
@@ -90,7 +94,7 @@ def photographs(args: argparse.Namespace) -> None:
     elif args.caltech:
         sources = [path for path, _, _ in caltech_rows(args.caltech, args.folder / "caltech")]
     else:
-        raise SystemExit("give --caltech TAR or --photos FOLDER")
+        raise SystemExit("pass --caltech TAR or --photos FOLDER")
     make_photographs(sorted(sources), args.folder, count=args.pictures, size=args.size)
 
 
@@ -109,7 +113,7 @@ def measure_reading(args: argparse.Namespace, plan: Plan) -> None:
         if plan.key(line) in choices.by_line
     }
     note = (
-        f"{plan.job.num_pictures} photographs an epoch, batches of 64 at {plan.job.size} pixels, "
+        f"{plan.job.num_pictures} photographs per epoch, batches of 64 at {plan.job.size} pixels, "
         f"{NUM_CORES} cores, data warm, n = {args.rounds} rounds in rotated order."
     )
     publish(args, found, tried, missing, note=note, plan=plan)
@@ -131,7 +135,7 @@ def measure_prepare(args: argparse.Namespace, plan: Plan) -> None:
 
 
 def not_installed(plan: Plan, modules: dict[str, str]) -> dict[str, str]:
-    """Say of each line, given with its module, that its package is missing."""
+    """Return the lines whose package is missing, each with a message."""
     return {
         line: f"{module(name).PACKAGE} is not installed"
         for line, name in modules.items()
@@ -149,7 +153,7 @@ def publish(
     plan: Plan,
     choices: Any = None,
 ) -> None:
-    """Write the table, the rounds, all settings that were tried, and who is missing and why."""
+    """Write the table, the rounds, all settings that were tried, and why contenders are missing."""
     rows = []
     for name, entry in sorted(found.items(), key=lambda item: -item[1]["per_s"]["median"]):
         per_s, ratio = entry["per_s"], entry.get("ours_faster_by")
@@ -176,7 +180,7 @@ def publish(
 
 
 def is_each_once(check: dict[str, Any] | None) -> str:
-    """Return True if an epoch held each photograph once."""
+    """Return True if an epoch held each photograph exactly once."""
     if check is None:
         return "not checked"
     return "yes" if check["each_once"] else f"no, {check['missing']} missing"

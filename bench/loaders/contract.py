@@ -1,15 +1,15 @@
-"""What a contender of bench/loaders is, and the pictures that all of them read.
+"""The interface of a contender in bench/loaders, and the pictures that all of them read.
 
-A contender is a module of this package. It runs in its own process, with its own Python where its
-package does not go with the others, and imports the package only inside its functions, so that its
+A contender is a module of this package. It runs in its own process, with its own Python if its
+package conflicts with the others. It imports the package only inside its functions, so that its
 lines can be listed where it is not installed. It has
 
-    PACKAGE: the distribution whose version is written down; None: it needs none.
+    PACKAGE: the distribution whose version is recorded, or None.
     WRITER: the module that writes the format it reads.
-    LINES: the lines of the tables that it stands for.
-    open_epochs(job, setting): gives a function that reads one epoch, as pairs of pictures (uint8,
+    LINES: its lines in the tables.
+    open_epochs(job, setting): returns a function that reads one epoch, as pairs of pictures (uint8,
         n h w c or n c h w) and their numbers.
-    write(job, setting): writes the format; of writers alone.
+    write(job, setting): writes the format; only for writers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 BATCH = 64
 BUFFER = 512
-"""Pictures of a shuffle buffer, where a contender shuffles by one."""
+"""Pictures in a shuffle buffer, for contenders that use one."""
 
 Setting = Mapping[str, Any]
 Batches = Iterable[tuple[Any, Any]]
@@ -34,7 +34,7 @@ Epoch = Callable[[], Batches]
 
 
 class Kind(StrEnum):
-    """What a store holds: pixels, photographs, or photographs that have their size already."""
+    """What a store holds: pixels, photographs, or photographs of the target size."""
 
     PIXELS = "pixels"
     JPEG = "jpeg"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 
 class Shuffle(StrEnum):
-    """How far a picture may move: anywhere, or within shards and a buffer."""
+    """How far a picture can move: anywhere, or within shards and a buffer."""
 
     GLOBAL = "global"
     SHARDS = "shards and buffer"
@@ -57,8 +57,8 @@ class Line:
         name: as printed.
         kind: what is read.
         shuffle: how it shuffles.
-        settings: to choose the best from; each is given to open_epochs.
-        is_same_pixels: decodes by our function, so that pixels can be compared one by one.
+        settings: candidates to choose the best from; each can be passed to open_epochs.
+        is_same_pixels: True if it decodes with our function, so that pixels must be equal.
     """
 
     name: str
@@ -75,8 +75,8 @@ class Job:
     Attributes:
         folder: holds photos/ and presized/, JPEG files by number, and the formats made of them.
         kind: what is read.
-        num_pictures: of an epoch.
-        size: height and width of a picture as it is read.
+        num_pictures: per epoch.
+        size: height and width of the pictures that are read.
     """
 
     folder: Path
@@ -94,26 +94,26 @@ class Job:
         return self.folder / name / f"{idx:05d}.jpg"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """Decode a JPEG to the square, by the function that all share."""
+        """Decode a JPEG to the square with the function that all contenders share."""
         from stepladder.config.choices import Fit
         from stepladder.data.decoding.decode import decode_picture
 
         return decode_picture(data, size=self.size, fit=Fit.PAD)
 
     def picture(self, data: Any) -> np.ndarray:
-        """Turn what a format holds of a picture into pixels: decoded, or seen without a copy."""
+        """Convert a stored picture to pixels: decoded, or viewed without a copy."""
         if self.kind is Kind.PIXELS:
             return np.frombuffer(data, dtype=np.uint8).reshape(self.size, self.size, 3)
         return self.decode(bytes(data))
 
     def tensor(self, data: Any) -> Any:
-        """Turn what a format holds of a picture into a tensor, to be collated by torch."""
+        """Convert a stored picture to a tensor, for torch to collate."""
         import torch
 
         return torch.from_numpy(self.picture(data))
 
     def item(self, idx: int) -> bytes:
-        """Return what a format is to hold of a picture: the pixels, or the JPEG file."""
+        """Return what a format stores of a picture: the pixels, or the JPEG file."""
         data = self.photo(idx).read_bytes()
         return self.decode(data).tobytes() if self.kind is Kind.PIXELS else data
 
@@ -132,7 +132,7 @@ class Job:
                     pending[position % ahead] = pool.submit(self.item, part[position + ahead])
 
     def parts(self, num_parts: int) -> list[range]:
-        """Cut the pictures into contiguous parts that differ by at most one."""
+        """Split the pictures into contiguous parts whose sizes differ by at most one."""
         ends = [self.num_pictures * part // num_parts for part in range(num_parts + 1)]
         return [range(*pair) for pair in itertools.pairwise(ends)]
 
@@ -149,7 +149,7 @@ def in_processes(write_part: Callable[..., None], job: Job, folder: Path, num: i
     for process in processes:
         process.join()
         if process.exitcode:
-            raise RuntimeError(f"a writing process ended with {process.exitcode}")
+            raise RuntimeError(f"a writer process exited with code {process.exitcode}")
 
 
 def workers_settings(*counts: int, **more: Any) -> tuple[Setting, ...]:
@@ -158,7 +158,7 @@ def workers_settings(*counts: int, **more: Any) -> tuple[Setting, ...]:
 
 
 def loader_options(setting: Setting) -> dict[str, Any]:
-    """Return torch's DataLoader what a setting says of workers."""
+    """Return arguments of torch's DataLoader for a setting's number of workers."""
     workers = setting["workers"]
     if workers == 0:
         return {"num_workers": 0}

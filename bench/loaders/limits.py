@@ -1,7 +1,7 @@
-"""What the reader takes: memory over a store of 20 GB, and the time to a first batch.
+"""Resource use of the reader: memory while streaming 20 GB, and time to the first batch.
 
-The stores are made by the store's own writer: one file, copied under many names, with holes where
-its pixels are zero, so that 20 GB take little disk. Every figure is of a fresh process.
+The stores are made with the store's own writer: one file is copied under many names, as sparse
+files, so that 20 GB use little disk space. Each figure is from a fresh process.
 
     python -m bench.loaders.limits WHAT STORE     prints one line of JSON
 """
@@ -48,7 +48,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def make_store(out: Path, *, size: int, num_shards: int, rows_per_shard: int) -> Path:
-    """Write a store of black pictures: one shard, and copies of it with holes."""
+    """Write a store of black pictures: one shard, and sparse copies of it."""
     if (out / "manifest.json").is_file():
         return out
     work = out.with_name(out.name + ".work")
@@ -81,7 +81,7 @@ def make_store(out: Path, *, size: int, num_shards: int, rows_per_shard: int) ->
 
 
 def copy_with_holes(source: Path, target: Path) -> None:
-    """Copy a file and leave out blocks of zeros, which then take no disk."""
+    """Copy a file sparsely: blocks of zeros use no disk space."""
     zeros = bytes(4096)
     with source.open("rb") as file, target.open("wb") as copy:
         while data := file.read(BLOCK_BYTES):
@@ -101,7 +101,7 @@ def memory_bytes() -> int:
 
 
 def stream(store: Path) -> dict[str, Any]:
-    """Read an epoch; memory before the store is opened, and at even steps of the epoch."""
+    """Read an epoch; return memory before the store is opened, and at even steps of the epoch."""
     before = memory_bytes()
     split = Store.open(store).split(Split.TRAIN)
     assert split is not None
@@ -116,7 +116,7 @@ def stream(store: Path) -> dict[str, Any]:
 
 
 def first_batch(store: Path, *, is_resumed: bool) -> dict[str, Any]:
-    """Open a store and read one batch, from the beginning or from the middle of an epoch."""
+    """Open a store and read one batch, from the start or from the middle of an epoch."""
     start_s = time.perf_counter()
     split = Store.open(store).split(Split.TRAIN)
     assert split is not None
@@ -150,7 +150,7 @@ FIGURES: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def run(args: argparse.Namespace, plan: Plan) -> None:
-    """Make the stores, and measure."""
+    """Create the stores and measure."""
     large_rows = args.large_bytes // (3 * args.size * args.size)
     shards = max(2, round(large_rows / LARGE_SHARD_ROWS))
     folder = plan.job.folder
@@ -168,9 +168,9 @@ def run(args: argparse.Namespace, plan: Plan) -> None:
     )
     rows = [*_memory_rows(large, args.rounds), *_first_rows(many, args.rounds)]
     note = (
-        f"Memory is RssAnon + RssShmem of a fresh process, over what it is after `import torch` "
+        f"Memory is RssAnon + RssShmem of a fresh process, minus that after `import torch` "
         f"alone, while it streams {shards * LARGE_SHARD_ROWS * 3 * args.size**2 / 1e9:.1f} GB. "
-        f"First batch: from Store.open, imports done, of {MANY_ROWS:,} rows in {MANY_SHARDS} "
+        f"First batch: from Store.open, after imports, of {MANY_ROWS:,} rows in {MANY_SHARDS} "
         f"files. n = {args.rounds}."
     )
     write_rows(args.results or "loaders_limits", rows, note=note)
@@ -211,7 +211,7 @@ def _row(name: str, figures: list[float]) -> dict[str, Any]:
 
 
 def ask(what: str, store: Path) -> dict[str, Any]:
-    """Do one thing in a fresh process."""
+    """Do one task in a fresh process."""
     answer: dict[str, Any] = json.loads(_run(["-m", "bench.loaders.limits", what, str(store)]))
     return answer
 

@@ -1,4 +1,4 @@
-"""A store in an object store at 100 ms a request, against the same server without delay.
+"""A store in an object store at 100 ms per request, against the same server without delay.
 
 python -m bench.loaders.object_store URL CACHE     prints one line of JSON
 """
@@ -31,7 +31,7 @@ MAX_CACHE_BYTES = 20_000_000_000
 
 
 def run(args: argparse.Namespace, plan: Plan) -> None:
-    """Read an epoch in windowed order from a fresh cache, in a fresh process each time."""
+    """Read an epoch in windowed order with an empty cache, in a fresh process each time."""
     make_formats(plan, missing={})
     bucket = plan.job.place("ours")
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Write docs/loaders.md from the results of `compare`, so that the page says what they say.
+"""Write docs/loaders.md from the results of `compare`.
 
     python -m bench.loaders.page > page.md
 
@@ -12,62 +12,61 @@ from typing import Any
 
 from bench.measure import RESULTS
 
-INTRO = """# Reading and writing beside others
+INTRO = """# Reading and writing compared with other libraries
 
-What feeds training, measured in one run for each table: the same photographs (a subset of
-Caltech 101, about 400 x 300), two cores, every contender in a process of its own and in the
-fastest of the settings that its documentation offers, rounds in rotated order. "Ours is faster
-by" is the median ratio of rounds, and "at least" its lower 95 % bound. Made by
-`python -m bench.loaders.compare --group GROUP --caltech TAR`; the settings that were tried are in
+Data loading throughput. Each table is one run on the same photographs (a subset of Caltech 101,
+about 400 x 300) and two cores. Every contender has a process of its own and the fastest of the
+settings that its documentation describes; rounds are in rotated order. "Ours is faster by" is the
+median ratio over rounds, and "at least" its lower 95 % bound. Made by
+`python -m bench.loaders.compare --group GROUP --caltech TAR`. The settings that were tried are in
 `bench/loaders/contenders/`, all numbers in `bench/results/loaders_*.json`.
 
-## Goals, and what was reached
+## Goals and results
 
-A goal is met where the lower bound reaches it, nearly where the median alone does. The contender
-named is the one that ours is least ahead of; "not slower" is a lower bound of 0.95. The flat file
-of pixels, which is no format, and FFCV's QUASI_RANDOM, which maps its file, are counted apart:
-their lines are in the tables, and ours is slower than the first at writing.
+A goal is met if the lower bound reaches it, and nearly met if only the median does. Each row names
+the fastest other contender; "not slower" means a lower bound of 0.95. Not included are the flat
+file of pixels, which is not a format, and FFCV's QUASI_RANDOM, which memory-maps its file. Both are
+in the tables, and ours writes slower than the flat file.
 """
 GROUPS = {
     "pixels": "Pixels, shuffled globally",
-    "pixels-shards": "Pixels, beside those that stream shards",
+    "pixels-shards": "Pixels, against shard streaming",
     "jpeg": "JPEG files, decoded and resized",
-    "presized": "JPEG files that have their size already",
+    "presized": "JPEG files of the target size",
     "prepare": "Writing a store",
-    "object-store": "An object store that answers slowly",
+    "object-store": "A slow object store",
     "spark": "Prepare by Spark",
-    "limits": "Memory, and the time to a first batch",
+    "limits": "Memory, and time to the first batch",
 }
 SPARK_RECIPE = "binaryFile, pandas function, Parquet"
-WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** a hot copy
-reads and writes the same 34 MB again and again, about what a cache of the processor here holds
-(32 MB); a reader fills buffers in turn, as its consumer holds one, from all over a store. Copies of
-rows with nothing around them, by two threads into four buffers, were 0.72 of a hot copy; by one
-thread 0.51, and 0.78 where it wrote into one buffer alone (n = 8, a script outside `bench/`).
-**Pixels, against shard streamers:** LitData and Ray Data come within five
-times. **JPEG, of twice one core:** two processes that share nothing reach no more (the line
-"decode, a process a core"), so what is missing is what this machine's cores take from each other.
-**Writing:** a store has a sha256 of each file in its manifest, and is on the disk before it can be
-seen. Those two alone take the bound down to the line "with a sha256 of each file and a sync". The
-rest are a sha256 of each picture's file, a second reading in the order of these hashes, checksums
-of pages, sums for the mean and deviation, thumbnails that find near-duplicates, and beginning and
-end, a tenth of a second for so few pictures. The other writers do none of that."""
+WHY = """Why some goals are missed. **Pixels, of a hot copy:** a hot copy reads and writes
+the same 34 MB repeatedly, about the size of this CPU's cache (32 MB). A reader fills several
+buffers in turn, as its consumer holds one, from random places of a store. Bare copies of rows, by
+two threads into four buffers, reached 0.72 of a hot copy; by one thread 0.51, or 0.78 into a single
+buffer (n = 8, a script outside `bench/`). **Pixels, against shard streamers:** LitData and Ray Data
+are less than five times slower. **JPEG, of twice one core:** two processes that share nothing are
+no faster (the line "decode, a process a core"), so the rest is contention between the cores of this
+machine. **Writing:** a store has a sha256 of each file in its manifest, and is flushed to disk
+before it is visible. These two alone reduce the bound to the line "with a sha256 of each file and a
+sync". The rest is a sha256 of each picture's file, a second read in the order of these hashes, page
+checksums, sums for mean and standard deviation, thumbnails for near-duplicates, and startup and
+finish, a tenth of a second for so few pictures. The other writers do none of this."""
 NOTES = {
-    "pixels": """Every batch is uint8 in one block of memory, and each picture comes once an epoch
-in a new order. FFCV keeps its order in memory and reads through the system's cache as we do;
-Hugging Face's map-style reader holds the table mapped. Neither checks what it reads.
-How fast a hot copy is changes from day to day more than readers do: in an earlier run of this table
-ours was 0.66 of it (at least 0.59).""",
-    "pixels-shards": """FFCV maps its file and reads it in pages, as a copy in memory would; the
+    "pixels": """Every batch is contiguous uint8, and each picture appears once per epoch in a new
+order. FFCV keeps its order in memory and reads through the page cache, as ours does; Hugging Face's
+map-style reader memory-maps the table. Neither verifies checksums. The speed of a hot copy varies
+more between days than that of readers: in an earlier run of this table ours was 0.66 of it (at
+least 0.59).""",
+    "pixels-shards": """FFCV memory-maps its file and reads it by page, like a copy in memory; the
 others stream.""",
-    "jpeg": """All but Pillow's and TensorFlow's own decoder call the same function, so that pixels
-are the same; most others do it in processes, we in threads. "Decode" reads nothing: it calls the
-function on files in memory, on one core, and in a process for each of two cores.""",
-    "presized": """FFCV decodes without Python. Ours remembers what a header said, so that a thread
-holds the interpreter for a few microseconds a picture.""",
-    "prepare": """The bound decodes into its place, in a process a core, and writes 8 rows at a
-time; it keeps no hash of a picture or a file, no checksum, no index and no thumbnails for
-near-duplicates, and syncs nothing.""",
+    "jpeg": """All except Pillow and TensorFlow's own decoder call the same function, so that
+pixels are equal; most others use processes, ours uses threads. "Decode" reads no files: it calls
+the function on JPEGs in memory, on one core, and in one process for each of two cores.""",
+    "presized": """FFCV decodes without Python. Ours caches JPEG headers, so that a thread holds the
+GIL for a few microseconds per picture.""",
+    "prepare": """The bound decodes in place, in one process per core, and writes 8 rows at a time.
+It has no hashes of pictures or files, no checksums, no index, no thumbnails for near-duplicates,
+and no fsync.""",
 }
 
 
@@ -86,7 +85,7 @@ Lines = dict[str, dict[str, Any]]
 
 
 def best_of(lines: Lines, *, without: tuple[str, ...] = ()) -> str:
-    """Name the line of another that ours is least ahead of; limits are none."""
+    """Return the other line that ours is least ahead of, without limits."""
     others = {
         name: line["ours_faster_by"]["median"]
         for name, line in lines.items()
@@ -96,13 +95,13 @@ def best_of(lines: Lines, *, without: tuple[str, ...] = ()) -> str:
 
 
 def against(lines: Lines, name: str, factor: float = 1.0) -> tuple[float, float]:
-    """Return how much faster ours is than a line, and its lower bound, both times a factor."""
+    """Return our median speedup over a line and its lower bound, both times a factor."""
     line = lines[name]
     return factor * line["ours_faster_by"]["median"], factor * line["lower_95"]
 
 
 def goals() -> list[tuple[str, float, float, float]]:
-    """Return (goal in words, goal, median, lower 95 % bound) of each ratio that was measured."""
+    """Return (description, goal, median, lower 95 % bound) of each measured ratio."""
     pixels, shards, jpeg = (lines_of(group) for group in ("pixels", "pixels-shards", "jpeg"))
     presized, prepare = lines_of("presized"), lines_of("prepare")
     store, spark = lines_of("object-store"), lines_of("spark")

@@ -1,4 +1,4 @@
-"""The photographs that all loaders read: JPEGs of about 400 x 300, and the same at their size."""
+"""The photographs that all loaders read: JPEGs of about 400 x 300, and resized ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ GRAIN = 2
 
 
 def make_photographs(sources: list[Path], folder: Path, *, count: int, size: int) -> None:
-    """Write photos/ and presized/, numbered JPEGs, unless an earlier run did.
+    """Write photos/ and presized/, numbered JPEGs, unless they exist.
 
-    Photographs are scaled to 400 pixels on their longer side, with a little grain, as scaling up
-    leaves less detail than a camera would; where there are too few, they come again, cropped
-    and mirrored.
+    Photographs are scaled to 400 pixels on the longer side, with a little grain, as upscaled ones
+    have less detail than a camera's. If there are too few, they are repeated, cropped and mirrored.
     """
     done = folder / "photographs.json"
     wanted = {"count": count, "size": size, "sources": len(sources)}
     if done.is_file() and json.loads(done.read_text())["wanted"] == wanted:
         return
     if done.is_file():
-        raise SystemExit(f"{folder}: holds other photographs; give another --folder")
+        raise SystemExit(f"{folder}: holds other photographs; use another --folder")
     for name in ("photos", "presized"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     num_bytes = [0, 0]

@@ -1,4 +1,4 @@
-"""Measure how fast JPEG files become a format of pixels."""
+"""Measure how fast JPEG files are converted to a pixel format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITERS = {
 
 
 def prepare_plan(plan: Plan, out: Path, num_pictures: int) -> Plan:
-    """Return the plan whose formats lie in `out`, of the first photographs."""
+    """Return the plan whose formats are written in `out`, with the first photographs."""
     out.mkdir(parents=True, exist_ok=True)
     photos = out / "photos"
     if not photos.exists():
@@ -45,7 +45,7 @@ def prepare_plan(plan: Plan, out: Path, num_pictures: int) -> Plan:
 
 
 def choose_writers(plan: Plan, choices: Choices, missing: dict[str, str]) -> None:
-    """Try each way of writing once, and keep the fastest."""
+    """Try each writer setting once, and keep the fastest."""
     for name, line in WRITERS.items():
         key = f"prepare {name}"
         if key in choices.by_line or line in missing or _is_left_out(plan, name):
@@ -55,7 +55,7 @@ def choose_writers(plan: Plan, choices: Choices, missing: dict[str, str]) -> Non
             entry: dict[str, Any] = {"setting": dict(setting)}
             try:
                 with plan.child(name) as child:
-                    _write_once(child, plan.job, setting)  # libraries and files are read
+                    _write_once(child, plan.job, setting)  # reads libraries and files
                     entry["pictures_per_s"] = _write_once(child, plan.job, setting)
             except ContenderError as error:
                 entry["error"] = str(error)
@@ -72,7 +72,7 @@ def choose_writers(plan: Plan, choices: Choices, missing: dict[str, str]) -> Non
 def measure_writers(
     plan: Plan, choices: Choices, missing: dict[str, str]
 ) -> dict[str, list[float]]:
-    """Run the rounds; figures are pictures a second, from JPEG files to files of the format."""
+    """Run the rounds; figures are pictures per second, from JPEG files to files of the format."""
     contenders: dict[str, Callable[[], float]] = {}
     with contextlib.ExitStack() as stack:
         for name, line in WRITERS.items():
@@ -91,6 +91,6 @@ def _is_left_out(plan: Plan, name: str) -> bool:
 
 def _write_once(child: Child, job: Job, setting: Setting) -> float:
     shutil.rmtree(job.folder / "formats", ignore_errors=True)
-    os.sync()  # nobody's pages are written back within another's time
+    os.sync()  # no dirty pages of one contender are written back during another's time
     answer = child.write(job, setting)
     return float(answer["pictures"] / answer["seconds"])

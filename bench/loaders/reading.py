@@ -1,4 +1,4 @@
-"""Measure loaders: make formats, choose each one's best setting, then rotated rounds."""
+"""Measure loaders: create formats, choose the best settings, then rotated rounds."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MIN_ROUNDS = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """What one group measures.
+    """The plan of one group.
 
     Attributes:
         job: the pictures.
-        shuffles: of the lines that take part; ours and the limits always do.
-        rounds: n.
-        min_s: seconds of a trial, at least.
-        only: modules; empty: all.
+        shuffles: of the lines to measure; ours and the limits are always measured.
+        rounds: number of rounds.
+        min_s: minimum seconds of a trial.
+        only: modules to measure; empty: all.
     """
 
     job: Job
@@ -52,7 +52,7 @@ class Plan:
         ]
 
     def key(self, line: Line) -> str:
-        """Name a line among all kinds."""
+        """Return a unique name of a line among all kinds."""
         return f"{self.job.kind}: {line.name}"
 
     def child(self, name: str) -> Child:
@@ -60,7 +60,7 @@ class Plan:
 
 
 class Choices:
-    """The settings that were tried and the best of each line, kept on disk between runs."""
+    """The settings that were tried and the best one of each line, kept on disk between runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class Choices:
 
 
 def make_formats(plan: Plan, *, missing: dict[str, str]) -> None:
-    """Write what the lines read, each format once, unless an earlier run did."""
+    """Write the formats that the lines read, unless they exist."""
     for name, line in plan.lines():
         writer = module(name).WRITER
         if writer is None or line.name in missing:
@@ -98,7 +98,7 @@ def make_formats(plan: Plan, *, missing: dict[str, str]) -> None:
 
 
 def choose_settings(plan: Plan, choices: Choices, missing: dict[str, str]) -> None:
-    """Try each setting in a fresh process, keep the fastest, and check its pictures."""
+    """Try each setting in a fresh process, keep the fastest, and verify its pictures."""
     for name, line in plan.lines():
         if plan.key(line) in choices.by_line or line.name in missing:
             continue
@@ -129,7 +129,7 @@ def choose_settings(plan: Plan, choices: Choices, missing: dict[str, str]) -> No
 
 
 def measure(plan: Plan, choices: Choices, missing: dict[str, str]) -> dict[str, list[float]]:
-    """Run the rounds; a line's figures are its pictures a second."""
+    """Run the rounds; a line's figures are pictures per second."""
     contenders: dict[str, Callable[[], float]] = {}
     with contextlib.ExitStack() as stack:
         for name, line in plan.lines():
@@ -150,7 +150,7 @@ def measure(plan: Plan, choices: Choices, missing: dict[str, str]) -> dict[str, 
 def whole_rounds(
     contenders: Mapping[str, Callable[[], float]], rounds: int, missing: dict[str, str]
 ) -> dict[str, list[float]]:
-    """Run the rounds; who fails in one is left out of the figures and named in `missing`."""
+    """Run the rounds; contenders that fail are left out of the figures and added to `missing`."""
 
     def guarded(name: str, trial: Callable[[], float]) -> float:
         try:
@@ -171,7 +171,7 @@ def _rate(child: Child, min_s: float) -> float:
 
 
 def compare(figures: dict[str, list[float]], ours: str = OURS) -> dict[str, dict[str, Any]]:
-    """Say of each line how much faster ours is, paired by round, with the lower 95 % bound."""
+    """Return our speedup over each line, paired by round, with the lower 95 % bound."""
     found = {}
     for name, rates in figures.items():
         entry: dict[str, Any] = {"per_s": summary(rates), "figures": rates}

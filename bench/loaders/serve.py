@@ -1,9 +1,9 @@
-"""Run one contender in this process, as `compare` asks for it, a line of JSON at a time.
+"""Run one contender in this process, driven by `compare` with one line of JSON per request.
 
     python -m bench.loaders.serve MODULE
 
-Questions come by stdin, answers go to stdout: {"do": "write" | "open" | "trial" | "check", …}.
-What a library prints goes to stderr.
+Requests arrive on stdin, answers go to stdout: {"do": "write" | "open" | "trial" | "check", …}.
+Output of libraries goes to stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE_BYTES = 4096
 
 
 class Server:
-    """Holds a contender's module and the epochs that it opened."""
+    """A contender's module and the epochs that it opened."""
 
     def __init__(self, module: str) -> None:
         self.module = importlib.import_module(f"bench.loaders.contenders.{module}")
@@ -35,7 +35,7 @@ class Server:
         self.epoch: Epoch | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked."""
+        """Handle a request."""
         match question.pop("do"):
             case "write":
                 job = job_of(question["job"])
@@ -47,14 +47,14 @@ class Server:
                 self.epoch = self.module.open_epochs(self.job, question["setting"])
                 return {}
             case "trial":
-                assert self.epoch is not None, "nothing is open"
+                assert self.epoch is not None, "no epochs are open"
                 return trial(self.epoch, question["min_s"])
             case "check":
-                assert self.epoch is not None, "nothing is open"
+                assert self.epoch is not None, "no epochs are open"
                 assert self.job is not None
                 return check(self.epoch, self.job)
             case unknown:
-                raise ValueError(f"there is no {unknown!r} to do")
+                raise ValueError(f"unknown request {unknown!r}")
 
 
 def job_of(value: dict[str, Any]) -> Job:
@@ -62,7 +62,7 @@ def job_of(value: dict[str, Any]) -> Job:
 
 
 def trial(epoch: Epoch, min_s: float) -> dict[str, Any]:
-    """Read whole epochs until min_s is over, and touch every page of every batch."""
+    """Read whole epochs for at least min_s, and touch every page of every batch."""
     num_pictures = touched = num_epochs = 0
     first_s = []
     start_s = time.perf_counter()
@@ -84,13 +84,13 @@ def trial(epoch: Epoch, min_s: float) -> dict[str, Any]:
 
 
 def as_rows(pictures: Any) -> np.ndarray:
-    """See a batch as (n, h, w, c), without a copy unless it lies as (n, c, h, w) in memory."""
+    """View a batch as (n, h, w, c), without a copy unless its memory layout is (n, c, h, w)."""
     array = np.asarray(pictures)
     return array.transpose(0, 2, 3, 1) if array.shape[1] == 3 else array
 
 
 def touch(pictures: Any) -> int:
-    """Add up a byte of each page of a batch."""
+    """Add up one byte of each page of a batch."""
     array = np.asarray(pictures)
     if not array.flags.c_contiguous:
         array = as_rows(array)
@@ -124,7 +124,7 @@ def check(epoch: Epoch, job: Job) -> dict[str, Any]:
 
 
 def keep_to_one_core() -> None:
-    """Let torch resize a picture on one core: those of a batch already fill them all."""
+    """Resize each picture on one core: the pictures of a batch already use all cores."""
     with contextlib.suppress(ImportError):
         import torch
 
@@ -133,7 +133,7 @@ def keep_to_one_core() -> None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not stand among the answers
+    os.dup2(2, 1)  # output of libraries must not be mixed with the answers
     warnings.simplefilter("ignore")
     keep_to_one_core()
     server: Server | None = None
@@ -141,7 +141,7 @@ def main() -> None:
         try:
             server = server or Server(sys.argv[1])
             answer = server.answer(json.loads(line))
-        except Exception as error:  # whatever a contender raises is its result
+        except Exception as error:  # any exception of a contender is its result
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

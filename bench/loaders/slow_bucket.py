@@ -1,9 +1,9 @@
-"""A read-only S3 bucket on this machine: files by range, each request delayed.
+"""A read-only S3 bucket on this machine: range requests, each with a delay.
 
     python -m bench.loaders.slow_bucket FOLDER DELAY_S     prints its port
 
-One process of threads that hand files to the socket inside the kernel, so that the reader beside
-it on the same cores keeps most of them.
+One multi-threaded process that sends files with `sendfile`, to leave most of the shared cores to
+the reader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """Answers GET and HEAD of an object."""
+    """Answer GET and HEAD requests of an object."""
 
     protocol_version = "HTTP/1.1"
     folder: Path
@@ -33,7 +33,7 @@ class Bucket(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay silent."""
+        """Log nothing."""
 
     def _answer(self, *, with_body: bool) -> None:
         time.sleep(self.delay_s)
@@ -63,7 +63,7 @@ class Bucket(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A thread a connection, which ends with the process."""
+    """A server with a thread per connection, which ends with the process."""
 
     daemon_threads = True
     request_queue_size = 128

@@ -1,10 +1,10 @@
-"""Prepare by Spark: our engine against the recipe that is published, on the same cores.
+"""Prepare with Spark: our engine against the published recipe, on the same cores.
 
     python -m bench.loaders.spark_prepare PHOTOS OUT SIZE     answers over pipes
 
-The recipe: the source `binaryFile`, a pandas function that decodes with Pillow, shrinks and pads,
-and the DataFrame written as Parquet. Each runs in a process and a local[2] of its own that are
-warm: what one imports into Python workers would cost, or spare, another time.
+The recipe: the source `binaryFile`, a pandas function that decodes with Pillow, resizes and pads,
+and the DataFrame written as Parquet. Each runs in its own process with a warm local[2], as
+importing packages in Python workers would otherwise distort the times.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, plan: Plan) -> None:
 
 
 def _class_folders(folder: Path, count: int) -> Path:
-    """Link photographs into class folders, as both sides list them."""
+    """Link photographs into class folders, which both sides list."""
     photos = folder / f"classes-{count}"
     for idx in range(count):
         split = "val" if idx % 16 == 0 else "train"
@@ -99,7 +99,7 @@ def _session(photos: Path, out: Path, size: int, plan: Plan) -> Iterator[Callabl
             process.stdin.flush()
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"Spark ended with {process.wait()}; see {log}")
+                raise RuntimeError(f"Spark exited with code {process.wait()}; see {log}")
             return float(json.loads(line)["per_s"])
 
         try:
@@ -123,7 +123,7 @@ def ours(photos: Path, out: Path, size: int, *, engine: str) -> None:
 
 
 def recipe(spark: Any, photos: Path, out: Path, size: int) -> None:
-    """Do as the published notebooks do."""
+    """Prepare as the published notebooks do."""
     import pandas as pd
     from PIL import Image
     from pyspark.sql.functions import col, element_at, split
@@ -140,7 +140,7 @@ def recipe(spark: Any, photos: Path, out: Path, size: int) -> None:
 
         return contents.map(one)
 
-    shrink.__annotations__ = dict.fromkeys(("contents", "return"), pd.Series)  # Spark reads them
+    shrink.__annotations__ = dict.fromkeys(("contents", "return"), pd.Series)  # read by Spark
     shrink_pictures = pandas_udf(shrink, "binary")
     files = (
         spark.read.format("binaryFile")
@@ -156,7 +156,7 @@ def recipe(spark: Any, photos: Path, out: Path, size: int) -> None:
 
 def serve(photos: Path, out: Path, size: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Spark prints must not stand among the answers
+    os.dup2(2, 1)  # output of Spark must not be mixed with the answers
     from pyspark.sql import SparkSession
 
     spark = (
@@ -164,7 +164,7 @@ def serve(photos: Path, out: Path, size: int) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.sql.parquet.compression.codec", "uncompressed")  # pixels: faster so
+        .config("spark.sql.parquet.compression.codec", "uncompressed")  # faster, for pixels
         .getOrCreate()
     )
     kinds: dict[str, Callable[[], None]] = {

@@ -1,4 +1,4 @@
-"""What keeping freed memory gives a forward pass on a CPU, in processes of their own.
+"""Speedup of a CPU forward pass if freed memory is kept, in processes of its own.
 
 python -m bench.training.allocator [--rounds 7]
 """
@@ -62,8 +62,8 @@ def main() -> None:
         for mode, values in figures.items()
     ]
     note = (
-        "Forward pass of tf_efficientnet_lite0, 16 pictures of 224, channels-last, fp32. Keeping "
-        f"freed memory is {paired['median']:.2f} times as fast "
+        "Forward pass of tf_efficientnet_lite0, 16 pictures of 224, channels-last, fp32. With "
+        f"freed memory kept, it is {paired['median']:.2f} times as fast "
         f"({paired['min']:.2f} to {paired['max']:.2f}, paired)."
     )
     rounds = [{"malloc": mode, "images_per_s": values} for mode, values in figures.items()]

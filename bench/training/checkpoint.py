@@ -1,6 +1,6 @@
-"""What a checkpoint costs: seconds a save and a load, and their share of a run.
+"""Cost of a checkpoint: seconds per save and load, and their share of a run.
 
-Goal: checkpoints under 2 % of a run, at the default of one a minute.
+Goal: checkpoints below 2 % of a run, at the default of one per minute.
 
     python -m bench.training.checkpoint [--saves 15]
 """
@@ -23,7 +23,7 @@ from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.randomness import capture_random_state
 
-# Millions of weights: (frozen, learning). The first two are the default model's.
+# Millions of weights: (frozen, trainable). The first two are the default model's.
 CASES = {
     "head alone": (3.4, 0.018),
     "all weights": (0.0, 3.4),
@@ -33,7 +33,7 @@ CASES = {
 
 
 def weights(millions: float, num_tensors: int = 160) -> dict[str, Tensor]:
-    """Make random weights, in as many tensors as a trunk has."""
+    """Create random weights, in as many tensors as a trunk has."""
     num_elements = round(millions * 1e6 / num_tensors)
     return {f"layer{index}.weight": torch.randn(num_elements) for index in range(num_tensors)}
 
@@ -41,10 +41,10 @@ def weights(millions: float, num_tensors: int = 160) -> dict[str, Tensor]:
 def measure(
     folder: Path, *, frozen: float, learning: float, num_saves: int
 ) -> tuple[dict[str, Any], list[float]]:
-    """Save as a run of NAdam does, with two moments for each learning weight.
+    """Save as a run of NAdam does, with two moments for each trainable weight.
 
     Returns:
-        The row, and the seconds of each save but the first.
+        The row, and the seconds of each save except the first.
     """
     checkpoints = Checkpoints(folder, keep_last=2, file_system=probe(folder))
     fixed, model = weights(frozen), weights(learning)
@@ -86,7 +86,9 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--saves", type=int, default=15)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: temporary")
+    parser.add_argument(
+        "--folder", type=Path, help="folder on the disk to measure; default: a temporary one"
+    )
     arguments = parser.parse_args()
     torch.manual_seed(0)
     rows, rounds = [], []

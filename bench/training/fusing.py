@@ -1,11 +1,11 @@
-"""What fusing activations into convolutions gives a whole training of the demo's kept recipe.
+"""Effect of fusing activations into convolutions on complete trainings of the demo's kept recipe.
 
-python -m bench.training.fusing STORE [--rounds 10] [--precision fp32]
+    python -m bench.training.fusing STORE [--rounds 10] [--precision fp32]
 
-STORE is the demo's, as `stepladder prepare examples/demo/demo.yaml` makes it. Trainings with and
-without fusing take turns in one process, each without features; features, head, validation and
-the test pictures are within the time. bf16 needs a CPU with bf16 convolutions (AVX-512 BF16 or
-AMX): elsewhere nothing is fused.
+STORE is the demo's, created by `stepladder prepare examples/demo/demo.yaml`. Trainings with and
+without fusing alternate in one process, each without cached features. Features, head, validation
+and the test pictures are included in the time. bf16 needs a CPU with bf16 convolutions (AVX-512
+BF16 or AMX); on others nothing is fused.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def train(store: Path, way: str, precision: str) -> dict[str, Any]:
 
 
 def write(rounds: Sequence[Mapping[str, Any]], precision: str) -> None:
-    """Write what the rounds come to."""
+    """Write the results of the rounds."""
     by_way = {way: [line for line in rounds if line["way"] == way] for way in (FUSED, PLAIN)}
     rows = []
     for key in ("seconds", "cpu_s"):
@@ -71,7 +71,7 @@ def write(rounds: Sequence[Mapping[str, Any]], precision: str) -> None:
         rows += [{"figure": f"{way}, {key}", **summary(figures[way])} for way in figures]
         rows.append({"figure": f"folded only over fused, {key} (paired)", **gain})
     note = (
-        f"Whole trainings of the demo's kept recipe in {precision}, from no features to the "
+        f"Complete trainings of the demo's kept recipe in {precision}, from no features to the "
         "evaluation of the test pictures, in turn in one process."
     )
     write_rows("fusing", rows, note=note, rounds=rounds)
@@ -91,7 +91,7 @@ def main() -> None:
         print(json.dumps(rounds[-1]), flush=True)
         return float(rounds[-1]["seconds"])
 
-    train(options.store, FUSED, options.precision)  # to warm up
+    train(options.store, FUSED, options.precision)  # warm-up
     rotated_trials({way: lambda way=way: seconds(way) for way in (FUSED, PLAIN)}, options.rounds)
     write(rounds, options.precision)
 

@@ -1,6 +1,6 @@
-"""What our loop costs beside the barest PyTorch loop on the same batches.
+"""Cost of our loop compared with a minimal PyTorch loop on the same batches.
 
-Goals: at most 3 % for steps of 10 ms and more, at most 60 microseconds a step below.
+Goals: at most 3 % for steps of 10 ms and more, at most 60 microseconds per step below.
 
     python -m bench.training.loop [--rounds 7]
 """
@@ -40,7 +40,7 @@ BATCH = 32
 
 
 class Mlp(Task):
-    """A perceptron whose width sets how long a step takes."""
+    """A perceptron whose width determines the time of a step."""
 
     def __init__(self, width: int, depth: int, batches: int) -> None:
         self.width, self.depth, self.batches = width, depth, batches
@@ -64,7 +64,7 @@ class Mlp(Task):
 
 
 class Replay:
-    """The reader's face over batches that are already in memory: both loops read the same list."""
+    """Reader interface over batches that are in memory, so that both loops read the same list."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self.batches = batches

@@ -1,15 +1,14 @@
-"""What watching costs a step: the same small training with and without it, in turn.
+"""Cost of watching per step: the same small training with and without it, in turn.
 
     python -m bench.watch.overhead [--rounds 5] [--pairs 6] [--steps 400]
 
-Each round is a process of its own. It makes one net and one optimiser, warms them up, and trains
-them from the same weights in pairs: once alone, once within `stepladder.watch()`, and in the next
-pair the other way about. Nets made anew lie elsewhere in memory, and that alone changes a step by
-more than watching does. For the same reason freed memory is kept: whether the C library gives some
-back after a step and fetches it again hangs on any small object that lies behind it
-(allocator.py), and the process keeps to one core. All steps count, the first ones and those that
-are looked at closely as well. Beside the difference stands what the watcher itself counts, the
-processor time of its own functions.
+Each round is a process of its own. It creates one net and one optimizer, warms them up, and trains
+them from the same weights in pairs: once alone and once within `stepladder.watch()`, with the order
+swapped in the next pair. New nets would be at other memory addresses, which alone changes the time
+of a step by more than watching does. Freed memory is kept for the same reason: whether the C
+library returns memory after a step and requests it again depends on small objects allocated behind
+it (allocator.py). The process runs on one core. All steps are counted, including the first ones and
+those that are sampled. The table also has the watcher's own count, the CPU time of its functions.
 """
 
 from __future__ import annotations
@@ -119,17 +118,17 @@ def main() -> None:
     rows = [row(kind, rounds, flags.steps) for kind in KINDS]
     load = os.getloadavg()[0]
     note = (
-        f"Watching, microseconds a step: {flags.steps} steps from the first on, n = "
-        f"{flags.rounds * flags.pairs} pairs in {flags.rounds} processes, order in turn; median "
-        "of the differences, in brackets its 95 % interval by order statistics, and what the "
-        "watcher counts of its own processor time. One thread on one core; freed memory is kept. "
+        f"Cost of watching, microseconds per step: {flags.steps} steps including the first, n = "
+        f"{flags.rounds * flags.pairs} pairs in {flags.rounds} processes, in alternating "
+        "order; median of the differences with its 95 % interval by order statistics, and the "
+        "CPU time that the watcher counts itself. One thread on one core; freed memory is kept. "
         f"Load of the machine at the end: {load:.1f}."
     )
     write_rows("watch_overhead", rows, note=note, rounds=rounds)
 
 
 def run(script: Path, kind: str, steps: int, pairs: int, first: int) -> list[dict[str, Any]]:
-    """Train in both ways in a fresh process, and give the seconds of each pair."""
+    """Train in both ways in a fresh process, and return the seconds of each pair."""
     done = subprocess.run(
         [sys.executable, str(script), kind, str(steps), str(pairs), str(first)],
         cwd=script.parent,
@@ -143,7 +142,7 @@ def run(script: Path, kind: str, steps: int, pairs: int, first: int) -> list[dic
 
 
 def row(kind: str, rounds: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """Sum the pairs of one program up."""
+    """Summarize the pairs of one program."""
     own = [one for one in rounds if one["program"] == kind]
     found: dict[str, Any] = {"program": kind}
     found["step alone, µs"] = round(1e6 * median(o["alone"]["wall_s"] for o in own) / steps)
@@ -157,7 +156,7 @@ def row(kind: str, rounds: list[dict[str, Any]], steps: int) -> dict[str, Any]:
 
 
 def interval_of_median(values: list[float]) -> tuple[float, float]:
-    """Return the narrowest pair of order statistics that holds the median in 95 % of all draws."""
+    """Return the narrowest pair of order statistics that covers the median with 95 % confidence."""
     ordered, num = sorted(values), len(values)
     outside, rank = 0.0, 0
     while rank < num // 2 and outside + comb(num, rank) / 2**num <= 0.025:

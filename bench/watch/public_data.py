@@ -1,4 +1,4 @@
-"""What stands in for the data of public scripts: made here, small, the same every time."""
+"""Substitutes for the data of public scripts: generated, small, the same every time."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _WORDS = (
 
 
 def make(kind: str, place: Path, settings: Mapping[str, Any]) -> None:
-    """Make one stand-in.
+    """Create one substitute.
 
     Args:
         kind: a key of MAKERS.
-        place: the file or folder where the script looks for it.
+        place: the file or folder where the script expects it.
         settings: its sizes, by name.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _digits(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarra
 
 
 def text(file: Path, *, characters: int) -> None:
-    """Write sentences of random words, a line each."""
+    """Write sentences of random words, one per line."""
     rng = np.random.default_rng(0)
     words, lines, length = _WORDS.split(), [], 0
     while length < characters:
@@ -88,7 +88,7 @@ def folder(place: Path) -> None:
 
 
 def gpt2(place: Path, *, layers: int, width: int) -> None:
-    """Write a GPT-2 with fresh weights and a tokeniser of bytes, as a model hub would give it.
+    """Write a GPT-2 with random weights and a byte tokenizer, as from a model hub.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", its code.
     """
@@ -117,7 +117,7 @@ def gpt2(place: Path, *, layers: int, width: int) -> None:
 
 
 def _letters() -> list[str]:
-    """Return a visible letter for each byte: itself where it is one, else one beyond 255."""
+    """Return a visible letter for each byte: itself if it is visible, else one beyond 255."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     beyond = iter(range(256, 512))
     return [chr(byte if byte in visible else next(beyond)) for byte in range(256)]

@@ -1,11 +1,11 @@
-"""Public training scripts, unmodified, under `stepladder watch`: what it sees, says and costs.
+"""Public training scripts, unmodified, under `stepladder watch`: its findings and its cost.
 
-python -m bench.watch.public_scripts --folder DIR [--only NAME ...] [--again]
+    python -m bench.watch.public_scripts --folder DIR [--only NAME ...] [--again]
 
 The list is public_scripts.json: repository, path, commit and sha256 of each script; none is copied
-into this project. A script that does not lie in DIR is fetched by its address. Each is run twice in
-folders of its own, alone and watched; what stands in for its data is made there. A run whose record
-lies in DIR/runs.jsonl is not repeated, unless --again is given.
+into this project. A script that is not in DIR is downloaded. Each runs twice in folders of its own,
+alone and watched, with generated substitutes for its data. A run with a record in DIR/runs.jsonl is
+not repeated, unless --again is given.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _WRITTEN = (".pt", ".pth", ".ckpt", ".png", ".safetensors")
 _LIMIT_S = 900.0
 _NOTE = (
     "Public scripts as published, run alone and under `stepladder watch`, one after the other on a"
-    " shared machine. `same` tells whether the printed output and the files written are equal to"
-    " the byte. Times are a step: `alone_ms` and `watched_ms` by the processor's clock, of all"
-    " that lies between the first step and the last; `own_us` is what the watcher itself counted,"
-    " sampled steps included, by the wall clock of a busy machine. An alarm is followed by what a"
-    " person judged of it; the reasons are in the list."
+    " shared machine. `same` is yes if the printed output and the files written are equal to"
+    " the byte. Times are per step: `alone_ms` and `watched_ms` are the CPU time of everything"
+    " between the first step and the last; `own_us` is what the watcher itself counted,"
+    " sampled steps included, by the wall clock of a busy machine. Each alarm is followed by"
+    " the judgement of a person; the reasons are in the list."
 )
 
 
@@ -57,7 +57,7 @@ class PublicFile:
         path: in the repository.
         commit: hash, or tag of a release.
         sha256: of its bytes.
-        sdist: the release on PyPI that carries it as well, "name==version".
+        sdist: the release on PyPI that also contains it, "name==version".
     """
 
     path: str
@@ -68,11 +68,11 @@ class PublicFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a person who read the script thinks of an alarm.
+    """Judgement of an alarm by a person who read the script.
 
     Attributes:
         verdict: true, false, or arguable.
-        why: in one sentence.
+        why: the reason, in one sentence.
     """
 
     verdict: str
@@ -81,20 +81,20 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicScript:
-    """One script, and what it takes to run it.
+    """One script, and what is needed to run it.
 
     Attributes:
         kind: what it trains, in a word or two.
-        files: the script first, then what it imports.
-        licence: of the repository; "none stated" where it has none.
-        args: what it is given.
-        environment: variables that it reads.
-        packages: that it needs beside torch and NumPy.
-        data: what is made before it runs: kind, place beside the script, sizes.
-        before: files that are run first, as its own instructions say.
-        stands_in: what is not as its author had it.
-        exit_code: that it ends with.
-        timed: patterns of printed text that differ from run to run, such as seconds.
+        files: the script, then the files that it imports.
+        licence: of the repository; "none stated" if it has none.
+        args: its arguments.
+        environment: its environment variables.
+        packages: packages that it needs besides torch and NumPy.
+        data: data created before it runs: kind, path relative to the script, sizes.
+        before: files to run first, according to its instructions.
+        stands_in: deviations from the author's setup.
+        exit_code: expected exit code.
+        timed: patterns of printed text that differ between runs, such as seconds.
         judged: alarms by fault.
     """
 
@@ -114,17 +114,17 @@ class PublicScript:
     judged: Mapping[str, Judgement] = field(default_factory=dict)
 
     def address(self, file: PublicFile) -> str:
-        """Return where the file can be had."""
+        """Return the URL of the file."""
         return f"https://raw.githubusercontent.com/{self.repository}/{file.commit}/{file.path}"
 
 
 def read_list(path: Path = LIST) -> tuple[PublicScript, ...]:
     """Read the list of scripts."""
     scripts = tuple(from_json(PublicScript, entry) for entry in read_json(path)["scripts"])
-    assert len({script.name for script in scripts}) == len(scripts), "a name is there twice"
+    assert len({script.name for script in scripts}) == len(scripts), "duplicate name"
     for script in scripts:
         made = {item["make"] for item in script.data}
-        assert made <= set(MAKERS), f"{script.name}: data that nothing makes"
+        assert made <= set(MAKERS), f"{script.name}: unknown kind of data"
         assert bool(made - {"folder"}) == bool(script.stands_in), f"{script.name}: stands_in"
         for file in script.files:
             assert re.fullmatch(r"[0-9a-f]{40}|v\d+(\.\d+)+", file.commit), f"{script.name}: commit"
@@ -135,10 +135,10 @@ def read_list(path: Path = LIST) -> tuple[PublicScript, ...]:
 
 
 def fetch(script: PublicScript, folder: Path) -> None:
-    """Bring a script's files into folder/REPOSITORY; one that is there is kept.
+    """Download a script's files into folder/REPOSITORY, unless they exist.
 
     Raises:
-        DataError: if a file differs from what is listed.
+        DataError: if a file differs from the list.
     """
     for file in script.files:
         place = folder / script.repository / file.path
@@ -149,17 +149,17 @@ def fetch(script: PublicScript, folder: Path) -> None:
         found = hashlib.sha256(place.read_bytes()).hexdigest()
         if found != file.sha256:
             raise DataError(
-                f"its sha256 is {found}, not {file.sha256} as listed",
+                f"its sha256 is {found}, but the list has {file.sha256}",
                 where=str(place),
-                fix="Delete it: it is then fetched anew.",
+                fix="Delete it and run again to download it.",
             )
 
 
 def lay_out(script: PublicScript, folder: Path, work: Path) -> Path:
-    """Put a script's files and what stands in for its data into a fresh folder.
+    """Put a script's files and substitutes for its data into an empty folder.
 
     Returns:
-        The script there.
+        The path of the script there.
     """
     shutil.rmtree(work, ignore_errors=True)
     for file in script.files:
@@ -175,12 +175,12 @@ def lay_out(script: PublicScript, folder: Path, work: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run of a script came to.
+    """The result of one run of a script.
 
     Attributes:
         printed: its standard output.
         errors: the end of its standard error.
-        clock: seconds at the end of each optimiser step, by the wall and by the processor.
+        clock: seconds at the end of each optimizer step, wall-clock and CPU.
     """
 
     exit_code: int | None
@@ -191,17 +191,17 @@ class Run:
 
     @property
     def num_steps(self) -> int:
-        """Optimiser steps, all optimisers together."""
+        """Number of optimizer steps, of all optimizers together."""
         return len(self.clock.get("wall_s", []))
 
     def step_s(self, clock: str) -> float | None:
-        """Return mean seconds from one optimiser step to the next; None of a single step."""
+        """Return mean seconds from one optimizer step to the next; None for a single step."""
         times = self.clock.get(clock, [])
         return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
 
 def run(script: PublicScript, main: Path, before_it: list[str], log: Path) -> Run:
-    """Run a script beside its data, with what is to stand before its name."""
+    """Run a script in its folder, with some words before its name on the command line."""
     for name in script.before:
         subprocess.run([sys.executable, name], cwd=main.parent, check=True)
     clock, out, errors = log / "clock.json", log / "stdout.txt", log / "stderr.txt"
@@ -239,7 +239,7 @@ def run(script: PublicScript, main: Path, before_it: list[str], log: Path) -> Ru
 
 
 def differing(alone: Path, watched: Path) -> Iterator[str]:
-    """Name the files of weights and pictures that two runs wrote and that are not equal."""
+    """Return the names of weights and picture files that differ between two runs."""
     for file in sorted(alone.rglob("*")):
         if file.suffix in _WRITTEN and file.is_file():
             name = file.relative_to(alone)
@@ -249,14 +249,14 @@ def differing(alone: Path, watched: Path) -> Iterator[str]:
 
 
 def plain(script: PublicScript, printed: str) -> str:
-    """Return printed text without what differs from run to run."""
+    """Return printed text without the parts that differ between runs."""
     for pattern in script.timed:
         printed = re.sub(pattern, "", printed)
     return printed
 
 
 def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
-    """Run a script alone and watched, and tell both."""
+    """Run a script alone and watched; return a record of both."""
     fetch(script, folder)
     work, logs = folder / "work" / script.name, folder / "logs" / script.name
     report_folder = logs / "report"
@@ -264,12 +264,12 @@ def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
     watch = ["-m", "stepladder", "watch", "--out", str(report_folder)]
     runs = {}
     for name, prefix in {"alone": [], "watched": watch}.items():
-        main = lay_out(script, folder, work / "run")  # one place for both: some write their path
+        main = lay_out(script, folder, work / "run")  # same folder: some print their path
         runs[name] = run(script, main, prefix, logs / name)
         shutil.rmtree(work / name, ignore_errors=True)
         (work / "run").rename(work / name)
     alone, watched = runs["alone"], runs["watched"]
-    report = WatchReport(script=script.files[0].path, watcher_error="it left no report")
+    report = WatchReport(script=script.files[0].path, watcher_error="no report was written")
     if (report_folder / "watch.json").exists():
         report = from_json(WatchReport, read_json(report_folder / "watch.json"))
     is_same_output = plain(script, alone.printed) == plain(script, watched.printed)
@@ -293,7 +293,7 @@ def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
 
 
 def row_of(script: PublicScript, record: Mapping[str, Any]) -> dict[str, object]:
-    """Return a script's line of the table."""
+    """Return a script's row of the table."""
     words = [
         f"{alarm['outcome']}: {alarm['fault']} ({judged(script, alarm['fault'])})"
         for alarm in record["alarms"]
@@ -320,7 +320,7 @@ def _milliseconds(seconds: float | None) -> object:
 
 
 def counts_of(scripts: Sequence[PublicScript], records: Sequence[Mapping[str, Any]]) -> str:
-    """Say in a sentence how many scripts were left as they are, and what alarms are worth."""
+    """Return a sentence on how many scripts were unaffected, and how the alarms were judged."""
     by_name = {script.name: script for script in scripts}
     num_kept = sum(
         one["exit_codes"][0] == one["exit_codes"][1]
@@ -334,22 +334,22 @@ def counts_of(scripts: Sequence[PublicScript], records: Sequence[Mapping[str, An
     num_errors = sum(alarm["outcome"] == "failed" for one in records for alarm in one["alarms"])
     words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     return (
-        f"{num_kept} of {len(records)} kept exit code, output and files;"
+        f"{num_kept} of {len(records)} have the same exit code, output and files;"
         f" {verdicts.total()} alarms ({words or 'none'}), {num_errors} of them errors."
     )
 
 
 def judged(script: PublicScript, fault: str) -> str:
-    """Return a person's verdict on an alarm."""
+    """Return the judgement of an alarm."""
     found = script.judged.get(fault)
     return found.verdict if found is not None else "not judged"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the scripts lie")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the scripts")
     parser.add_argument("--only", nargs="*", help="names of scripts")
-    parser.add_argument("--again", action="store_true", help="run what was run before")
+    parser.add_argument("--again", action="store_true", help="repeat finished runs")
     args = parser.parse_args()
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

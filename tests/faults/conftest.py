@@ -1,4 +1,4 @@
-"""Commands as a person types them, on small pictures and a small model."""
+"""Commands as users type them, on small pictures and a small model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TRAIN = ("--model.name", "test_resnet", "--model.weights", "none", "--device.thr
 
 @pytest.fixture(scope="session")
 def server() -> ForkServerContext:
-    """Processes that start with all of training and preparing imported, at once."""
+    """A server that starts processes instantly, with all of training and preparing imported."""
     context = get_context("forkserver")
-    # it does not look into the folder of the tests; an optimizer's first step imports the second
+    # the test folder is not imported; an optimizer's first step imports the second
     context.set_forkserver_preload(
         ["stepladder.training.run", "torch._dynamo", "stepladder.data.prepare.prepare"]
     )
-    warm = context.Process(target=int)  # nothing: once it has ended, the server is there
+    warm = context.Process(target=int)  # an empty line: the answer shows that the server is ready
     warm.start()
     warm.join()
     assert warm.exitcode == 0
@@ -33,7 +33,7 @@ def server() -> ForkServerContext:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in the test's folder, check its exit code, and give what it said."""
+    """Run a command in the test's folder, check its exit code, and return its output."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str, code: int = 0) -> str:

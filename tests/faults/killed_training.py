@@ -1,4 +1,4 @@
-"""A job that the kill test runs in processes of its own."""
+"""A job that the kill test runs in separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.training.run import train
 
 
 class Killed(Task):
-    """Three clusters; BatchNorm, dropout and a trunk that freezes, so that all state counts."""
+    """Three clusters; BatchNorm, dropout and a trunk that freezes, so that all state matters."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         trunk = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU())

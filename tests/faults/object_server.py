@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) on this machine, and a proxy before it that does what networks do."""
+"""A real S3 server (moto) on this machine, behind a proxy that injects network faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moto.server import ThreadedMotoServer
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked for."""
+    """What a client requested."""
 
     method: str
     path: str
@@ -26,15 +26,15 @@ class Request:
 
 @dataclass
 class Fault:
-    """What the proxy does to some requests, in place of the server.
+    """What the proxy does with some requests instead of passing them on.
 
     Attributes:
-        when: which requests.
-        times: to how many of them; the others pass.
-        status: answered with this, if not 0.
+        when: predicate on requests.
+        times: number of requests that fail; later ones pass.
+        status: status code of the answer, if not 0.
         code: error code in the body of the answer.
-        headers: of the answer.
-        cut_after: close the connection after so many bytes of the body.
+        headers: headers of the answer.
+        cut_after: close the connection after this many bytes of the body.
     """
 
     when: Callable[[Request], bool]
@@ -46,12 +46,12 @@ class Fault:
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on to a server.
+    """Pass requests on to a server.
 
     Attributes:
-        requests: what was asked, in order.
-        latency_s: before each answer.
-        faults: the first that fits is done.
+        requests: all requests, in order.
+        latency_s: delay before each answer.
+        faults: the first matching one is applied.
     """
 
     daemon_threads = True
@@ -73,7 +73,7 @@ class Proxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def empty(self, bucket: str) -> None:
-        """Make a bucket, or remove all that is in it."""
+        """Create a bucket, or empty it."""
         from moto.core.models import DEFAULT_ACCOUNT_ID
         from moto.s3.models import s3_backends
 
@@ -91,7 +91,7 @@ class Proxy(ThreadingHTTPServer):
         return None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing where a client has gone away."""
+        """Ignore clients that disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,12 +139,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @contextmanager
 def running_server() -> Iterator[Proxy]:
-    """Give the proxy of a server that runs while the block does."""
+    """Run a server within the block, and return its proxy."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
@@ -161,7 +161,7 @@ def running_server() -> Iterator[Proxy]:
 
 
 def environment_of(server: Proxy, *, secret: str) -> dict[str, str]:
-    """Return the variables by which AWS tools find a server, and nothing of this machine's own."""
+    """Return environment variables for AWS tools to find a server, without local settings."""
     return {
         "AWS_ENDPOINT_URL": server.url,
         "AWS_ACCESS_KEY_ID": "AKIAcanary",

@@ -1,8 +1,8 @@
 """A FUSE mount like those of object stores: python odd_mount.py BACKING MOUNTPOINT.
 
-Files are written from their beginning to their end and read; folders cannot be renamed, nothing can
-be locked, synced, mapped or written in the middle. It speaks the kernel's protocol itself, so that
-no library is needed; root alone may mount.
+Files are written sequentially and read. Folders cannot be renamed; nothing can be locked, synced,
+memory-mapped or written in the middle. It implements the kernel's protocol itself, so no library is
+needed. Mounting needs root.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPLY = struct.Struct("<IiQ")
 _ATTR = struct.Struct("<6Q10I")
 _ROOT = 1
 _MAX_WRITE = 1 << 17
-_FLOCK_LOCKS = 1 << 10  # of INIT: ask us for flock
+_FLOCK_LOCKS = 1 << 10  # of INIT: send flock requests here
 _BIG_WRITES = 1 << 5
 _DIRECT_IO = 1  # of OPEN: no page cache, hence no shared mapping
 _SIZE = 8  # of SETATTR
@@ -43,7 +43,7 @@ def unmount(point: Path) -> None:
 
 @contextmanager
 def serving(backing: Path, point: Path) -> Iterator[bool]:
-    """Mount while the block runs; gives whether that could be done: it takes root and /dev/fuse."""
+    """Mount within the block; yield whether mounting worked: it needs root and /dev/fuse."""
     words = [sys.executable, __file__, str(backing), str(point)]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -57,7 +57,7 @@ def serving(backing: Path, point: Path) -> Iterator[bool]:
 
 
 class OddMount:
-    """Answers the kernel from a folder behind it."""
+    """Answer kernel requests from a backing folder."""
 
     def __init__(self, backing: Path, handle: int) -> None:
         self._backing = backing
@@ -79,13 +79,13 @@ class OddMount:
             18: self._release,
             25: lambda node, data: b"",  # flush
             26: self._init,
-            27: lambda node, data: bytes(16),  # open a folder
+            27: lambda node, data: bytes(16),  # opendir
             28: self._readdir,
             29: lambda node, data: b"",
             34: lambda node, data: b"",  # access
             35: self._create,
             45: lambda node, data: self._rename(node, data[16:], data[:8]),
-            52: _unknown,  # statx: the kernel then asks by getattr
+            52: _unknown,  # statx: the kernel falls back to getattr
         }
 
     def serve(self) -> None:

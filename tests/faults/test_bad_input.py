@@ -1,7 +1,7 @@
-"""Bad input by the command: exit code, and a message with what, where and what to type.
+"""Bad input on the command line: exit code, and a message with cause, place and fix.
 
-What single readers do with damage is tested beside them; here is what a person sees, and that the
-remedy which the message gives does help.
+How each reader handles damage is tested next to the reader. These tests cover what users see, and
+that the suggested fix works.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_a_missing_folder_is_a_usage_error(prepare: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothere.parquet", "nothere.tar", "table/"])
-def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Run) -> None:
+def test_what_may_be_a_source_is_reported_where_there_is_none(name: str, prepare: Run) -> None:
     said = prepare(name, code=2)
     assert "does not exist" in said
     for kind in ("class folders", "CSV", "Parquet", "Delta", ".tar"):
@@ -55,7 +55,7 @@ def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Ru
 
 
 @pytest.mark.parametrize("name", ["x.tar.bz2", "x.tar.xz", "x.tar.zst", "x.zip", "in"])
-def test_an_archive_that_is_not_read_is_told_with_what_is(
+def test_an_archive_that_is_not_read_is_reported_with_what_is(
     name: str, prepare: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -136,7 +136,7 @@ def test_odd_names_train_and_junk_is_left_out(photos: Path, prepare: Run, train:
 
 
 def bomb() -> bytes:
-    """A PNG of a few bytes that says it has 3.6 thousand million pixels."""
+    """A PNG of a few bytes that claims to have 3.6 billion pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -174,7 +174,7 @@ def test_bad_pictures_stop_it_and_the_remedy_puts_them_aside(photos: Path, prepa
         assert sum(reason in line for line in listed) == 1
 
 
-def test_predict_tells_of_a_bad_picture_and_goes_on(
+def test_predict_reports_a_bad_picture_and_continues(
     photos: Path, prepare: Run, train: Run, run: Run
 ) -> None:
     prepare()
@@ -229,7 +229,7 @@ def test_a_store_that_is_not_whole_is_made_again_unasked(photos: Path, prepare: 
     assert "nothing was written" in prepare("photos", "--overwrite")
 
 
-def test_a_folder_that_is_no_store_is_told(photos: Path, train: Run) -> None:
+def test_a_folder_that_is_not_a_store_is_reported(photos: Path, train: Run) -> None:
     assert train("--data.store", "photos", code=3).startswith("photos: the folder is not a store")
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
@@ -240,7 +240,7 @@ def test_a_folder_that_is_no_store_is_told(photos: Path, train: Run) -> None:
 def test_a_store_replaced_between_run_and_resume(photos: Path, prepare: Run, train: Run) -> None:
     prepare()
     train()
-    for idx in range(12):  # more pictures on either side
+    for idx in range(12):  # more pictures in both splits
         Image.new("RGB", (40, 40), (20 * idx, 90, 30)).save(photos / "corn" / f"new{idx}.png")
     prepare("photos", "--overwrite")
     said = train(epochs=2, code=3)
@@ -259,7 +259,7 @@ def test_a_smaller_store_in_the_middle_of_an_epoch(photos: Path, prepare: Run, t
     for name in ("apple", "bread", "corn"):
         for idx in range(4):
             (photos / name / f"{name}{idx}.jpg").unlink()
-    prepare("photos", "--overwrite")  # fewer than 12 are left to train on
+    prepare("photos", "--overwrite")  # fewer than 12 are left for training
     train("--schedule.max-steps", "2", "--accept-new-data", *batch)
     summary = read_json(Path("run/summary.json"))
     assert (summary["epochs"], summary["steps"]) == (1, 2)
@@ -269,7 +269,7 @@ def test_a_smaller_store_in_the_middle_of_an_epoch(photos: Path, prepare: Run, t
 
 
 class Harm:
-    """Leaves a mark when it is unpickled."""
+    """Leaves a marker file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path("mark"),))
@@ -297,7 +297,7 @@ def test_damaged_checkpoints_are_named_and_never_begun_again_in_silence(
     newest = newest_state()
     damage(newest)
     assert newest.name in run("verify", "run", code=3)
-    assert newest.name in train(epochs=3)  # from the one before, and says so
+    assert newest.name in train(epochs=3)  # from the previous checkpoint, with a warning
     assert read_json(Path("run/summary.json"))["epochs"] == 3
     for state in Path("run/checkpoints").glob("step-*"):
         damage(state)
@@ -354,7 +354,7 @@ def test_a_second_run_in_the_same_folder_waits_for_nobody(
 
 @contextmanager
 def files_limited_to(num_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size, as a full disk would."""
+    """Limit the size of files, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -363,7 +363,7 @@ def files_limited_to(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_while_saving_is_loud_and_the_run_goes_on_later(
+def test_a_disk_that_is_full_while_saving_is_loud_and_the_run_resumes_later(
     photos: Path, prepare: Run, train: Run, run: Run
 ) -> None:
     prepare()

@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoints: every flipped byte is found, and nothing is opened by force."""
+"""Damaged and hostile checkpoints: every flipped byte is detected, and no pickle is opened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints, the newer one with its own frozen file, so that a flip spares the older."""
+    """Two checkpoints, each with its own frozen file, so that a flip affects only one."""
     folder = tmp_path_factory.mktemp("sound")
     torch.manual_seed(0)
     checkpoints = Checkpoints(folder)
@@ -60,7 +60,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 def seal(folder: Path, change: Callable[[dict[str, Any]], None] | None = None) -> None:
-    """Write a manifest that is true of the folder's files, as a hostile writer would."""
+    """Write a manifest that matches the folder's files, as an attacker would."""
     manifest = json.loads((folder / "MANIFEST.json").read_text())
     del manifest["sha256"]
     for name in manifest["files"]:
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
 @pytest.mark.parametrize("file", FILES)
-def test_a_member_that_is_no_file_is_refused_and_not_waited_for(
+def test_a_member_that_is_not_a_file_is_refused_and_not_waited_for(
     folder: Path, file: str, kind: str
 ) -> None:
     path = folder / NEW / file
@@ -165,7 +165,7 @@ def test_a_member_that_is_no_file_is_refused_and_not_waited_for(
 
 
 class Harm:
-    """Leaves a mark when it is unpickled."""
+    """Leaves a marker file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -199,7 +199,7 @@ def test_a_header_of_2_to_the_40_with_a_true_manifest_takes_no_memory(folder: Pa
 @pytest.mark.parametrize(
     "text", [b"[]", b"nope", b'{"a": 1', b"\xff", b"[" * 100_000], ids=lambda text: str(text[:9])
 )
-def test_a_state_that_is_no_object_is_refused(folder: Path, text: bytes) -> None:
+def test_a_state_that_is_not_an_object_is_refused(folder: Path, text: bytes) -> None:
     (folder / NEW / "state.json").write_bytes(text)
     seal(folder / NEW)
     assert_falls_back(folder, "state.json")
@@ -225,7 +225,7 @@ def test_a_strange_manifest_is_refused(
 
 
 def test_the_manifest_is_sealed_as_docs_say(folder: Path) -> None:
-    """Without this, the tests above could all pass for a wrong seal."""
+    """Without this, the tests above could all pass because of a wrong seal."""
     seal(folder / NEW)
     loaded = Checkpoints(folder).newest()
     assert loaded is not None

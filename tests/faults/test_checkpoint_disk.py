@@ -1,4 +1,4 @@
-"""Disks that fill up, limits on file sizes and folders that may not be written, all real."""
+"""Full disks, file size limits and read-only folders, all real."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL, LARGE = torch.zeros(1000), torch.zeros(1_000_000)  # 4 kB, 4 MB
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Lay down root's right to write everywhere, where we are root."""
+    """Drop root's permission to write everywhere, if running as root."""
     if os.geteuid() != 0:
         yield
         return
@@ -38,7 +38,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that another user can reach, unlike pytest's own."""
+    """A folder that another user can access, unlike pytest's own."""
     path = Path(tempfile.mkdtemp())
     path.chmod(0o777)
     yield path
@@ -65,7 +65,7 @@ def save(checkpoints: Checkpoints, number: int, weights: torch.Tensor) -> None:
 
 
 def fill(disk: Path) -> None:
-    """Leave no free byte."""
+    """Fill the file system completely."""
     with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"x" * 4096):
             pass
@@ -132,7 +132,7 @@ def test_a_folder_that_became_read_only_is_loud(open_folder: Path) -> None:
     assert_only_the_first_is_there(folder)
 
 
-def test_a_checkpoint_that_may_not_be_read_is_no_damage(open_folder: Path) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_not_damage(open_folder: Path) -> None:
     with as_nobody():
         checkpoints = Checkpoints(open_folder / "checkpoints")
         save(checkpoints, 1, SMALL)

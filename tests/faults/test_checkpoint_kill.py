@@ -1,4 +1,4 @@
-"""kill -9 at random moments of saving: the newest checkpoint always opens, whole and unmixed."""
+"""kill -9 at random moments of saving: the newest checkpoint always opens and is consistent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepladder.training.checkpoint.checkpoint import Checkpoints
 NUM_KILLS = 20
 MAX_WAIT_S = 0.25
 
-# Imports torch once, then forks a saver for each folder it is told, so that a kill costs no import.
+# Imports torch once, then forks a saver for each folder on stdin, so that kills are cheap.
 NURSERY = """
 import os, sys
 import torch
@@ -58,7 +58,7 @@ for line in sys.stdin:
 
 
 def kill_once(nursery: subprocess.Popen[str], folder: Path, has_rename: bool, wait_s: float) -> int:
-    """Let a saver work for a while after its first save, kill it; give the last number it said."""
+    """Let a saver run for a while after its first save, kill it; return its last number."""
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     nursery.stdin.write(f"{folder}\t{has_rename}\n")
@@ -82,7 +82,7 @@ def kill_once(nursery: subprocess.Popen[str], folder: Path, has_rename: bool, wa
 def test_after_a_kill_the_newest_is_the_last_saved_or_the_one_in_the_making(
     tmp_path: Path, has_rename: bool
 ) -> None:
-    """Names recur, so that kills fall into replacements too."""
+    """Names repeat, so that kills also hit replacements."""
     folder = tmp_path / "checkpoints"
     draw = random.Random(29)
     before = -1

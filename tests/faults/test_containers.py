@@ -1,6 +1,6 @@
-"""Files of pictures that are damaged, cut, hostile or change: told by file and row, nothing lost.
+"""Damaged, truncated, hostile or changing container files: reported by file and row, no data loss.
 
-Rows 19, 21 to 24, 26 and 27 of the list of faults, for sources that are not files of pictures.
+Rows 19, 21 to 24, 26 and 27 of the list of faults, for sources other than picture files.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
+def test_a_killed_prepare_resumes_from_what_was_spooled(tmp_path: Path) -> None:
     source = table(tmp_path / "t.parquet")
     kills = [("add", 1), ("add", 35), ("finish", 1), ("add", 12), ("_write", 1), ("_write", 4)]
     out = tmp_path / "cut"
@@ -139,7 +139,7 @@ def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
     *killed, cut_calls, cut_end, whole_calls, whole_end = result.stdout.splitlines()
     assert killed == ["ended -9"] * len(kills), result.stderr
     assert (cut_end, whole_end) == ("ended 0", "ended 0")
-    assert int(cut_calls) == 0  # all was spooled before the first file of the store was made
+    assert int(cut_calls) == 0  # everything was spooled before the first store file was written
     assert int(whole_calls) == NUM_ROWS
     assert contents(out) == contents(tmp_path / "whole")
     assert verify_store(out) == []
@@ -147,11 +147,11 @@ def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
 
 
 class Stopped(Exception):
-    """Stands for a kill, where it is not the claim."""
+    """Simulates a kill, where the kill itself is not tested."""
 
 
 def stop_before_writing(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Prepare until all is spooled; give the folder of the spool."""
+    """Prepare until everything is spooled; return the spool folder."""
 
     def stop(*_: object, **__: object) -> None:
         raise Stopped
@@ -186,7 +186,7 @@ def largest(folder: Path) -> Path:
     return max(folder.iterdir(), key=lambda path: path.stat().st_size)
 
 
-def test_spooled_bytes_that_were_damaged_are_read_anew(
+def test_spooled_bytes_that_were_damaged_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_module, "MIN_PART_BYTES", 10_000)
@@ -198,11 +198,11 @@ def test_spooled_bytes_that_were_damaged_are_read_anew(
     flip_a_byte(bucket, bucket.stat().st_size // 2)
     added = count_added(monkeypatch)
     prepare(config)
-    assert len(added) == 10  # the row group whose picture it was
+    assert len(added) == 10  # the row group of the damaged picture
     assert contents(config.out) == contents(tmp_path / "whole")
 
 
-def test_a_source_that_changed_after_a_kill_is_read_anew(
+def test_a_source_that_changed_after_a_kill_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
@@ -237,13 +237,13 @@ def test_rows_that_were_deleted_after_a_kill_are_not_brought_back(
     delete_by_vector(source, [3, 27])
     added = count_added(monkeypatch)
     assert version_read(source, "cut", delta_version=1)[1] == NUM_ROWS - 2
-    assert len(added) == 9 + 9  # the row groups that lost a row; the others lie in the spool
+    assert len(added) == 9 + 9  # the row groups that lost a row; the others are in the spool
     version_read(source, "whole", delta_version=1)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tar"])
-def test_a_split_that_names_tell_only_after_a_kill_holds(
+def test_a_split_known_from_names_only_after_a_kill_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     source = tmp_path / "in"
@@ -255,7 +255,7 @@ def test_a_split_that_names_tell_only_after_a_kill_holds(
         else:
             table(source / name, columns(span))
 
-    add(f"val-0.{kind}", range(20))  # alone it is no split
+    add(f"val-0.{kind}", range(20))  # not a split by itself
     stop_before_writing(config_of(source, "cut"), monkeypatch)
     add(f"train-0.{kind}", range(20, NUM_ROWS))
     prepare(config_of(source, "cut"))
@@ -278,7 +278,7 @@ def test_a_disk_that_loses_spooled_bytes_is_a_loud_error(
     assert verify_store(tmp_path / "store") == []
 
 
-def test_room_for_the_pictures_is_looked_for_first(
+def test_room_for_the_pictures_is_checked_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
@@ -355,7 +355,7 @@ def test_a_flipped_byte_under_a_checksum_is_told_by_file_and_row(tmp_path: Path)
         except DataError as error:
             places.append(str(error.where))
         else:
-            assert found == whole_rows  # what no row depends on, in the header of a page
+            assert found == whole_rows  # in a page header, in a field that does not affect rows
     assert len(places) >= 36
     assert all(place.startswith("t.parquet: from row 0") for place in places)
 
@@ -370,7 +370,7 @@ def read_all(path: Path) -> list[tuple[bytes, str | int]]:
 
 
 def with_row(row: int, **values: Any) -> pa.Table:
-    """Return the table of numbers for labels, in which one row has other values."""
+    """Return the table of label numbers with one row changed."""
     content = columns()
     content["label"] = [index % 2 for index in range(NUM_ROWS)]
     for name, value in values.items():
@@ -395,7 +395,7 @@ def test_a_label_that_is_none_is_told_by_file_and_row(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_label_beyond_the_class_names_is_told_by_file_and_row(tmp_path: Path) -> None:
+def test_a_label_beyond_the_class_names_is_reported_by_file_and_row(tmp_path: Path) -> None:
     features = {"label": {"_type": "ClassLabel", "names": list(KINDS)}}
     made = with_row(41, label=2).replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
@@ -435,7 +435,7 @@ def test_columns_that_differ_in_one_file_are_told(
     assert caught.value.where == "b.parquet: from row 0 on"
 
 
-def test_labels_of_two_kinds_are_told_with_a_row_of_each(tmp_path: Path) -> None:
+def test_labels_of_two_kinds_are_reported_with_a_row_of_each(tmp_path: Path) -> None:
     members = [("0.jpg", PHOTOS[0]), ("0.cls", b"1"), ("1.jpg", PHOTOS[1]), ("1.txt", b"pear")]
     write_tar(tmp_path / "t.tar", members)
     with pytest.raises(DataError, match=r"1 in t\.tar: row 0, 'pear' in t\.tar: row 1"):
@@ -502,7 +502,7 @@ def test_an_old_pyarrow_opens_no_file_of_a_source(
 
 @pytest.fixture
 def delta(tmp_path: Path) -> Path:
-    """A table of versions 0 and 1, thirty rows in each."""
+    """A table with versions 0 and 1, of thirty rows each."""
     for half in range(2):
         span = range(30 * half, 30 * half + 30)
         write_deltalake(tmp_path / "delta", pa.table(columns(span)), mode="append")
@@ -621,7 +621,7 @@ def samples(num: int = NUM_ROWS) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.7])
-def test_a_tar_that_is_cut_short_is_told_with_the_place(
+def test_a_tar_that_is_cut_short_is_reported_with_the_place(
     tmp_path: Path, packed: bool, share: float
 ) -> None:
     path = write_tar(tmp_path / "t.tar", samples())
@@ -637,7 +637,7 @@ def test_a_tar_that_is_cut_short_is_told_with_the_place(
 def test_a_tar_cut_between_two_members_is_found_too(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", samples()[:4])
     end = 4 * 512 + 2 * 512 + sum(-(-len(PHOTOS[row]) // 512) * 512 for row in range(2))
-    path.write_bytes(path.read_bytes()[:end])  # tarfile takes it for whole
+    path.write_bytes(path.read_bytes()[:end])  # tarfile accepts it as complete
     with tarfile.open(path) as tar:
         assert len(tar.getnames()) == 4
     with pytest.raises(DataError, match="is truncated") as caught:
@@ -660,7 +660,7 @@ def header(name: str, kind: bytes, size: int) -> bytes:
         header("x.jpg", tarfile.REGTYPE, 1 << 20)[:100] + bytes(1024),
     ],
 )
-def test_a_tar_whose_sizes_lie_costs_no_memory(data: bytes) -> None:
+def test_a_tar_with_false_sizes_costs_no_memory(data: bytes) -> None:
     before = psutil.Process().memory_info().rss
     with pytest.raises(DataError) as caught:
         list(read_members(io.BytesIO(data), "t.tar", max_bytes=1 << 50, skipped=Skipped()))
@@ -668,11 +668,11 @@ def test_a_tar_whose_sizes_lie_costs_no_memory(data: bytes) -> None:
     assert psutil.Process().memory_info().rss - before < 50 << 20
 
 
-def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
+def test_every_flip_in_the_header_of_a_member_is_reported(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", samples()[:6])
     whole = path.read_bytes()
     random = np.random.default_rng(5)
-    for at in random.integers(0, 512, size=60):  # its checksum is over all of a header
+    for at in random.integers(0, 512, size=60):  # its checksum covers the whole header
         data = bytearray(whole)
         data[int(at)] ^= 0x55
         with pytest.raises(DataError, match="is not a tar, or is damaged") as caught:
@@ -680,7 +680,7 @@ def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
         assert caught.value.where == "t.tar: after 0 bytes"
 
 
-def test_a_flip_that_still_unpacks_is_told_by_the_checksum_of_gzip(tmp_path: Path) -> None:
+def test_a_flip_that_still_unpacks_is_reported_by_the_checksum_of_gzip(tmp_path: Path) -> None:
     whole = write_tar(tmp_path / "t.tar", samples()).read_bytes()
     packed = bytearray(gzip.compress(whole, compresslevel=0))
     packed[packed.index(PHOTOS[0]) + len(PHOTOS[0]) // 2] ^= 0x55
@@ -697,7 +697,7 @@ KEPT_S = 1_000_000_000
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tar"])
-def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_reported(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"t.{kind}"
     table(path) if kind == "parquet" else write_tar(path, samples(2 * NUM_ROWS))
     opened = open_tables(config_of(path), SourceFormat.PARQUET) if kind == "parquet" else None
@@ -757,7 +757,7 @@ def test_a_fifo_and_a_link_out_are_left_out(tmp_path: Path) -> None:
     assert [file.name for file in followed.files] == ["a.parquet", "c.parquet"]
 
 
-def test_pictures_in_class_folders_come_before_what_lies_beside_them(tmp_path: Path) -> None:
+def test_pictures_in_class_folders_come_before_files_next_to_them(tmp_path: Path) -> None:
     for row in range(20):
         path = tmp_path / "in" / "train" / LABELS[row] / f"{row}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sources in an object store that refuses or stays away: told as what it is, and never a secret."""
+"""Object-store sources that refuse access or are unreachable: reported as such, without secrets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def server() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proxy:
-    """A server with a table and a tar in a bucket, and little patience."""
+    """A server with a table and a tar in a bucket, with short timeouts."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
@@ -102,7 +102,7 @@ def is_read(request: Request) -> bool:
 
 
 def refusal(act: Act, place: str) -> StepladderError:
-    """Return what is told, in which bucket and key are named and no key of an account."""
+    """Return the error, which must name bucket and key, but no account keys."""
     with pytest.raises(StepladderError) as caught:
         act(place)
     told = str(caught.value)
@@ -135,7 +135,7 @@ ACTS = pytest.mark.parametrize(
         (301, "PermanentRedirect", UsageError, "the bucket photos is in another region"),
     ],
 )
-def test_a_refusal_is_told_as_what_it_is(
+def test_a_refusal_is_reported_as_such(
     act: Act, place: str, status: int, code: str, kind: type, words: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=status, code=code)]
@@ -155,7 +155,7 @@ def test_a_bucket_that_is_not_there_is_named(key: str, proxy: Proxy) -> None:
 
 
 @ACTS
-def test_a_clock_that_is_wrong_is_told(act: Act, place: str, proxy: Proxy) -> None:
+def test_a_clock_that_is_wrong_is_reported(act: Act, place: str, proxy: Proxy) -> None:
     date = email.utils.formatdate(time.time() - 3600, usegmt=True)
     skewed = Fault(anything, status=403, code="RequestTimeTooSkewed", headers={"Date": date})
     proxy.faults = [skewed]
@@ -163,7 +163,7 @@ def test_a_clock_that_is_wrong_is_told(act: Act, place: str, proxy: Proxy) -> No
 
 
 @ACTS
-def test_credentials_that_are_missing_are_told_where_they_are_asked_for(
+def test_missing_credentials_are_reported_where_they_are_needed(
     act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -175,7 +175,7 @@ def test_credentials_that_are_missing_are_told_where_they_are_asked_for(
 
 
 @ACTS
-def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> None:
+def test_a_bucket_that_may_only_be_listed_is_reported(act: Act, place: str, proxy: Proxy) -> None:
     proxy.faults = [Fault(is_read, status=403, code="AccessDenied")]
     error = refusal(act, place)
     assert "access is denied" in error.what
@@ -183,7 +183,7 @@ def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> 
 
 
 @ACTS
-def test_without_boto3_the_install_line_is_told(
+def test_without_boto3_the_install_line_is_reported(
     act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
@@ -192,7 +192,7 @@ def test_without_boto3_the_install_line_is_told(
 
 
 @ACTS
-def test_a_server_that_throttles_is_told_after_trying_again(
+def test_a_server_that_throttles_is_reported_after_trying_again(
     act: Act, place: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=503, code="SlowDown")]
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.warns(UserWarning, match="the connection failed; retrying") as told:
         error = refusal(act, place)
-    assert len(told) == 1  # and no other request waited in its turn
+    assert len(told) == 1  # and no other request waited
     assert "the connection failed" in error.what
     assert "The server never responded: check the address" in str(error.fix)
     assert RetryPolicy().first_patience_s == 15
@@ -284,7 +284,7 @@ def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None
     assert arrow_files._opened.cache_info().misses == 1
 
 
-def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:
+def test_a_tar_whose_connection_is_cut_is_reported_with_the_place_and_resumes(proxy: Proxy) -> None:
     proxy.faults = [Fault(is_read, cut_after=0)]
     with pytest.warns(UserWarning, match="the connection was lost; retrying"):
         error = refusal(prepared, "s3://photos/tars/0.tar")

@@ -1,4 +1,4 @@
-"""Stores, features and checkpoints in an object store, over a network that does what they do."""
+"""Stores, features and checkpoints in an object store, over an unreliable network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def server() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """A server with an empty bucket and no faults, found by the usual ways of AWS."""
+    """A server with an empty bucket and no faults, configured through AWS variables."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     server.reset()
@@ -79,7 +79,7 @@ def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
 
 @pytest.fixture(scope="module")
 def clients() -> dict[tuple[int, bool], Any]:
-    """Clients of this process: to make one takes longer than most tests."""
+    """Clients of this process: creating one takes longer than most tests."""
     return {}
 
 
@@ -124,7 +124,7 @@ def test_what_is_written_is_read(objects: S3Objects) -> None:
         objects.read(PLACE)
 
 
-def test_a_listing_goes_on_over_pages(objects: S3Objects) -> None:
+def test_a_listing_continues_over_pages(objects: S3Objects) -> None:
     place = ObjectPlace(BUCKET, "many")
     for number in range(3):
         objects.put_bytes(place.join(str(number)), b"")
@@ -153,10 +153,10 @@ def test_a_large_file_is_sent_in_parts_with_its_sha256(
     assert sum("partNumber" in request.path for request in proxy.requests) == 4
 
 
-def test_a_lost_answer_to_the_last_request_of_an_upload_is_no_failure(
+def test_a_lost_answer_to_the_last_request_of_an_upload_is_not_a_failure(
     objects: S3Objects, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Amazon's server would answer the second one too; others say that the upload is gone."""
+    """Amazon's server would answer the second request as well; others report a missing upload."""
     (tmp_path / "large").write_bytes(bytes(17 << 20))
     sha256 = hashlib.sha256(bytes(17 << 20)).hexdigest()
     gone = Fault(
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_sent_leaves_no_parts(
 # -- what may pass -------------------------------------------------------------------------------
 
 
-def test_a_connection_cut_in_the_body_goes_on_after_the_last_byte(
+def test_a_connection_cut_in_the_body_resumes_after_the_last_byte(
     objects: S3Objects, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(is_read, times=2, cut_after=100_000)]
@@ -206,7 +206,7 @@ def test_a_connection_cut_in_the_body_goes_on_after_the_last_byte(
     assert objects.stats.num_retries == 2
 
 
-def test_a_connection_cut_after_the_last_byte_is_no_failure(
+def test_a_connection_cut_after_the_last_byte_is_not_a_failure(
     objects: S3Objects, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(is_read, times=1, cut_after=len(DATA))]
@@ -274,7 +274,7 @@ def test_a_server_that_is_not_there_is_named_by_what_sets_it(
 
 
 def only_error(act: Callable[[], Any], proxy: Proxy, *, num_requests: int = 1) -> StepladderError:
-    """Return the error of an act, which must come without a second try and tell no secret."""
+    """Return the error of a call, which must be raised without retries and contain no secret."""
     proxy.requests.clear()
     with pytest.raises(StepladderError) as caught:
         act()
@@ -298,7 +298,7 @@ def test_a_profile_that_is_not_there(proxy: Proxy, monkeypatch: pytest.MonkeyPat
     assert "profile in AWS_PROFILE" in str(error)
 
 
-def test_an_address_that_is_none(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"user:{SECRET}@nowhere")
     error = only_error(lambda: S3Objects().read(PLACE), proxy, num_requests=0)
     assert "AWS_ENDPOINT_URL" in str(error)
@@ -328,7 +328,7 @@ def test_a_name_that_no_bucket_has(objects: S3Objects, bucket: str) -> None:
         (418, "Teapot", "the server rejected the request: 418 (Teapot)"),
     ],
 )
-def test_a_refusal_that_stays_is_told_at_once(
+def test_a_refusal_that_stays_is_reported_at_once(
     objects: S3Objects, proxy: Proxy, status: int, code: str, said: str
 ) -> None:
     proxy.faults = [Fault(is_read, status=status, code=code)]
@@ -337,16 +337,16 @@ def test_a_refusal_that_stays_is_told_at_once(
     assert said in str(error)
 
 
-def test_a_bucket_in_another_region_is_looked_for_and_then_told(
+def test_a_bucket_in_another_region_is_searched_and_then_reported(
     objects: S3Objects, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(is_read, status=301, code="PermanentRedirect")]
-    error = only_error(lambda: objects.read(PLACE), proxy, num_requests=3)  # as boto3 looks
+    error = only_error(lambda: objects.read(PLACE), proxy, num_requests=3)  # as boto3 does
     assert "s3://photos/data/file: the bucket photos is in another region" in str(error)
 
 
 @pytest.mark.parametrize(("ahead_s", "how"), [(1800, "ahead of"), (-1800, "behind")])
-def test_a_clock_that_is_wrong_is_told_with_the_difference(
+def test_a_clock_that_is_wrong_is_reported_with_the_difference(
     objects: S3Objects, proxy: Proxy, ahead_s: float, how: str
 ) -> None:
     headers = {"Date": email.utils.formatdate(time.time() - ahead_s, usegmt=True)}
@@ -393,7 +393,7 @@ def test_a_store_is_read_file_by_file(files: RemoteShardFiles, store: Path, prox
     assert stats.wait_s > 0
 
 
-def test_a_file_that_is_looked_at_ahead_is_a_hit_where_the_cache_had_it(
+def test_a_prefetched_file_is_a_hit_if_the_cache_had_it(
     files: RemoteShardFiles, objects: S3Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = files.manifest().shards[0]
@@ -402,7 +402,7 @@ def test_a_file_that_is_looked_at_ahead_is_a_hit_where_the_cache_had_it(
 
     def slow(cache: FileCache, file: WantedFile) -> bool:
         begun.set()
-        time.sleep(0.2)  # so that it is under way when it is asked for
+        time.sleep(0.2)  # so that it is being fetched when it is requested
         return get_ahead(cache, file)
 
     monkeypatch.setattr(FileCache, "get_ahead", slow)
@@ -450,7 +450,7 @@ def test_files_of_a_closed_reader_make_room_for_another_split(
     files.close()
 
 
-def test_the_room_that_a_small_cache_is_told_to_have_is_enough(
+def test_the_size_suggested_for_a_small_cache_is_enough(
     files: RemoteShardFiles, objects: S3Objects, store: Path, tmp_path: Path
 ) -> None:
     def read_all(max_bytes: int) -> None:
@@ -500,7 +500,7 @@ def test_what_is_expected_comes_in_its_order_before_it_is_asked_for(
         for r in proxy.requests
         if r.path.endswith(".parquet") and r.method == "GET"
     ]
-    assert sorted(asked) == sorted(info.name for info in wanted)  # each once, by whom ever
+    assert sorted(asked) == sorted(info.name for info in wanted)  # each once, from any of them
     files.expect(manifest.shards)
     here = files._cache.folder
     wait_until(lambda: len(list(here.glob("*.parquet"))) == len(manifest.shards))
@@ -540,7 +540,7 @@ def test_a_connection_cut_in_the_middle_of_a_shard(
     assert files.stats.num_retries == 3
 
 
-def test_what_could_not_be_fetched_ahead_is_told_when_it_is_asked_for(
+def test_what_could_not_be_fetched_ahead_is_reported_when_it_is_asked_for(
     files: RemoteShardFiles, proxy: Proxy
 ) -> None:
     good, bad = files.manifest().shards[:2]
@@ -553,7 +553,7 @@ def test_what_could_not_be_fetched_ahead_is_told_when_it_is_asked_for(
     files.path(bad)
 
 
-def test_a_missing_index_is_no_error(files: RemoteShardFiles, objects: S3Objects) -> None:
+def test_a_missing_index_is_not_an_error(files: RemoteShardFiles, objects: S3Objects) -> None:
     info = files.manifest().shards[0]
     objects.delete(files.place.join(info.name + SUFFIX))
     assert files.path(info).stat().st_size == info.size_bytes
@@ -567,12 +567,12 @@ def test_a_store_that_was_replaced_is_called_so(
     for path in (tmp_path / "other").iterdir():
         objects.put_bytes(files.place.join(path.name), path.read_bytes())
     objects.delete(files.place.join(old.shards[1].name))
-    for info in old.shards[:2]:  # other bytes under the same name, and gone
+    for info in old.shards[:2]:  # other bytes under the same name, and missing
         with pytest.raises(DataError, match="the store was replaced while it was open"):
             files.path(info)
 
 
-def test_damage_that_is_no_replacement_names_the_object(
+def test_damage_that_is_not_a_replacement_names_the_object(
     files: RemoteShardFiles, objects: S3Objects
 ) -> None:
     info = files.manifest().shards[0]
@@ -636,7 +636,7 @@ def test_a_store_made_in_an_object_store_is_the_one_made_in_a_folder(
     result = prepared(photos, told=told, size=16)
     assert result.manifest == here.manifest
     assert told[-1].phase is PreparePhase.UPLOAD
-    assert told[-1].done == told[-1].total == len(keys(objects)) - 1  # the manifest comes last
+    assert told[-1].done == told[-1].total == len(keys(objects)) - 1  # the manifest is last
     written = [request.path for request in proxy.requests if is_write(request)]
     assert written[0].endswith(MARKER)
     assert written[-1].endswith(MANIFEST_NAME)
@@ -661,7 +661,7 @@ def test_a_store_made_in_an_object_store_is_the_one_made_in_a_folder(
     assert not list(tmp_path.glob("stepladder-cache.made/**/*.parquet"))
 
 
-def test_an_upload_that_was_cut_shows_no_store_and_goes_on(
+def test_an_upload_that_was_cut_shows_no_store_and_resumes(
     objects: S3Objects, proxy: Proxy, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -720,7 +720,7 @@ def write_features(root: Path) -> torch.Tensor:
     return features
 
 
-def test_features_are_shared_beside_the_store(
+def test_features_are_shared_next_to_the_store(
     objects: S3Objects, proxy: Proxy, tmp_path: Path
 ) -> None:
     store = ObjectPlace(BUCKET, "stores/food")
@@ -794,7 +794,7 @@ def test_checkpoints_are_mirrored_pruned_and_brought_back(
     assert loaded.weights["trunk"].shape == (100,)
 
 
-def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
+def test_a_mirror_without_a_bucket_stops_nothing_and_is_reported(
     objects: S3Objects, tmp_path: Path
 ) -> None:
     save(tmp_path / "run", 1)
@@ -813,7 +813,7 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
 
 @pytest.fixture
 def table(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A table of two files, read with little patience."""
+    """A table of two files, read with short timeouts."""
     monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
     arrow_files._opened.cache_clear()
     for name, start in (("a", 0), ("b", 5)):
@@ -857,7 +857,9 @@ def _refusal(act: Callable[[], Any]) -> ResourceError:
     return caught.value
 
 
-def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, proxy: Proxy) -> None:
+def test_a_table_that_may_not_be_listed_is_reported_without_a_secret(
+    table: str, proxy: Proxy
+) -> None:
     proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
     with pytest.raises(ResourceError, match=r"access is denied \(AccessDenied\)") as caught:
         open_table(table)

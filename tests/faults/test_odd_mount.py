@@ -1,4 +1,4 @@
-"""What is kept on a mount that cannot rename, lock, sync, map or write in the middle is whole."""
+"""Data on a mount without rename, lock, sync, mmap or random writes stays intact."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     backing, point = tmp_path_factory.mktemp("backing"), tmp_path_factory.mktemp("mount")
     with odd_mount.serving(backing, point) as is_there:
         if not is_there:
-            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+            pytest.skip("cannot mount: needs root and /dev/fuse")
         yield point
 
 
 @pytest.fixture
 def mount(mounted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own on the mount, and a place for work on a disk."""
+    """A test folder on the mount, and a work folder on a disk."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     folder = mounted / tmp_path.name
@@ -92,7 +92,7 @@ def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path:
     assert verify_store(mount / "store") == []
 
 
-def test_a_damaged_store_on_it_is_mended(mount: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_damaged_store_on_it_is_repaired(mount: Path, photos: Path, tmp_path: Path) -> None:
     out = mount / "store"
     manifest = prepare(PrepareConfig(source=photos, out=out, size=16)).manifest
     shard = out / manifest.shards[0].name
@@ -113,7 +113,7 @@ def test_a_store_on_it_is_read_as_one_on_a_disk(
     split = Store.open(mount / "store").split(Split.TRAIN)
     assert split is not None
     assert not split.is_near
-    for _ in range(2):  # the second time pages have been seen, and would be mapped
+    for _ in range(2):  # the second time, pages are verified and would be mapped
         read = np.empty_like(pictures)
         split.read_into(np.arange(len(pictures)), read)
         assert np.array_equal(read, pictures)
@@ -191,9 +191,9 @@ def test_what_another_process_reads_there_is_not_removed(mount: Path) -> None:
         assert (folder / WRITTEN).exists()
         assert not is_left(folder)
         other.kill()
-    assert is_left(folder)  # a process that was killed holds nothing
+    assert is_left(folder)  # a killed process holds no locks
     (folder / "_held.elsewhere.1.abcd").touch()
-    assert not is_left(folder)  # nobody knows
+    assert not is_left(folder)  # unknown owner
     (folder / "_held.elsewhere.1.abcd").unlink()
     first, last = Hold(folder), Hold(folder)
     first.release(is_removed=True)

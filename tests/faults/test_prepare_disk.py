@@ -1,4 +1,4 @@
-"""A full or forbidden disk, and two prepares in one place: loud, and nothing finished is lost."""
+"""A full or read-only disk, and two prepares in one place: clear errors, no lost work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config_of(source: Path, **options: object) -> PrepareConfig:
 def run_alone(
     server: ForkServerContext, script: str, *words: object, said: Path
 ) -> tuple[int, str]:
-    """Run a script, which knows `words`, in a process of its own; give its exit code and output."""
+    """Run a script, which can use `words`, in its own process; return its exit code and output."""
     words_to_file = f"""
 import os
 os.dup2(os.open({str(said)!r}, os.O_CREAT | os.O_WRONLY), 1)
@@ -102,7 +102,7 @@ def test_one_of_several_files_that_fails_ends_all_and_the_rest_is_kept(
         with pytest.raises(ResourceError, match="the disk is full"):
             prepare(config_of(source))
     store = source.parent / "store.partial" / "store"
-    assert not list(store.glob(".*"))  # nothing half written is left
+    assert not list(store.glob(".*"))  # no partial files are left
     recorded = {path.stem for path in store.with_name("records").iterdir()}
     kept = {name: (store / name).stat().st_mtime_ns for name in recorded}
     assert kept or row < 30
@@ -113,7 +113,7 @@ def test_one_of_several_files_that_fails_ends_all_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_from_other_errors(tmp_path: Path, code: int) -> None:
+def test_a_full_disk_is_distinguished_from_other_errors(tmp_path: Path, code: int) -> None:
     work = WorkFolder(tmp_path / "store.partial")
     with pytest.raises(ResourceError, match="the disk is full"), disk_errors_named(work):
         raise OSError(code, os.strerror(code))
@@ -126,7 +126,7 @@ def test_a_second_prepare_in_the_same_place_is_refused(source: Path) -> None:
     with work.held(), pytest.raises(ResourceError, match=f"process {os.getpid()}") as caught:
         prepare(config_of(source))
     assert f"kill {os.getpid()}" in str(caught.value)
-    prepare(config_of(source))  # free again
+    prepare(config_of(source))  # available again
 
 
 def test_a_lock_of_a_dead_process_holds_nothing(source: Path) -> None:
@@ -157,10 +157,10 @@ except StepladderError as error:
 
 @pytest.fixture
 def as_nobody(source: Path, server: ForkServerContext) -> Callable[..., tuple[int, str]]:
-    """Prepare as a user who owns nothing; give the exit code and what was said."""
+    """Prepare as a user who owns nothing; return the exit code and output."""
     own = [up for up in source.parents if up.name.startswith(("pytest-", "popen-"))]
     for folder in (source.parent, *own):
-        folder.chmod(0o755)  # pytest's own folders are the user's alone
+        folder.chmod(0o755)  # pytest's own folders are private to the user
 
     def run(out: Path, *, max_bad: float) -> tuple[int, str]:
         said = source.parent / f"said {max_bad}"

@@ -1,4 +1,4 @@
-"""Prepare by several processes: the bytes of one, whatever is killed, full or damaged."""
+"""Prepare with several processes: the bytes of one process, despite kills and full disks."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ runpy.run_path(words[0], run_name="__main__")
 
 @dataclass(eq=False)
 class Script:
-    """A prepare in a process of its own, which starts with everything imported.
+    """A prepare in its own process, which starts with everything imported.
 
     Attributes:
         talk: its standard input.
         said: its standard output.
-        error: the file with its standard error.
+        error: the file of its standard error.
     """
 
     process: BaseProcess
@@ -112,7 +112,7 @@ class Script:
     error: Path
 
     def end(self) -> tuple[int | None, str, str]:
-        """Wait for it; gives its exit code, the rest that it said, and its errors."""
+        """Wait for it; return its exit code, remaining output, and errors."""
         self.talk.shutdown(socket.SHUT_WR)
         said = self.said.read()
         self.process.join(60)
@@ -148,7 +148,7 @@ def config(source: Path, tmp_path: Path) -> PrepareConfig:
 
 @pytest.fixture(scope="module")
 def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What threads make."""
+    """The store that threads write."""
     out = tmp_path_factory.mktemp("threads") / "s"
     prepare(PrepareConfig(source=source, out=out, size=24, workers=3, max_bad=0.1))
     return contents(out)
@@ -161,9 +161,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def others_of(pid: int, way: str) -> list[psutil.Process]:
-    """Return the processes that make files for a prepare: its own, or those of the one it started.
+    """Return the worker processes of a prepare: its own, or those of the one it started.
 
-    The first may be at work before the last one is forked.
+    The first may be working before the last one is forked.
     """
     until_s = time.monotonic() + 20
     while True:
@@ -177,7 +177,7 @@ def others_of(pid: int, way: str) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def standing_still(processes: list[psutil.Process]) -> Iterator[None]:
-    """Stop processes while the block runs."""
+    """Stop processes within the block."""
     try:
         for process in processes:
             process.suspend()
@@ -226,7 +226,7 @@ def script(
 
 
 def at_work(script: Script) -> Script:
-    """Wait until its first file is finished, after which it waits to be talked to."""
+    """Wait until its first file is finished; then it waits for input."""
     assert [script.said.readline() for _ in range(2)] == ["begun\n", "at work\n"]
     return script
 
@@ -284,12 +284,12 @@ def test_other_processes_end_with_a_prepare_that_is_killed(
     process = at_work(script(way, told="told"))
     others = others_of(pid_of(process), way)
     assert len(others) == NUM_OTHERS
-    with standing_still(others):  # as if they were slow to see it
+    with standing_still(others):  # as if they noticed late
         process.process.kill()
         process.process.join()
         again = script("forked")
         assert again.said.readline() == "begun\n"
-        time.sleep(0.5)  # it waits for them: they might still write
+        time.sleep(0.5)  # it waits for them, as they might still write
         assert again.process.is_alive()
     assert again.end() == (0, DONE, "")
     assert contents(config.out) == whole
@@ -297,12 +297,12 @@ def test_other_processes_end_with_a_prepare_that_is_killed(
     assert not any(other.is_running() for other in others)
 
 
-def test_a_disk_that_is_full_for_the_others_is_told_in_words(
+def test_a_disk_that_is_full_for_the_others_is_reported(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     largest = max(len(data) for name, data in whole.items() if name.endswith(".parquet"))
     _, said, error = script("started", most_bytes=largest - 1).end()
-    assert said == "begun\n"  # and once: the script is not run by the others
+    assert said == "begun\n"  # only once: the workers do not run the script
     assert "the disk is full, or a quota or file size limit is reached" in error
     assert "Traceback" not in error
     assert error.endswith(" []\n")
@@ -322,13 +322,13 @@ def test_threads_do_where_processes_would_not_pay(
         return [ShardPlan("train-0.parquet", Split.TRAIN, (row,) * rows, "", 0)] * num_files
 
     assert num_helpers(plans(16, enough // 16), workers=4) == 3
-    assert num_helpers(plans(16, enough // 16 - 1), workers=4) == 0  # too few to pay for a start
-    assert num_helpers(plans(1, enough), workers=4) == 0  # nothing to divide
+    assert num_helpers(plans(16, enough // 16 - 1), workers=4) == 0  # too few for processes
+    assert num_helpers(plans(1, enough), workers=4) == 0  # nothing to split
     assert num_helpers(plans(4, enough), workers=64) == 1
     assert num_helpers(plans(16, enough), workers=1) == 0
 
 
-def test_a_fork_that_stands_still_is_given_nothing_and_killed(
+def test_a_stopped_fork_gets_no_work_and_is_killed(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     still = script("forked", SCRIPT.replace(BY_OTHERS, STANDING_STILL))
@@ -350,7 +350,7 @@ writer.ShardWriter.close = fail
 {BY_OTHERS}"""
 
 
-def test_an_error_that_cannot_be_told_leaves_the_files_to_this_process(
+def test_an_error_that_cannot_be_sent_leaves_the_files_to_this_process(
     script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     code, said, _ = script("forked", SCRIPT.replace(BY_OTHERS, MEMORY_SHORT)).end()

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of prepare: run again, it gives the store of an undisturbed run."""
+"""kill -9 at random moments of prepare: the next run writes the store of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 20
 LATER, SOONER = 1.1, 0.8
 """The moments follow a machine that gets slower or faster: some two of three find it at work."""
 
-# Imports once, then forks a prepare for each line, so that a kill costs no import.
+# Imports once, then forks a prepare for each line, so that kills are cheap.
 NURSERY = """
 import os, sys
 from pathlib import Path
@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory where there is one: kills then hit work, and not the wait for a disk."""
+    """A folder in memory if there is one, so that kills hit work and not disk waits."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path_factory.mktemp("kills")
@@ -93,7 +93,7 @@ def nursery(source: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def run(nursery: subprocess.Popen[str], out: Path, *, kill_after_s: float | None = None) -> int:
-    """Run prepare once, killed after a while if it still lives; give its exit code."""
+    """Run prepare once, killed after a delay if still running; return its exit code."""
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     nursery.stdin.write(f"{out}\n")
@@ -131,7 +131,7 @@ def test_a_killed_prepare_run_again_gives_the_same_bytes(
         within_s *= LATER if code == -signal.SIGKILL else SOONER
         num_killed += code == -signal.SIGKILL
         num_half_made += any((place / f"{out.name}.partial").glob("store/*.parquet"))
-        if out.exists():  # visible means whole
+        if out.exists():  # visible means complete
             assert load_manifest(out) == load_manifest(place / "whole")
         assert run(nursery, out) == 0
         assert contents(out) == want
@@ -158,10 +158,10 @@ def test_killed_again_and_again_it_still_gets_there(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_while_an_old_store_is_replaced_either_stands_whole(
+def test_killed_while_an_old_store_is_replaced_either_is_complete(
     place: Path, source: Path, server: ForkServerContext, moment: str
 ) -> None:
-    """The exchange of the two folders is one step; the moments on either side of it are these."""
+    """The two folders are swapped in one step; these are the moments before and after it."""
     script = f"""
 import os, signal
 from pathlib import Path
@@ -221,7 +221,7 @@ except KeyboardInterrupt:  # the second, while the first was caught
 INTERRUPTED = 42
 
 
-def test_impatient_interrupts_end_it_and_the_same_command_goes_on(
+def test_impatient_interrupts_end_it_and_the_same_command_resumes(
     source: Path, place: Path, server: ForkServerContext
 ) -> None:
     out = place / "impatient"

@@ -1,4 +1,4 @@
-"""Profiles of jobs that fail on the way: no memory, an error in the data, a loss that raises."""
+"""Profiles of jobs that fail on the way: out of memory, a data error, a loss that raises."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rows(Dataset):
 
 
 class Fragile(Task):
-    """A regression whose loss and data fail when told to."""
+    """A regression whose loss and data fail on request."""
 
     def __init__(self) -> None:
         self.on_loss: Callable[[Batch], None] = lambda batch: None
@@ -110,7 +110,7 @@ def test_where_one_size_fits_there_is_no_line() -> None:
     assert (sweep.fixed_s, sweep.per_example_s) == (None, None)
 
 
-def test_a_profile_goes_on_without_the_batches_that_do_not_fit() -> None:
+def test_a_profile_continues_without_the_batches_that_do_not_fit() -> None:
     task = Fragile()
     task.on_loss = no_room_above(4)
     found = profile(task)
@@ -131,7 +131,7 @@ def hangs_where(holds: Callable[[int], bool], begun: list[int]) -> Callable[[Bat
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grant a probe little more than what was foretold."""
+    """Allow a probe little more than the predicted time."""
     monkeypatch.setattr(sweep_module, "PROBE_S", 0.3)
     monkeypatch.setattr(profile_module, "PROBE_S", 0.3)
     monkeypatch.setattr(profile_module, "MIN_DEADLINE_S", 0.3)
@@ -144,7 +144,7 @@ def test_batch_sizes_that_hang_are_left_out_like_those_that_do_not_fit() -> None
     with open_subject(RECIPE, task, open_sources(task), device=CPU) as subject:
         subject.task.on_loss = hangs_where(lambda num: num > 10, begun)  # type: ignore[attr-defined]
         sweep = measure_sweep(subject, (4, 8, 16, 32), budget_s=0.0)
-    assert begun == [16], "it is interrupted, and a larger one is not begun"
+    assert begun == [16], "it is interrupted, and no larger one is started"
     assert set(sweep.step_s) == {4, 8}
     assert set(sweep.memory_bytes) == {4, 8}
     assert sweep.per_example_s is not None
@@ -153,7 +153,7 @@ def test_batch_sizes_that_hang_are_left_out_like_those_that_do_not_fit() -> None
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_profile_goes_on_without_the_probes_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_continues_without_the_probes_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_module, "choose_sizes", lambda *_, **__: (1, 4, 8))
     task, begun = Fragile(), list[int]()
     task.on_loss = hangs_where(lambda num: num > 4 or num == 2, begun)

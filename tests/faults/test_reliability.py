@@ -1,6 +1,6 @@
-"""Bad input and broken data by number, as docs/reliability.md lists them, each with its injection.
+"""Bad input and broken data by number, as in docs/reliability.md, each with its injection.
 
-Where a row is proved beside the part that it tries, PROVED names the tests; the others are here.
+If a row is tested next to the code, PROVED names the tests; the others are here.
 """
 
 from __future__ import annotations
@@ -250,14 +250,14 @@ def test_how_many_bad_pictures_are_too_many_is_the_users(photos: Path, prepare: 
     half.write_bytes(half.read_bytes()[:-200])
     said = prepare("photos", "--max-bad", "0", code=3)
     assert "1 of 24 pictures (4.2 %) cannot be used, more than the limit of 0 %" in said
-    allowed = said.split("--max-bad ")[1].split()[0]  # the remedy that it gives
+    allowed = said.split("--max-bad ")[1].split()[0]  # the suggested fix
     prepare("photos", "--max-bad", allowed)
     assert quarantine() == {"apple/apple0.jpg": "cannot be decoded: Premature end of JPEG file"}
     assert sum(len(split) for split in splits()) == 23
 
 
 def test_a_flip_in_a_jpeg_is_told_by_its_decoder_or_leaves_a_picture(photos: Path) -> None:
-    """A JPEG holds no checksum: a flip that leaves valid codes is another picture."""
+    """A JPEG has no checksum: a flip that leaves valid codes decodes to another picture."""
     picture = Image.open(photos / "apple" / "apple0.jpg").resize((320, 240))
     whole = encode(picture, quality=92)
     reasons = set()
@@ -312,7 +312,7 @@ def test_bombs_and_huge_files_take_no_memory(photos: Path) -> None:
     (photos / "apple" / "sof.jpg").write_bytes(good[:at] + sizes + good[at + 4 :])
     (photos / "apple" / "wide.png").write_bytes(png_header(40_000, 40_000))
     (photos / "apple" / "large.png").write_bytes(png_header(10_000, 10_000))
-    with (photos / "apple" / "huge.jpg").open("wb") as file:  # a hole of 3 GiB
+    with (photos / "apple" / "huge.jpg").open("wb") as file:  # a sparse file of 3 GiB
         file.write(good)
         file.truncate(3 << 30)
     done = subprocess.run(
@@ -365,7 +365,7 @@ def test_odd_colours_give_the_pixels_of_pillow_and_are_counted(photos: Path, run
     }
     for name, data in made.items():
         opened = Image.open(io.BytesIO(data))
-        if name == "deep.png":  # Pillow's own convert() clips 16 bits at 255
+        if name == "deep.png":  # Pillow's convert() clips 16 bits at 255
             opened = picture.convert("L")
         difference = np.abs(stored[f"bread/{name}"] - np.asarray(opened.convert("RGB")).astype(int))
         assert difference.max() <= 2, name
@@ -418,7 +418,7 @@ def test_one_picture_a_class_is_told_with_a_way_out(photos: Path, prepare: Run) 
 
 
 def test_a_run_never_goes_on_with_other_classes(photos: Path, prepare: Run, train: Run) -> None:
-    """The head has an output for each class, in order: a new name may move all the others."""
+    """The head has one output per class, in order: a new name may shift all others."""
     prepare()
     train()
     (photos / "bread").rename(photos / "aardvark")
@@ -481,7 +481,7 @@ def test_files_that_vanish_while_it_works_are_put_aside(
     victims = sorted((photos / "bread").glob("copy*"))
 
     def vanish(progress: PrepareProgress) -> None:
-        """Remove a few when some of all are seen, and the others when all are."""
+        """Remove some files when a few are seen, and the others when all are seen."""
         is_seen = progress.phase is PreparePhase.WRITE or progress.done == progress.total
         for path in victims if is_seen else victims[::7]:
             path.unlink(missing_ok=True)
@@ -514,7 +514,7 @@ def test_a_folder_of_many_files_takes_little_memory_a_file(tmp_path: Path) -> No
 
 
 def sparse_store(folder: Path, *, labels: list[int], size: int) -> None:
-    """Write a store of black pictures, in holes of a file that takes no room on the disk."""
+    """Write a store of black pictures as a sparse file, which uses no disk space."""
     folder.mkdir()
     num_rows, num_bytes = len(labels), 3 * size * size
     crc = zlib.crc32(bytes(num_bytes))
@@ -558,7 +558,7 @@ def test_rows_beyond_two_gigabytes_are_read(tmp_path: Path) -> None:
     split = Store.open(tmp_path / "store").split(Split.TRAIN)
     assert split is not None
     assert split.picture(0).max() == 0
-    assert split.picture(89).max() == 0  # its CRC was checked
+    assert split.picture(89).max() == 0  # its CRC was verified
     with (tmp_path / "store" / "train-all.parquet").open("r+b") as file:
         file.seek(-1000, os.SEEK_END)
         file.write(b"x")
@@ -628,7 +628,7 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
     assert "made again" in run("verify", "store", "--repair", "--source", "moved")
     Path("store/train-all.parquet").write_bytes(b"PAR1")
     for file in Path("moved/apple").glob("*.jpg"):
-        file.write_bytes(file.read_bytes() + b" ")  # each is another file now
+        file.write_bytes(file.read_bytes() + b" ")  # each is now a different file
     said = run("verify", "store", "--repair", "--source", "moved", code=3)
     assert "cannot recreate train-all.parquet" in said
     assert "stepladder prepare … --overwrite" in said

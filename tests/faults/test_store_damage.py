@@ -1,4 +1,4 @@
-"""Damage to a store, by injection: every flip is found, a cut file never kills the process."""
+"""Injected damage to a store: every flip is detected, a truncated file never kills the process."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ else:
     ("mode", "encoding", "code"),
     [
         ("first", Encoding.PIXELS, 3),
-        ("later", Encoding.JPEG, 3),  # pixels that are hot need no index
+        ("later", Encoding.JPEG, 3),  # cached pixels need no index
         ("unchecked", Encoding.JPEG, -signal.SIGBUS),
     ],
 )
 def test_a_cut_index_does_not_kill_the_process(
     tmp_path: Path, build_store: Any, mode: str, encoding: Encoding, code: int
 ) -> None:
-    """Touching the mapping without the check is death by SIGBUS, which shows that it matters."""
+    """Without the check, reading the mapping ends with SIGBUS, so the check matters."""
     build_store(tmp_path / "s", encoding=encoding)
     words = [sys.executable, "-c", CUT_INDEX, str(tmp_path / "s"), mode]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -148,7 +148,7 @@ def test_a_sector_that_cannot_be_read_is_damage_of_its_file(
     assert [info.name for info in damaged] == ["train-1.parquet"]
 
 
-def test_too_few_file_handles_are_told(tmp_path: Path, build_store: Any) -> None:
+def test_too_few_file_handles_are_reported(tmp_path: Path, build_store: Any) -> None:
     build_store(tmp_path / "s", num_rows={"train": 200}, shards=64)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""A rung that goes wrong is dropped with its reason, and nothing of its trial stays."""
+"""A rung that fails is dropped with its reason, and its trial leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WITH_RUNG = replace(RECIPE, loader=LoaderConfig(prefetch_batches=3))
 
 
 class Faulty(Task):
-    """A sound job that goes wrong, in one of many ways, where the rung is on."""
+    """A sound job that fails in one of many ways when the rung is applied."""
 
     def __init__(self, fault: Callable[[Tensor], Tensor]) -> None:
         self.fault = fault
@@ -102,7 +102,7 @@ TIME = TrainingTime(epochs=2, steps_per_epoch=6, step_s=1e-3)
 
 
 class SteadyTime:
-    """Stands for `time` where blocks are timed: no other process gets between two readings."""
+    """Replacement for `time` in timed blocks, which other processes cannot disturb."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -117,7 +117,7 @@ class SteadyTime:
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> SteadyTime:
-    """Let blocks take what their steps say they take, however busy the machine is."""
+    """Let blocks take exactly the time of their steps, on a busy machine as well."""
     found = SteadyTime()
     monkeypatch.setattr(workload_module, "time", found)
     return found
@@ -165,7 +165,7 @@ def raise_(error: BaseException) -> Callable[[Tensor], Tensor]:
 
 
 def in_a_block(fault: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Let the fault begin with the 60th loss, once the first batches are seen to be sound."""
+    """Inject the fault at the 60th loss, after the first batches were checked."""
     seen = [0]
 
     def later(losses: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def test_a_faulty_rung_is_dropped_with_its_reason(
     assert verdict.reason.startswith(reason), verdict.reason
     assert result.recipe == RECIPE
     assert torch.equal(torch.get_rng_state(), state), "randomness is untouched"
-    assert set(threading.enumerate()) <= threads, "no reading thread is left"
+    assert set(threading.enumerate()) <= threads, "no reader thread is left"
     assert attempt.task is not None
     gc.collect()
     assert all(model() is None for model in attempt.task.models), "its models are freed"
@@ -271,7 +271,7 @@ def test_ctrl_c_passes_through_and_leaves_nothing(attempt: _Lab) -> None:
         attempt(in_a_block(raise_(KeyboardInterrupt())))
 
 
-def test_noise_of_the_size_of_the_effect_is_no_verdict(
+def test_noise_of_the_size_of_the_effect_is_not_a_verdict(
     attempt: _Lab, steady: SteadyTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(0)

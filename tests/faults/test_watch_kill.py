@@ -1,4 +1,4 @@
-"""kill -9 of a watched script: what was seen until then is there, whole, and makes a page."""
+"""kill -9 of a watched script: everything recorded so far is intact and can be rendered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for step in range(10**9):
     optimizer.step()
     time.sleep(0.01)
 """
-# In a process that starts with torch imported.
+# Runs in a process that starts with torch imported.
 WATCH = """
 import os, sys
 os.chdir(folder)
@@ -47,14 +47,14 @@ from stepladder.cli.main import main
 sys.exit(main(["watch", "--out", "seen", *flags, "train.py"]))
 """
 AT_EACH_STEP = 0.0
-LIMIT_S = 120.0  # for what takes some ten seconds
+LIMIT_S = 120.0  # instead of about ten seconds
 
 
 @contextmanager
 def watching(
     folder: Path, server: ForkServerContext, every_s: float | None = None, *flags: str
 ) -> Iterator[BaseProcess]:
-    """Watch the script in a process of its own until the block ends, from its first line on."""
+    """Watch the script in its own process until the block ends, starting from its first line."""
     (folder / "train.py").write_text(NEVER_CLEARED, encoding="utf-8")
     ours, said = server.Pipe(duplex=False)
     known = {"folder": str(folder), "said": said, "every_s": every_s, "flags": flags}
@@ -82,7 +82,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def wait_for_steps(file: Path, process: BaseProcess, num_steps: int) -> None:
-    """Wait until so many steps are written, which need not be at the first writing."""
+    """Wait until this many steps are recorded, which may take more than one write."""
     until = time.monotonic() + LIMIT_S
     while not file.exists() or read(file)["num_steps"] < num_steps:
         assert process.is_alive()
@@ -138,7 +138,7 @@ def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(
     assert (file.parent / "watch.html").is_file()
 
 
-def test_a_script_killed_before_anything_was_written_is_told_of_in_words(
+def test_a_script_killed_before_anything_was_written_is_reported(
     tmp_path: Path, server: ForkServerContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with watching(tmp_path, server) as process:

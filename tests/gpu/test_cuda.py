@@ -1,4 +1,4 @@
-"""The same run on a CUDA device: what the CPU cannot show."""
+"""The same run on a CUDA device: what cannot be tested on a CPU."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from stepladder.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 EPOCHS = 6
 NUM_EXAMPLES = 96
 
 
 class Slow(TensorDataset):
-    """Tensors whose examples take a while to read."""
+    """Tensors whose examples are slow to read."""
 
     def __init__(self, *tensors: Tensor, item_s: float) -> None:
         super().__init__(*tensors)
@@ -59,13 +59,13 @@ class Slow(TensorDataset):
 
 
 class Stripes(Task):
-    """Tell pictures with stripes across from pictures with stripes down.
+    """Classify pictures with horizontal and vertical stripes.
 
     Attributes:
-        item_s: seconds that reading an example takes at the least.
-        bad_step: whose losses are not finite; None: no step's.
-        num_steps: so far.
-        weights, weights_before: those that learn, and as they were when the bad step began.
+        item_s: minimum seconds to read an example.
+        bad_step: step with non-finite losses, or None.
+        num_steps: steps so far.
+        weights, weights_before: the trainable weights, now and before the bad step.
     """
 
     item_s = 0.0
@@ -140,9 +140,9 @@ def test_the_device_timeline_adds_up(tmp_path: Path) -> None:
     phases = summary["device_phases_s"]
     assert phases["forward"] > 0
     assert phases["backward"] > 0
-    read_s = (EPOCHS - 1) * NUM_EXAMPLES * task.item_s  # the first epoch begins with a batch read
+    read_s = (EPOCHS - 1) * NUM_EXAMPLES * task.item_s  # the first epoch starts with a read
     steps_s = sum(phases.get(phase, 0.0) for phase in STEP_PHASES) + phases["unexplained"]
-    assert steps_s >= read_s, "nothing that steps waited for is lost"
+    assert steps_s >= read_s, "no waiting time of steps is lost"
     assert sum(phases.values()) <= summary["total_s"], "nothing is counted twice"
     assert phases["unexplained"] >= 0
 
@@ -152,14 +152,16 @@ def test_a_bad_step_leaves_the_weights_without_a_wait_for_the_host(tmp_path: Pat
     task.bad_step = 1
     with pytest.raises(DivergedError, match="at step 1"):
         run(tmp_path / "bad", task)
-    assert task.num_steps > 2, "the host went on to the next step, and read the flag at the log"
+    assert task.num_steps > 2, (
+        "the host continued with the next step, and read the flag when logging"
+    )
     assert task.weights
     for weight, before in zip(task.weights, task.weights_before, strict=True):
         assert torch.equal(weight, before)
 
 
-def test_a_page_locked_batch_is_copied_beside_the_step_and_arrives_whole() -> None:
-    """Many copies are under way while the current stream is busy; each arrives whole."""
+def test_a_page_locked_batch_is_copied_next_to_the_step_and_arrives_whole() -> None:
+    """Many copies are in flight while the current stream is busy; each arrives intact."""
     device = torch.device("cuda")
     ids = torch.arange(64)
     busy = torch.randn(2048, 2048, device=device)

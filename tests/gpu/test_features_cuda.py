@@ -1,4 +1,4 @@
-"""Cached features on a CUDA device: computed there, kept on the host, the same training."""
+"""Cached features on a CUDA device: computed there, stored on the host, same training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from stepladder.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 
 class Noise(Task):
-    """Random pictures, a small trunk, and a head that learns them by heart."""
+    """Random pictures, a small trunk, and a head that memorizes them."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         conv = nn.Conv2d(3, 32, 3, stride=2)

@@ -1,4 +1,4 @@
-"""What compares results on a CUDA device does so without TF32."""
+"""Comparisons of results on a CUDA device run without TF32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepladder.training.setup.build import make_model, make_trunk_pass, open_so
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,7 +29,7 @@ RECIPE = Recipe(features=FeaturesConfig(cached=True), device=DeviceConfig(kind=D
 
 
 class Seen(nn.Module):
-    """Notes what convolutions are computed in."""
+    """Records the precision of convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Seen(nn.Module):
 
 
 class Noise(Task):
-    """Random pictures; the same trunk each time that a model is built."""
+    """Random pictures, and the same trunk for each model."""
 
     is_random_before_head = False
 

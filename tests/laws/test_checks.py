@@ -1,4 +1,4 @@
-"""Laws over all checks: each fires on its own broken example and is quiet on the sound one."""
+"""Laws for all checks: each fires on its broken example and is silent on the sound one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_it_has_the_name_of_its_file_and_says_why(check: Check) -> None:
 
 
 @EACH
-def test_it_finds_faults_that_checks_look_for(check: Check) -> None:
+def test_it_finds_faults_of_checks(check: Check) -> None:
     looked_for = {fault.name for fault in FAULTS if Eyes.CHECK in fault.eyes}
     assert set(check.faults) <= looked_for
 

@@ -1,4 +1,4 @@
-"""A text option is a name, a path or an address; every choice among named things is an enum."""
+"""A text option is a name, a path or an address; choices among named things are enums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepladder.config import choices, options, recipe
 from stepladder.config.schema import Option, field_docs
 from stepladder.config.schema import options as all_options
 
-# Names that others give: of a timm model, of a CSV's columns, of a server, an expression on paths.
+# External names: of a timm model, CSV columns, a server, a regular expression on paths.
 NAMES = {
     "model.name",
     "prepare.image_column",

@@ -1,4 +1,4 @@
-"""Laws over COMMANDS: what is listed has help, examples that parse, a row in docs, a function."""
+"""Laws for COMMANDS: each command has help, examples that parse, a row in docs, and a function."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: 
 def ended(*words: str) -> object:
     try:
         return main(words)
-    except SystemExit as end:  # tyro's own end, after help or a usage error
+    except SystemExit as end:  # raised by tyro after help or a usage error
         return end.code
 
 
 def examples(command: Command) -> Iterator[list[str]]:
-    """Yield the words of each example, without its comment and where its output goes."""
+    """Yield the words of each example, without comment and redirection."""
     _, _, block = flags_of(command).__doc__.partition("Examples:\n")
     for line in inspect.cleandoc(block).splitlines():
         if line.startswith("stepladder "):

@@ -1,4 +1,4 @@
-"""An error that a person meets says what to type."""
+"""Every error that users can see suggests a fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import stepladder
 PACKAGE = Path(stepladder.__file__).parent
 ERRORS = {
     *("StepladderError", "UsageError", "DataError", "ResourceError", "DivergedError"),
-    "NoAdvice",  # TrialFailed is a verdict's reason: nobody has to do anything
+    "NoAdvice",  # TrialFailed is the reason of a verdict, and needs no action
 }
 READERS = {
     *(
@@ -29,7 +29,7 @@ FILES = sorted(
 
 
 def errors_in(code: str) -> Iterator[tuple[int, set[str | None]]]:
-    """Yield the line and the keywords of each error that is made; None among them: a mapping."""
+    """Yield line and keywords of each error that is created; None among them is a `**mapping`."""
     for node in ast.walk(ast.parse(code)):
         is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if is_named and node.func.id in ERRORS:

@@ -1,6 +1,6 @@
-"""A rung that declares to change nothing, or only roundings, is as good as its word on a real job.
+"""A rung that declares to change nothing, or only rounding, does so on a real job.
 
-Losses, scores, gradients and weights of three real steps are compared, before and after the rung.
+Losses, scores, gradients and weights of three real steps are compared before and after the rung.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TIME = TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1)
 
 @pytest.fixture(name="profile")
 def _profile(profile_of: Callable[..., Profile]) -> Profile:
-    """A profile by which each exact rung is wanted."""
+    """A profile with which each exact rung applies."""
     return profile_of(
         TIME,
         num_train=40,
@@ -61,7 +61,7 @@ def _profile(profile_of: Callable[..., Profile]) -> Profile:
         store_encoding="jpeg",
         num_cores=2,
         has_compiler=True,
-        free_memory_bytes=10**4,  # little, so that what saves memory is wanted
+        free_memory_bytes=10**4,  # little memory, so that memory-saving rungs apply
         free_disk_bytes=10**12,
         bandwidth_bytes_per_s=1e10,
         loader_cpu_s=1e-3,
@@ -80,9 +80,9 @@ class StoreBuilder(Protocol):
 
 
 def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
-    """Return jobs of which each rung lets one through, by what learns and what is changed already.
+    """Return jobs to which each rung applies, by what is trained and what is already changed.
 
-    In 32 bits: in 16, layouts and folding round by more than an exact trial lets pass.
+    In fp32, as in 16 bits layouts and folding differ by more rounding than an exact trial allows.
     """
     head = Recipe(
         data=DataConfig(store=store, where=Where.STREAM),
@@ -98,7 +98,7 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
         device=replace(head.device, memory_format=MemoryFormat.CHANNELS_LAST),
         model=replace(head.model, fold_batchnorm=True),
     )
-    # of few examples BatchNorm makes all or nothing, and a rounding of it is another gradient
+    # With few examples, BatchNorm outputs are extreme, and rounding changes the gradient.
     batch = replace(head.batch, global_batch_size=8)
     learns = replace(head, train=TrainMode.ALL, batch=batch)
     all_learn = replace(profile, is_trunk_frozen=False, num_train=400)
@@ -114,11 +114,11 @@ def run(recipe: Recipe, folder: Path) -> Computed:
     task = ImageClassification(recipe.data.store, recipe, copies=folder / "copies")
     material = Material(task=task, sources=open_sources(task))
     if recipe.device.compile:
-        torch._dynamo.reset()  # else what other tests compiled counts towards its limits
+        torch._dynamo.reset()  # otherwise code compiled by other tests counts towards its limits
     return compute(recipe, material, device=CPU, steps=True)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # from torch
 @pytest.mark.parametrize("rung", EXACT, ids=lambda rung: rung.name)
 def test_a_rung_keeps_to_its_exactness(
     rung: Rung, tmp_path: Path, build_store: StoreBuilder, profile: Profile
@@ -126,15 +126,15 @@ def test_a_rung_keeps_to_its_exactness(
     build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
     found = jobs(tmp_path / "store", profile)
     let_through = {name: job for name, job in found.items() if rung.why_not(*job) is None}
-    assert let_through, "no job of this law gets past why_not"
+    assert let_through, "the rung applies to no job of this law"
     for name, (measured, recipe) in let_through.items():
         before = run(recipe, tmp_path / name / "before")
         changed = rung.apply(measured, recipe)
         after = run(changed, tmp_path / name / "after")
-        assert describe_difference(before, after, rung.exactness)  # raises where they differ more
+        assert describe_difference(before, after, rung.exactness)  # raises if they differ more
         assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
         if changed.device.compile:
-            break  # it takes half a minute a job
+            break  # takes half a minute per job
 
 
 def test_another_learning_rate_would_be_found(

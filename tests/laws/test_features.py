@@ -1,4 +1,4 @@
-"""The head on cached features is the whole model, to rounding: in logits, gradients, training."""
+"""The head on cached features equals the whole model to rounding: logits, gradients, training."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SIZE = 32
 
 
 class Pictures(Dataset):
-    """Random pictures in bytes or in floats, each of one of three classes."""
+    """Random pictures as bytes or floats, in three classes."""
 
     def __init__(self, n: int, *, dtype: torch.dtype, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -73,7 +73,7 @@ class Pictures(Dataset):
 
 
 class Net(nn.Module):
-    """A small network with BatchNorm and dropout on both sides of the border."""
+    """A small network with BatchNorm and dropout on both sides of the split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Net(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Bytes to [0, 1], then a network: what comes before the body is part of the trunk."""
+    """Bytes scaled to [0, 1], then a network: preprocessing is part of the trunk."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Scaled(nn.Module):
 
 
 class OwnTask(Task):
-    """A user's own task, with nothing of ours but the contract."""
+    """A user's task that uses only the contract."""
 
     dtype = torch.float32
 
@@ -130,13 +130,13 @@ class OwnTask(Task):
 
 
 class OwnBytesTask(OwnTask):
-    """The same on bytes."""
+    """The same with bytes."""
 
     dtype = torch.uint8
 
 
 class RollingTask(OwnTask):
-    """Pictures that lie elsewhere in every epoch."""
+    """Pictures that are rolled differently in every epoch."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         return Batch(batch.inputs.roll(3 * epoch + seed, dims=-1), batch.targets, batch.ids)
@@ -211,7 +211,7 @@ def test_head_on_features_gives_the_logits_and_gradients_of_the_whole_model(
             whole, apart = task.metrics(model, examples), on_features.metrics(model, inputs)
             wanted = _head_gradient(task, model, examples)
             found = _head_gradient(on_features, model, inputs)
-        # the trunk's own rounding differs with the size of the batch, in bf16 visibly
+        # the trunk's rounding depends on the batch size, visibly so in bf16
         tolerance = 3e-2 if device.precision is Precision.BF16 else 1e-4
         for a, b in [(apart.outputs, whole.outputs), *zip(found, wanted, strict=True)]:
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance / 3)
@@ -281,7 +281,7 @@ def test_each_view_is_what_training_would_see_in_that_epoch(store: Path, tmp_pat
 
 def test_training_on_views_sees_them_in_turn(store: Path, tmp_path: Path) -> None:
     ends = {}
-    for views in (0, 4, 2):  # four epochs: four views are every epoch's own, two come again
+    for views in (0, 4, 2):  # four epochs: with four views each epoch has its own, two are repeated
         recipe = recipe_of(
             store,
             features=FeaturesConfig(cached=views > 0, cached_views=views),
@@ -301,7 +301,7 @@ def _train(recipe: Recipe, task: Task, folder: Path) -> dict[str, Any]:
 
 
 def _settle_statistics(model: nn.Module, task: Task) -> None:
-    """Give BatchNorm statistics that matter."""
+    """Set BatchNorm statistics that matter."""
     generator = torch.Generator().manual_seed(5)
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):

@@ -1,4 +1,4 @@
-"""Laws over docs/fifty_faults.md: what it says of names and commands is what the code has."""
+"""Laws for docs/fifty_faults.md: its names and commands exist in the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_COVERED = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault of the page; `gap` is what is not covered of it."""
+    """One fault of the page; `gap` is the part that is not covered."""
 
     number: int
     title: str
@@ -70,20 +70,20 @@ def test_every_name_is_a_fault_of_ours(row: Row) -> None:
 
 
 @EACH
-def test_every_command_looks_for_one_of_its_names(row: Row) -> None:
+def test_every_command_checks_one_of_its_names(row: Row) -> None:
     can_tell = {command for name in row.names for command in LOOKED_FOR_BY[name]}
     assert set(row.commands) <= can_tell
     assert len(set(row.commands)) == len(row.commands)
 
 
 @EACH
-def test_every_name_is_looked_for_by_one_of_its_commands(row: Row) -> None:
+def test_every_name_is_checked_by_one_of_its_commands(row: Row) -> None:
     for name in row.names:
         assert LOOKED_FOR_BY[name] & set(row.commands), name
 
 
 @EACH
-def test_what_nothing_tells_has_its_reason(row: Row) -> None:
+def test_what_no_command_reports_has_its_reason(row: Row) -> None:
     assert bool(row.names) == bool(row.commands)
     assert row.names or row.gap != NOTHING
     assert row.gap
@@ -99,7 +99,7 @@ def test_the_last_line_counts_the_rows() -> None:
 
 
 def told_in(file: Path) -> Iterator[str]:
-    """Yield the names that a file's findings bear."""
+    """Yield the fault names in a file's findings."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             given = {word.arg: word.value for word in node.keywords}
@@ -108,9 +108,9 @@ def told_in(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("eyes", [Eyes.DIAGNOSE, Eyes.AUDIT])
-def test_diagnose_and_audit_tell_what_the_list_of_faults_says(eyes: Eyes) -> None:
+def test_diagnose_and_audit_report_what_the_list_of_faults_says(eyes: Eyes) -> None:
     files = sorted(DIAGNOSIS.rglob("*.py"))
     own = [file for file in files if (file.parent.name == "audit") is (eyes is Eyes.AUDIT)]
     told = {name for file in own for name in told_in(file)}
-    assert told, "no finding bears a name"
+    assert told, "no finding has a name"
     assert told == {fault.name for fault in FAULTS if eyes in fault.eyes}

@@ -1,4 +1,4 @@
-"""`import stepladder` and `--help` answer at once: no torch; and nothing needs torchvision."""
+"""`import stepladder` and `--help` are fast and import no torch; nothing needs torchvision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MODULES = sorted(
 
 
 def imported_after(code: str) -> set[str]:
-    """Run code in a fresh Python and give the names of the modules it leaves imported."""
+    """Run code in a fresh Python and return the names of the imported modules."""
     code += "\nimport sys; sys.stderr.write(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return set(done.stderr.split())
@@ -55,7 +55,7 @@ def test_help_brings_in_nothing_heavy() -> None:
 
 
 def test_help_of_a_command_brings_in_nothing_heavy() -> None:
-    """That of `train` in a fresh Python, that of the others in forks of it."""
+    """That of `train` in a fresh Python, those of the others in forks of it."""
     code = (
         "import os, sys\n"
         "from stepladder.cli.commands import COMMANDS\n"
@@ -84,7 +84,7 @@ def test_showing_the_config_brings_in_no_torch() -> None:
 
 
 def test_public_names_are_what_they_say() -> None:
-    """Also after every package was imported: none takes the place of a function of its name."""
+    """Also after importing every package: none replaces a function of its name."""
     code = (
         "import importlib, inspect, pkgutil\n"
         "import stepladder\n"

@@ -1,4 +1,4 @@
-"""Laws that hold for every optimiser of the table."""
+"""Laws for every optimizer of the table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: in
 
 
 class Weights:
-    """Weights of no model: what an optimiser is built over where heads are stacked."""
+    """Weights without a model: what an optimizer is built over for stacked heads."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights = {name: nn.Parameter(weight.clone()) for name, weight in weights.items()}
@@ -68,7 +68,7 @@ class Weights:
 def after_steps(
     config: OptimizerConfig, start: Tensor, grads: list[Tensor], *, lr: float = LR
 ) -> Tensor:
-    """Return a weight after one step for each gradient."""
+    """Return a weight after one step per gradient."""
     weights = Weights({"weight": start})
     optimizer = build_optimizer(config, weights, lr=lr)
     for grad in grads:
@@ -100,7 +100,7 @@ def test_every_option_is_of_all_optimisers_or_declared_by_one() -> None:
 
 
 def test_nothing_outside_the_package_asks_which_optimiser_it_is() -> None:
-    """Only a recipe may name one; the watcher inspects optimisers of other scripts."""
+    """Only a recipe may name one; the watcher inspects optimizers of other scripts."""
     wrong = []
     for file in sorted(ROOT.rglob("*.py")):
         if file.relative_to(ROOT).parts[0] not in ("optim", "config", "watching"):
@@ -109,7 +109,7 @@ def test_nothing_outside_the_package_asks_which_optimiser_it_is() -> None:
 
 
 def asked_for(file: Path) -> list[str]:
-    """List the optimisers that a file names other than in a recipe."""
+    """List the optimizers that a file names outside of a recipe."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules = {f"stepladder.optim.{spec.name}" for spec in OPTIMIZERS}
     in_recipes = {
@@ -140,7 +140,7 @@ def asked_for(file: Path) -> list[str]:
 @every_optimizer
 def test_it_reads_the_options_that_it_declares_and_no_other(spec: OptimizerSpec) -> None:
     start, *grads = random_tensors(7, 8, 5)
-    grads = [0.1**idx * grad for idx, grad in enumerate(grads)]  # what is kept outweighs the last
+    grads = [0.1**idx * grad for idx, grad in enumerate(grads)]  # the last of equal keys wins
     default = after_steps(config_of(spec), start, grads)
     read = {
         option
@@ -270,7 +270,7 @@ def test_the_function_that_takes_its_steps_does_what_step_does(
 
 
 class Kernels(TorchDispatchMode):
-    """Counts the operations that change what exists: an update's kernels."""
+    """Counts in-place operations: an update's kernels."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -288,7 +288,7 @@ def test_a_fused_step_takes_as_many_kernels_however_many_weights_there_are(
     def kernels(num_weights: int, *, fused: bool) -> int:
         weights = Weights({str(idx): torch.ones(2, 2) for idx in range(num_weights)})
         optimizer = build_optimizer(config_of(spec, fused=fused), weights, lr=LR)
-        for _ in range(2):  # the first makes the state
+        for _ in range(2):  # the first step creates the state
             for weight in weights.weights.values():
                 weight.grad = torch.ones_like(weight)
             with Kernels() as counted:
@@ -334,7 +334,7 @@ def test_frozen_weights_are_left_out(spec: OptimizerSpec) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("fused", [False, True])
-def test_saved_state_goes_on_bit_for_bit(spec: OptimizerSpec, fused: bool) -> None:
+def test_saved_state_resumes_bit_for_bit(spec: OptimizerSpec, fused: bool) -> None:
     config = config_of(spec, weight_decay=0.01, fused=fused and spec.can_fuse("cpu"))
     straight = small_model()
     optimizer = build_optimizer(config, straight, lr=LR)

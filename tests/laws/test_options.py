@@ -1,6 +1,6 @@
-"""Options that change how a recipe is computed change neither what is learnt nor what is kept.
+"""Options that change how a recipe is computed do not change what is learned or kept.
 
-Each is trained for real on a small store, beside the same recipe without it.
+Each is trained for real on a small store, next to the same recipe without it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ COMPILED = replace(RECIPE, device=DeviceConfig(compile=True))
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, build_store: Any) -> Path:
-    """A store of JPEGs: two full steps and a short one an epoch."""
+    """A store of JPEGs: two full steps and a short one per epoch."""
     folder = tmp_path_factory.mktemp("options") / "store"
     rows = {"train": 19, "val": 5}
     build_store(folder, num_rows=rows, size=32, encoding=Encoding.JPEG)
@@ -123,7 +123,7 @@ def test_training_ends_as_it_does_without(
     assert list(ours) == list(theirs)
     for name, tensor in theirs.items():
         if name.startswith("trunk.") and plain.train is TrainMode.HEAD:
-            assert torch.equal(ours[name], tensor), name  # frozen: not a bit has moved
+            assert torch.equal(ours[name], tensor), name  # frozen: not a bit has changed
         else:
             torch.testing.assert_close(ours[name], tensor, rtol=tolerance, atol=tolerance)
     x = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
@@ -190,7 +190,7 @@ def test_decoding_once_gives_the_same_batches_bit_for_bit(store: Path, tmp_path:
 
 
 class Own(Task):
-    """A user's model: no trunk that is known, no method for checkpointing."""
+    """A user's model: unknown trunk, no method for checkpointing."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
@@ -207,7 +207,7 @@ class Own(Task):
 
 
 class Split2(Own):
-    """A user's model with a trunk that has no BatchNorm2d."""
+    """A user's model whose trunk has no BatchNorm2d."""
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         return model[0], model[1]

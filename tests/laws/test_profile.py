@@ -1,4 +1,4 @@
-"""A probe, and a whole profile, change nothing: training after it is the same to the last bit."""
+"""A probe and a complete profile change nothing: later training is bit-identical."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ CPU = torch.device("cpu")
 
 
 class First(nn.Linear):
-    """Takes numbers of any format, as half weights need it."""
+    """Takes numbers of any format, as half-precision weights require."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))
 
 
 class Net(nn.Module):
-    """BatchNorm whose statistics move, and dropout that draws."""
+    """BatchNorm with running statistics, and dropout that draws."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ RECIPES = {
 
 
 def state_of(subject: Subject) -> dict[str, Any]:
-    """Everything of a training in progress that a probe could disturb."""
+    """Everything in an ongoing training that a probe could disturb."""
     model, update = subject.model, subject.parts.update
     tensors, facts = flatten_state(update.optimizer, model)
     return {
@@ -198,7 +198,7 @@ def one_thread() -> None:
 
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_probe_changes_nothing_and_training_goes_on_as_without_it(
+def test_a_probe_changes_nothing_and_training_continues_as_without_it(
     recipe: Recipe, probe: Callable[[Subject], object]
 ) -> None:
     def trained(probe: Callable[[Subject], object] | None) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def test_a_probe_changes_nothing_and_training_goes_on_as_without_it(
                 except (RuntimeError, MemoryError) as error:
                     assert "alloc" in str(error) or "memory" in str(error)  # noqa: PT017
                 assert_equal(before, state_of(subject))
-                subject.num_steps = taken  # a counter of its own, that seeds dropout
+                subject.num_steps = taken  # has its own counter, which seeds dropout
             steps(subject, 3)
             return state_of(subject)
 

@@ -1,4 +1,4 @@
-"""Rooms import one way and in no circle, and nothing private leaves its file."""
+"""Packages import in one direction and without cycles, and private names stay in their file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ ROOMS = (
     "compat",
     "cli",
 )
-DOORS = ("__init__.py", "__main__.py")  # they name what lies in every room
-MAX_LINES = 600  # above this, look whether a file has two subjects
+DOORS = ("__init__.py", "__main__.py")  # these name things in all packages
+MAX_LINES = 600  # above this, check whether a file has two subjects
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
 class LongFile(UserWarning):
-    """A file that may have more than one subject: shown, not an error."""
+    """A file that may have more than one subject: a warning, not an error."""
 
 
 class Import(NamedTuple):
@@ -72,7 +72,7 @@ def imports(file: Path) -> tuple[Import, ...]:
 
 
 def type_checking_lines(tree: ast.AST) -> set[int]:
-    """Return the lines that only a type checker reads: no import happens there."""
+    """Return the lines that only a type checker reads, which import nothing."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -94,11 +94,11 @@ def is_from_below(file: Path, found: Import) -> bool:
 
 
 def listed(wrong: list[str]) -> str:
-    return "\n".join(wrong)  # all of them, where pytest shows the first alone
+    return "\n".join(wrong)  # all of them, as pytest shows only the first
 
 
 def those_that(is_wrong: Callable[[Path, Import], bool], files: list[Path] = FILES) -> list[str]:
-    """List the imports of which something holds, each with its place."""
+    """List the imports that match a predicate, each with its place."""
     return [
         f"{found.where}: {found.name}"
         for file in files
@@ -176,7 +176,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Imports that only a type checker reads count as well."""
+    """Imports under TYPE_CHECKING are included."""
     modules = {module_name(file) for file in FILES}
     edges: dict[str, set[str]] = {name: set() for name in modules}
     for file in FILES:

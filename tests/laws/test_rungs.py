@@ -1,4 +1,4 @@
-"""Every rung is pure, refuses in words, predicts with provenance, and is written down."""
+"""Every rung is pure, refuses with a reason, predicts with provenance, and is documented."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_levels_ascend(rungs: tuple[Rung, ...]) -> None:
 
 
 @every_rung
-def test_what_is_looked_at_first_comes_earlier(rung: Rung) -> None:
+def test_what_is_tried_first_comes_earlier(rung: Rung) -> None:
     rungs = next(rungs for rungs in LISTS if rung in rungs)
     earlier = [other.name for other in rungs[: rungs.index(rung)]]
     assert set(rung.looks_first) <= set(earlier)
@@ -277,12 +277,12 @@ def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Run
 
 
 class AllFound(Exception):
-    """Ends a search: there is nothing left to look for."""
+    """Raised to end a search that has found everything."""
 
 
 @pytest.fixture(name="let_through", scope="module")
 def _let_through() -> dict[Rung, Job]:
-    """A job for each rung that it lets through."""
+    """A job for each rung that applies to it."""
     found: dict[Rung, Job] = {}
 
     @settings(max_examples=2000, phases=[Phase.generate], derandomize=True, database=None)
@@ -358,7 +358,7 @@ def a_prediction_is_finite_and_says_where_it_comes_from(job: Job, applicable: li
 
 
 def trials_without_a_prediction(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the rungs that were tried with none for their recipe since they were tried before."""
+    """Yield the rungs that were tried without a new prediction for their recipe."""
     predicted: set[tuple[str, str]] = set()
     for line in lines:
         if line["kind"] == "prediction":
@@ -375,7 +375,7 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
     rung: Rung, let_through: dict[Rung, Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, recipe = let_through[rung]
-    folder = tmp_path / "run"  # alone: a ledger beside it would tell of another rung of its name
+    folder = tmp_path / "run"  # own folder: another ledger may have such a rung
     folder.mkdir()
     ledger = Ledger(folder)
     was_written: list[bool] = []
@@ -428,7 +428,7 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
         climb.consider(rung)
     assert all(was_written)
     assert bool(was_written) != rung.is_prediction_only
-    assert climb.num_from_ledger == (not rung.is_prediction_only), "the third look"
+    assert climb.num_from_ledger == (not rung.is_prediction_only), "the third call"
     assert list(trials_without_a_prediction(read_jsonl(ledger.path))) == []
 
 
@@ -467,7 +467,7 @@ def applied_again_and_again_a_rung_comes_to_refuse(job: Job, applicable: list[Ru
         if rung.is_prediction_only:
             continue
         changed = recipe
-        for _ in range(8):  # as long as the longest family of trunks
+        for _ in range(8):  # as long as the longest trunk family
             if rung.why_not(profile, changed) is None:
                 changed = rung.apply(profile, changed)
         assert rung.why_not(profile, changed) is not None, rung.name

@@ -1,4 +1,4 @@
-"""Verdicts hold still: a rung that changes nothing is not kept."""
+"""Verdicts are stable: a rung that changes nothing is not kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENGTH = Length(epochs=1, num_validations=0)
 
 @dataclass
 class Machine:
-    """A machine that drifts, autocorrelated over some ten blocks, and has noise of its own."""
+    """A machine with drift, autocorrelated over about ten blocks, and noise."""
 
     random: np.random.Generator
     drift: float
@@ -40,7 +40,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Simulated:
-    """A recipe whose blocks take what the machine says."""
+    """A recipe whose blocks take the simulated time."""
 
     machine: Machine
     gain: float
@@ -67,7 +67,7 @@ def total(block: BlockTimes) -> TrainingTime:
 
 
 def decide(random: np.random.Generator, *, gain: float, drift: float, noise: float) -> Decision:
-    """Decide a trial by the product's own race, bounds and verdict."""
+    """Decide a trial with the real race, bounds and verdict."""
     race = Raced(Machine(random, drift, noise), gain)
     lab = SimpleNamespace(job=SimpleNamespace(ladder=OPTIONS), allowed_s=lambda _: math.inf)
     sides = Side(race.before, total), Side(race.after, total)
@@ -93,7 +93,7 @@ def test_at_the_noise_of_a_shared_machine_a_change_of_nothing_is_hardly_ever_kep
     assert decisions.count(Decision.KEPT) <= 0.05 * TRIALS
 
 
-def test_looking_twice_costs_confidence_at_both_looks() -> None:
+def test_testing_twice_costs_confidence_in_both_tests() -> None:
     random = np.random.default_rng(14)
     race = Raced(Machine(random, 0.0, 0.02), 1.0)
     ladder = SimpleNamespace(ladder=OPTIONS)

@@ -1,4 +1,4 @@
-"""Laws over the words that people read: one spelling of a percentage, in every room that tells."""
+"""Laws for user-facing text: percentages have one spelling in all packages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ROOMS = (
     "cli",
 )
 FILES = sorted(file for room in ROOMS for file in (PACKAGE / room).rglob("*.py"))
-WITHOUT_SPACE = re.compile(r"\d%(?!\")")  # before a quote it is an attribute of HTML
+WITHOUT_SPACE = re.compile(r"\d%(?!\")")  # before a quote it is an HTML attribute
 
 
 def glued(source: str) -> Iterator[str]:
-    """Yield what says, or makes, `12%`: words, formats such as `.1%`, a sign behind a value."""
+    """Yield text with or for `12%`: words, formats such as `.1%`, a sign after a value."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and WITHOUT_SPACE.search(str(node.value)):
             yield f"line {node.lineno}: {str(node.value)[:60]}"

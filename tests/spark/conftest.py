@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a worker: its JVM takes seconds to begin."""
+"""One Spark session for all tests of a worker, as its JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is not marked `smoke` to `make test-distributed`."""
+    """Leave tests not marked `smoke` to `make test-distributed`."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
             item.add_marker("distributed")
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java_options() -> str:
-    """What a JVM of tests is begun with."""
+    """Options of the tests' JVMs."""
     return JAVA
 
 

@@ -1,4 +1,4 @@
-"""A cluster of two executors on this machine: one is killed in the middle, and nothing is lost."""
+"""A cluster of two executors on this machine: one is killed midway, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.data.prepare.prepare import prepare
 
 pytest.importorskip("pyspark")
 
-# Kills the first executor that has put a file in its place, while others are still to be made.
+# Kills the first executor that has finished a file, while others are still to be written.
 SCRIPT = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -55,7 +55,7 @@ prepare(config)
 """
 
 
-# The one worker has fewer cores than an executor asks for, so that none begins.
+# The only worker has fewer cores than an executor requests, so none starts.
 WITHOUT_SLOTS = """
 from pathlib import Path
 from stepladder.data.spark.jobs import run_tasks
@@ -69,7 +69,7 @@ with spark_session() as spark:
 """
 
 
-# Each task dies in its first attempt, as a worker does that the system takes for lack of memory.
+# Each task dies in its first attempt, like a worker killed for lack of memory.
 DYING = """
 import os, sys
 from pathlib import Path
@@ -103,7 +103,7 @@ def cluster(master: str, java: str, **conf: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
+def test_a_cluster_without_a_slot_is_reported(java_options: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SLOTS],
         check=True,

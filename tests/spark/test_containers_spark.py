@@ -1,4 +1,4 @@
-"""Files that hold many pictures, and tables, by Spark: the bytes of the local engine."""
+"""Container files and tables with Spark: the same bytes as the local engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUM = 40
 
 @pytest.fixture(scope="module", autouse=True)
 def small_files() -> Iterator[None]:
-    """Several files of so few pictures, and several parts of a source's file."""
+    """Several files of few pictures, and several parts per source file."""
     before = plan.MAX_MEAN_SHARD_BYTES, parquet.MIN_PART_BYTES
     plan.MAX_MEAN_SHARD_BYTES, parquet.MIN_PART_BYTES = 20_000, 1
     yield
@@ -42,7 +42,7 @@ def small_files() -> Iterator[None]:
 
 
 def photo(seed: int) -> bytes:
-    """Return the bytes of a picture that no other seed gives."""
+    """Return the bytes of a picture that is unique to its seed."""
     coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(coarse).resize((36, 30)).save(file, "PNG" if seed % 3 == 0 else "JPEG")
@@ -50,13 +50,13 @@ def photo(seed: int) -> bytes:
 
 
 def columns(span: range) -> dict[str, Any]:
-    """Return rows; the fourth picture is no picture, and one stands there twice."""
+    """Return rows; the fourth is not a picture, and one picture is duplicated."""
     pictures = [b"no picture" if row == 3 else photo(row % (NUM - 1)) for row in span]
     return {"image": pictures, "label": [KINDS[row % 2] for row in span]}
 
 
 def hugging_face(folder: Path) -> Path:
-    """Two files that name their split, label numbers that name classes."""
+    """Two files that name their split, with label numbers for class names."""
     for split, span in (("train", range(30)), ("validation", range(30, NUM))):
         rows = columns(span)
         pairs = zip(span, rows["image"], strict=True)
@@ -72,7 +72,7 @@ def hugging_face(folder: Path) -> Path:
 
 
 def tars(folder: Path) -> Path:
-    """Three tars, and in one a picture of no use."""
+    """Three tars, one of them with an invalid picture."""
     folder.mkdir()
     for part in range(3):
         span = range(part, NUM, 3)
@@ -86,7 +86,7 @@ def tars(folder: Path) -> Path:
 
 
 def delta(folder: Path) -> Path:
-    """A table of which the second version has lost rows of the first, and more came later."""
+    """A table whose second version deleted rows of the first, followed by more rows."""
     write_deltalake(folder, pa.table({**columns(range(30)), "row": range(30)}))
     write_deltalake(folder, pa.table({**columns(range(30, NUM)), "row": range(10)}), mode="append")
     write_deltalake(folder, pa.table({**columns(range(9)), "row": range(9)}), mode="append")
@@ -99,7 +99,7 @@ def make(out: Path, source: Path, **options: Any) -> PrepareResult:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Read all files of a store but the one that holds times."""
+    """Read all files of a store except the one with timestamps."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files.pop("prepare_log.json")
     return files
@@ -145,7 +145,7 @@ def test_what_was_hashed_before_a_kill_is_not_read_again(
     records = sorted((tmp_path / "cut.partial" / "containers").glob("*.jsonl"))
     assert len(records) == 3
     records[0].unlink()
-    records[1].write_text(records[1].read_text()[:-9])  # the disk lost its end
+    records[1].write_text(records[1].read_text()[:-9])  # the end was lost on disk
     inode = records[2].stat().st_ino
     seen = []
     read = ContainerRecords.read
@@ -156,11 +156,11 @@ def test_what_was_hashed_before_a_kill_is_not_read_again(
 
     monkeypatch.setattr(ContainerRecords, "read", spy)
     assert contents(make(tmp_path / "cut", source, engine=EngineName.SPARK).folder) == wanted
-    assert seen.count(inode) == 2  # found, and still the same after the others were hashed
+    assert seen.count(inode) == 2  # found, and unchanged after the others were hashed
     assert len(set(seen[-3:])) == 3
 
 
-def test_a_task_tells_file_and_row(spark: Any, tmp_path: Path) -> None:
+def test_a_task_reports_file_and_row(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     rows = columns(range(NUM))
@@ -182,7 +182,7 @@ def test_tables_without_rows_hold_no_pictures(spark: Any, tmp_path: Path) -> Non
 def test_tasks_carry_the_way_to_their_files_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they travel to another machine, which has credentials of its own."""
+    """As they are sent to another machine, which has its own credentials."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
     from stepladder.data.remote import arrow_files

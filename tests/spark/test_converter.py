@@ -1,4 +1,4 @@
-"""A DataFrame is written once, found again only where it is the same, and read by shards."""
+"""A DataFrame is written once, reused only if it is the same, and read by shards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUM_ROWS = 50
 
 @pytest.fixture(scope="module")
 def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows as Parquet files, of which DataFrames are made."""
+    """Rows as Parquet files, from which DataFrames are created."""
     folder = tmp_path_factory.mktemp("source") / "rows"
     frame = spark.range(NUM_ROWS).select("id", (fn.col("id") / 2).alias("half"))
     frame.repartition(2).write.parquet(str(folder))
@@ -112,7 +112,7 @@ def test_the_same_plan_over_the_same_files_is_found_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plans_and_files_that_differ_are_told_apart(
+def test_plans_and_files_that_differ_are_distinguished(
     spark: Any, files: Path, tmp_path: Path
 ) -> None:
     source = shutil.copytree(files, tmp_path / "rows")
@@ -144,7 +144,7 @@ def test_plans_and_files_that_differ_are_told_apart(
     assert not plan_of(frame().filter(hidden)).is_of_files
 
 
-def test_another_form_or_file_is_written_anew(spark: Any, files: Path, tmp_path: Path) -> None:
+def test_another_form_or_file_is_written_again(spark: Any, files: Path, tmp_path: Path) -> None:
     source = shutil.copytree(files, tmp_path / "rows")
     cache = tmp_path / "cache"
     first = from_spark(spark.read.parquet(str(source)), cache)
@@ -156,7 +156,7 @@ def test_another_form_or_file_is_written_anew(spark: Any, files: Path, tmp_path:
     assert len(more) > len(first) == len(wide) == NUM_ROWS
 
 
-def test_rows_in_memory_are_told_apart_by_what_they_are(spark: Any, tmp_path: Path) -> None:
+def test_rows_in_memory_are_distinguished_by_content(spark: Any, tmp_path: Path) -> None:
     def made(last: float) -> SparkConverter:
         rows = [(i, float(i)) for i in range(9)] + [(9, last)]
         return from_spark(spark.createDataFrame(rows, ["id", "x"]), tmp_path)
@@ -241,7 +241,7 @@ def test_rows_that_turn_out_larger_than_the_first_are_not_written_to_the_end(
         from_spark(frame, tmp_path, max_bytes=2_000_000, compression="uncompressed")
     assert 2_000_000 < max(seen) < 50_000_000
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(disk_space, "_LOOK_S", 1000)  # it is over before anybody looks
+    monkeypatch.setattr(disk_space, "_LOOK_S", 1000)  # it is over before anyone checks
     with pytest.raises(ResourceError, match=r"needs more than the 20 kB that are allowed"):
         from_spark(few, tmp_path, max_bytes=20_000, compression="uncompressed")
     assert list(tmp_path.iterdir()) == []
@@ -316,7 +316,7 @@ def test_a_mount_without_renames_and_locks_holds_a_cache(
         (tmp_path / name).mkdir()
     with odd_mount.serving(tmp_path / "backing", tmp_path / "mount") as is_there:
         if not is_there:
-            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+            pytest.skip("cannot mount: needs root and /dev/fuse")
         cache = tmp_path / "mount" / "cache"
         first = from_spark(spark.read.parquet(str(files)), cache)
         again = from_spark(spark.read.parquet(str(files)), cache)
@@ -350,18 +350,20 @@ def test_shards_share_an_epoch_and_none_waits_in_vain(
     sizes = [len(batch["id"]) for batches in shards for batch in batches]
     assert min(sizes) >= 1
     seen = [int(i) for batches in shards for batch in batches for i in batch["id"]]
-    left_out = {2: 0, 3: 2}[num_shards]  # 50 rows in batches of 12: two are not enough for three
+    left_out = {2: 0, 3: 2}[num_shards]  # 2 of 50 rows: too few for three shards
     assert len(seen) == len(set(seen)) == NUM_ROWS - left_out
 
 
-def test_epochs_go_on_without_end_in_other_orders(spark: Any, files: Path, tmp_path: Path) -> None:
+def test_epochs_continue_without_end_in_other_orders(
+    spark: Any, files: Path, tmp_path: Path
+) -> None:
     loader = from_spark(spark.read.parquet(str(files)), tmp_path).loader(NUM_ROWS)
     epochs = [batch["id"].tolist() for _, batch in zip(range(3), loader, strict=False)]
     assert epochs[0] != epochs[1] != epochs[2]
     assert all(sorted(epoch) == list(range(NUM_ROWS)) for epoch in epochs)
 
 
-def test_places_that_are_no_folder_are_refused(spark: Any) -> None:
+def test_places_that_are_not_folders_are_refused(spark: Any) -> None:
     with pytest.raises(UsageError, match="a folder that is mounted on every machine"):
         from_spark(spark.range(1), "s3://bucket/cache")
     with pytest.raises(UsageError, match="dtype: 'int8' is not supported"):
@@ -370,7 +372,7 @@ def test_places_that_are_no_folder_are_refused(spark: Any) -> None:
 
 @pytest.mark.smoke
 def test_the_published_listing_of_petastorm_trains(spark: Any, tmp_path: Path) -> None:
-    """Databricks' "simplify data conversion" listing: only the import is another one."""
+    """Databricks' "simplify data conversion" listing: only the import differs."""
     rows = [(bytearray(_jpeg(label, i)), label) for label in (0, 1) for i in range(12)]
     df_train = spark.createDataFrame(rows, ["content", "label_index"])
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}")

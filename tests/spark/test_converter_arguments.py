@@ -1,4 +1,4 @@
-"""What a DataFrame and its cache cannot be is told; an epoch is whole on other shards."""
+"""Invalid DataFrames and cache options are reported; an epoch is complete with other shards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark.sql import functions as fn
     ],
     ids=str,
 )
-def test_options_that_cannot_be_are_told_before_anything_is_made(
+def test_invalid_options_are_reported_before_anything_is_created(
     options: dict[str, Any], said: str, spark: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -42,7 +42,7 @@ def test_every_compression_that_is_named_is_read_again(
     assert sorted(batch["id"].tolist()) == list(range(30))
 
 
-def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_written_are_reported(spark: Any, tmp_path: Path) -> None:
     rows = spark.range(3)
     for names, said in (
         (["id", "id"], "several columns have the same name: id, id"),
@@ -66,7 +66,7 @@ def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> 
         ("make_interval(1, 2)", "column v has type interval"),
     ],
 )
-def test_types_that_cannot_be_written_are_told(
+def test_types_that_cannot_be_written_are_reported(
     sql: str, said: str, spark: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=f"DataFrame: {said}"):
@@ -79,11 +79,11 @@ def test_a_cache_is_named_as_it_is_written(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(3).select("id", fn.array("id", "id").alias("pair"))
     with from_spark(frame, tmp_path / name) as converter:
         [batch] = converter.loader(3, num_epochs=1)
-        assert list(batch) == ["id", "pair"]  # whose lists were seen to have one length
+        assert list(batch) == ["id", "pair"]  # lists that were all of one length
         assert converter.folder.parent == tmp_path / name
 
 
-def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
+def test_a_file_is_not_a_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for place in (file, file / "below"):
@@ -98,8 +98,8 @@ def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None
         make_spark_converter(spark.range(1), str(tmp_path), compression_codec="lzo")
 
 
-def test_an_epoch_is_gone_on_with_by_other_shards(spark: Any, tmp_path: Path) -> None:
-    """Of 103 rows five shards take 20; the other 83 are one batch of six."""
+def test_an_epoch_is_resumed_by_other_shards(spark: Any, tmp_path: Path) -> None:
+    """Of 103 rows, five shards take 20; the other 83 are one batch of six shards."""
     converter = from_spark(spark.range(103), tmp_path)
 
     def shards(batch_size: int, shard_count: int) -> list[Any]:

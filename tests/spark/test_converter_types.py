@@ -1,4 +1,4 @@
-"""Times of any year and nulls come out of a DataFrame as they went in."""
+"""Times of any year and nulls survive the round trip from a DataFrame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(time: dt.datetime) -> int:
 
 @pytest.fixture
 def times(spark: Any) -> Any:
-    """A DataFrame of times of many years, alone and in lists, read in a zone that is not UTC."""
+    """A DataFrame with times of many years, scalar and in lists, in a time zone other than UTC."""
     before = spark.conf.get(ZONE)
     spark.conf.set(ZONE, "America/New_York")
     counts = [counted(dt.datetime(year, 12, 31, 1, 2, 3, 4, dt.UTC)) for year in YEARS]

@@ -1,4 +1,4 @@
-"""Features by Spark are those of a run, in the place where a run looks for them."""
+"""Features computed by Spark are those of a run, and are where a run expects them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUM_ROWS = {"train": 70, "val": 20, "test": 5}
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several parts of so few rows."""
+    """Several parts with few rows."""
     monkeypatch.setattr(features_spark, "_ROWS_PER_TASK", 32)
 
 
@@ -50,7 +50,7 @@ def recipe(tmp_path: Path, build_store: Any) -> Recipe:
 
 
 def computed(folder: Path) -> dict[str, Path]:
-    """Return the folders of features by split."""
+    """Return the feature folders by split."""
     return {read_json(path)["split"]: path.parent for path in folder.glob("*/manifest.json")}
 
 
@@ -82,10 +82,10 @@ def test_they_are_those_of_a_run_and_a_run_computes_nothing_more(
         assert (folder / "targets.npy").read_bytes() == (other / "targets.npy").read_bytes()
 
 
-def test_interrupted_it_goes_on_with_the_parts_that_are_there(
+def test_interrupted_it_resumes_with_the_parts_that_are_there(
     spark: Any, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver dies when the first part has come; what tasks wrote is not computed again."""
+    """The driver dies after the first part; what tasks wrote is not computed again."""
     look = features_spark._Parts.look
 
     def die(parts: Any) -> None:
@@ -109,7 +109,7 @@ def test_interrupted_it_goes_on_with_the_parts_that_are_there(
 
     monkeypatch.setattr(features_spark, "run_told", counted)
     made = stepladder.features(recipe, engine=EngineName.SPARK)
-    assert sent[0] <= 3 - len(left)  # a task that was told to stop may still have ended
+    assert sent[0] <= 3 - len(left)  # a cancelled task may still have finished
     assert sent[1:] == [1, 1]
     assert set(computed(made.folder)) == set(Split)
     assert not list(folder.glob("*.partial"))

@@ -1,4 +1,4 @@
-"""The Spark engine makes the bytes of the local one, from files, from frames, after any kill."""
+"""The Spark engine writes the same bytes as the local one: from files, frames, and after kills."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZE = 24
 
 @pytest.fixture(scope="module", autouse=True)
 def small_files() -> Iterator[None]:
-    """Several files of so few pictures."""
+    """Several files with few pictures."""
     before, plan.MAX_MEAN_SHARD_BYTES = plan.MAX_MEAN_SHARD_BYTES, 20_000
     yield
     plan.MAX_MEAN_SHARD_BYTES = before
@@ -69,7 +69,7 @@ def make(out: Path, **options: Any) -> PrepareResult:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Read all files of a store but those that hold times."""
+    """Read all files of a store except those with timestamps."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files.pop("prepare_log.json")
     files.pop("prepare_hashes.jsonl", None)
@@ -78,7 +78,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the local engine makes."""
+    """The store that the local engine writes."""
     made = contents(make(tmp_path_factory.mktemp("local") / "store", source=photos).folder)
     assert len([name for name in made if name.endswith(".parquet")]) > 8
     assert made["quarantine.csv"].count(b"\n") == 3
@@ -174,10 +174,10 @@ def test_spark_reads_a_store_as_it_is(
     assert found == wanted
 
 
-def test_a_killed_worker_is_passed_over_and_a_second_call_goes_on(
+def test_a_killed_worker_is_passed_over_and_a_second_call_resumes(
     spark: Any, photos: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Tasks of a local master are not tried again: the call ends, and the next one goes on."""
+    """Tasks of a local master are not retried: the call fails, and the next one resumes."""
     out = tmp_path / "store"
     marker = tmp_path / "killed"
 
@@ -214,7 +214,7 @@ def test_only_what_is_not_finished_is_made_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A driver that dies before it publishes leaves its files; a damaged one is found."""
+    """A driver that dies before publishing leaves its files; a damaged one is detected."""
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -250,7 +250,7 @@ def test_only_what_is_not_finished_is_made_again(
     ],
     ids=["too many bad", "no source", "no host", "no such scheme", "a secret"],
 )
-def test_what_cannot_be_made_is_told_in_words(
+def test_what_cannot_be_made_is_reported(
     spark: Any,
     photos: Path,
     tmp_path: Path,
@@ -264,8 +264,8 @@ def test_what_cannot_be_made_is_told_in_words(
     assert not (tmp_path / "store").exists()
 
 
-def test_spark_of_the_user_goes_on_after_us(spark: Any) -> None:
-    """In another thread no session is active, and the context is still the user's."""
+def test_the_users_spark_session_stays_open(spark: Any) -> None:
+    """No session is active in another thread, and the context is still the user's."""
     answers = []
 
     def work() -> None:
@@ -297,7 +297,7 @@ def test_what_is_interrupted_ends_at_once(spark: Any) -> None:
 
 
 def test_a_workers_imports_are_spared_the_search_for_garbage(spark: Any, tmp_path: Path) -> None:
-    """Spark searches after each task: with torch imported that took as long as the task."""
+    """Spark collects garbage after each task, which took as long as the task itself with torch."""
 
     def num_frozen(_: int) -> str:
         return str(gc.get_freeze_count())

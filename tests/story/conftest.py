@@ -1,4 +1,4 @@
-"""Real photographs, and the command as a person types it."""
+"""Real photographs, and commands as users type them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.cli.main import main
 ROOT = Path(__file__).parents[2]
 DEMO_DATA = ROOT / "demo_data"
 CLASSES = ("Cantaloupe", "Conference", "Galia-Melon", "Golden-Delicious", "Granny-Smith")
-NUM_PICTURES = {"train": 12, "val": 4, "test": 6}  # of each class
+NUM_PICTURES = {"train": 12, "val": 4, "test": 6}  # per class
 
 
 class Stepladder:
@@ -27,7 +27,7 @@ class Stepladder:
         self.folder = folder
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command in a process of its own, on one core, and leave it running."""
+        """Start a command in its own process, on one core, and leave it running."""
         return subprocess.Popen(
             [sys.executable, "-m", "stepladder", *words],
             cwd=self.folder,
@@ -38,7 +38,7 @@ class Stepladder:
         )
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """Run a command to its end in this process, check its exit code, return what it printed."""
+        """Run a command in this process, check its exit code, and return its output."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(self.folder),
@@ -53,15 +53,15 @@ class Stepladder:
 
 @pytest.fixture(scope="session")
 def stepladder_in() -> type[Stepladder]:
-    """Return the command for a folder of the test's own."""
+    """Return a command runner for a test's own folder."""
     return Stepladder
 
 
 @pytest.fixture(scope="session")
 def photographs() -> Path:
-    """Folder of the demo's photographs; got by the demo's own script where they are not there."""
+    """Folder of the demo's photographs, downloaded by the demo's script if missing."""
     folder = DEMO_DATA / "groceries"
-    if not folder.is_dir():  # renamed into place whole, so its presence is enough
+    if not folder.is_dir():  # moved into place when complete, so its presence is enough
         script = ROOT / "examples" / "demo" / "get_photos.py"
         done = subprocess.run(
             [sys.executable, str(script), str(DEMO_DATA)],
@@ -76,7 +76,7 @@ def photographs() -> Path:
 
 
 def choose(photographs: Path, out: Path, num: dict[str, int]) -> None:
-    """Copy some photographs of each class; a single part is copied without its own folder."""
+    """Copy some photographs of each class; a single split is copied without its own folder."""
     for part, count in num.items():
         for name in CLASSES:
             place = out / part / name if len(num) > 1 else out / name
@@ -89,7 +89,7 @@ def choose(photographs: Path, out: Path, num: dict[str, int]) -> None:
 
 @pytest.fixture(scope="session")
 def stepladder_in_store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Stepladder:
-    """Return the command in a folder that has `groceries` and a `store` made of it."""
+    """Return a command runner in a folder with `groceries` and a `store` made from it."""
     folder = tmp_path_factory.mktemp("story")
     choose(photographs, folder / "groceries", NUM_PICTURES)
     run = Stepladder(folder)
@@ -100,7 +100,7 @@ def stepladder_in_store(photographs: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def train_photographs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of class folders, as most people have them."""
+    """A folder of class folders, as most users have."""
     folder = tmp_path_factory.mktemp("photographs") / "photos"
     choose(photographs, folder, {"train": 5})
     return folder
@@ -108,6 +108,6 @@ def train_photographs(photographs: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_works() -> None:
-    """Give children the usual Ctrl-C, even where a shell began the tests in the background."""
+    """Enable Ctrl-C in children, even if a shell started the tests in the background."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

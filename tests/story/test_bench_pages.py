@@ -1,4 +1,4 @@
-"""Pages of docs that benchmarks write say what the results beside them say."""
+"""Documentation pages written by benchmarks match the stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks on the demo as a person runs them: what is odd about it is found, and nothing else."""
+"""The checks on the demo as users run them report its real problems, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo" / "demo.yaml"
 
 EXPECTED = {
     "missing_classes",  # val lacks three of the fourteen classes
-    "distribution_shift",  # test was taken elsewhere than val
+    "distribution_shift",  # test was collected elsewhere than val
     "validation_too_small",  # 57 pictures
 }
 
@@ -28,14 +28,14 @@ def report(
     (folder / "demo_data" / "groceries").symlink_to(photographs)
     shutil.copy(DEMO, folder)
     stepladder = stepladder_in(folder)
-    stepladder("prepare", "demo.yaml", "--size", "64", "--quiet")  # else it takes a minute
+    stepladder("prepare", "demo.yaml", "--size", "64", "--quiet")  # otherwise it takes a minute
     stepladder("check", "demo.yaml", "--budget", "10m", "--quiet", code=6)
     found: dict[str, Any] = json.loads((folder / "runs" / "demo" / "checks.json").read_text())
     assert (folder / "runs" / "demo" / "checks.html").stat().st_size > 0
     return found
 
 
-def test_what_is_odd_about_the_demo_is_found_and_nothing_else(report: dict[str, Any]) -> None:
+def test_the_problems_of_the_demo_are_found_and_nothing_else(report: dict[str, Any]) -> None:
     alarms = {
         finding["fault"]: finding["evidence"]
         for finding in report["findings"]

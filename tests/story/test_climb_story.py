@@ -1,4 +1,4 @@
-"""The story of a climb: a job as people write it, up the ladder, by the command."""
+"""The story of a climb: an ordinary job, up the ladder, on the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepladder.models.trunk import build_trunk
 from stepladder.records import read_jsonl
 
 pytestmark = pytest.mark.slow
-BUDGET = "10min"  # never reached: what is tried must not depend on how busy the machine is
+BUDGET = "10min"  # never reached: what is tried must not depend on machine load
 AS_WRITTEN = """
 data:
   store: store
@@ -59,7 +59,7 @@ def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    folder = tmp_path_factory.mktemp("climb")  # features are left beside the store
+    folder = tmp_path_factory.mktemp("climb")  # features are stored next to the store
     for name in ("groceries", "store"):
         shutil.copytree(stepladder_in_store.folder / name, folder / name)
     (folder / "job.yaml").write_text(AS_WRITTEN)
@@ -70,7 +70,7 @@ def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def interrupted(stepladder: Command) -> list[dict[str, Any]]:
-    """Interrupt the climb after its first trial; gives the trials that it has kept."""
+    """Interrupt the climb after its first trial; return the trials that it kept."""
     run = stepladder.folder / "climbed"
     process = stepladder.start(*CLIMB)
     until = time.monotonic() + 200
@@ -110,7 +110,7 @@ def test_features_of_the_frozen_trunk_are_kept_and_the_job_is_faster(run: Path) 
     assert verdicts["cached_features"]["decision"] == "kept"
     climb = json.loads((run / "climb.json").read_text())
     assert climb["result"]["total_s"] < climb["baseline"]["total_s"]
-    assert not climb["baseline"]["is_extrapolated"], "a job as short as this is run whole"
+    assert not climb["baseline"]["is_extrapolated"], "such a short job is run completely"
     assert climb["baseline"]["measured_epochs"] == climb["baseline"]["epochs"]
     assert climb["baseline"]["runs_s"]
 
@@ -133,7 +133,7 @@ def test_each_prediction_was_written_before_its_trial(run: Path) -> None:
         elif line["kind"] == "trial" and line["trial"]["before_s"]:
             trial = line["trial"]
             told = {key: trial[key] for key in ("rung", "recipe", "before_s", "after_s")}
-            if told not in samples:  # else the same trial, undone at the end
+            if told not in samples:  # otherwise the same trial, undone at the end
                 own = {key: trial[key] for key in ("rung", "recipe", "prediction")}
                 assert own in [{key: one[key] for key in own} for one in predicted]
                 predicted = [one for one in predicted if one["rung"] != trial["rung"]]
@@ -149,7 +149,7 @@ def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run
     assert photo.stem in stepladder("predict", "climbed", str(photo))
 
 
-def test_the_report_tells_the_climb(run: Path) -> None:
+def test_the_report_shows_the_climb(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "cached_features" in page
     assert "Both were run to their ends" in page
@@ -167,12 +167,12 @@ def test_the_same_command_again_has_nothing_to_do(stepladder: Command, run: Path
     assert (run / "trials.jsonl").read_bytes() == before
 
 
-def test_the_ledger_sets_predicted_beside_measured(stepladder: Command, run: Path) -> None:
+def test_the_ledger_shows_predicted_next_to_measured(stepladder: Command, run: Path) -> None:
     words = stepladder("ledger", "climbed")
     assert "cached_features" in words
 
 
-def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(
+def test_an_interrupted_climb_keeps_its_verdicts_and_resumes(
     interrupted: list[dict[str, Any]], run: Path
 ) -> None:
     climb = json.loads((run / "climb.json").read_text())
@@ -188,7 +188,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
     assert title
     names = {rung.name for rung in RUNGS}
     told = re.findall(r"^ +\d+ (\w+):? +\S", reasons, re.MULTILINE)
-    assert sorted(told) == sorted(names - {advised}), "each other one once, with its reason"
+    assert sorted(told) == sorted(names - {advised}), "each of the others once, with its reason"
     assert advised in names
     assert not (stepladder.folder / "runs").exists()
 
@@ -203,7 +203,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
         (["ledger", "store"], "no climb has left a ledger here"),
     ],
 )
-def test_mistakes_are_told_in_words(
+def test_mistakes_are_reported(
     stepladder: Command,
     words: list[str],
     said: str,

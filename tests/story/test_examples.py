@@ -1,4 +1,4 @@
-"""What the documentation shows works as it is written: examples, flags, snippets, links."""
+"""Everything shown in the documentation works: examples, flags, snippets, links."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def words_of_climb(file: str) -> list[str]:
 @pytest.mark.parametrize(
     ("file", "epochs", "metric", "low", "high"),
     [
-        ("text_task.py", 1, "val_accuracy", 0.4, 1.0),  # the commonest module alone: 0.25
+        ("text_task.py", 1, "val_accuracy", 0.4, 1.0),  # the most common module alone: 0.25
         ("tabular_task.py", 2, "val_loss", 1.0, 8.0),  # the noise: 1; a constant: 24
     ],
 )
@@ -128,7 +128,7 @@ def test_fine_tune_shows_where_its_values_come_from(capsys: pytest.CaptureFixtur
     assert re.search(r"train: head_then_all +# .*fine_tune.yaml:5", shown)
 
 
-STEPS = [  # step, share of the data, batch, learning rate, dropout, stops early
+STEPS = [  # step, fraction of the data, batch size, learning rate, dropout, early stopping
     (1, 0.1, 2, 0.001, 0.0, False),
     (2, 0.1, 2, 0.001, 0.0, True),
     (3, 0.1, 16, 0.004, 0.5, True),
@@ -153,20 +153,20 @@ def test_published_steps_have_the_listings_numbers(
     assert recipe.head.dropout == dropout
     stopping = recipe.stopping
     assert stopping.early is stops_early
-    if stops_early:  # the callback's patience, and its min_delta of 0: any rise, and nothing else
+    if stops_early:  # the callback's patience, and its min_delta of 0: any improvement counts
         assert (stopping.patience, stopping.monitor) == (3, "val_accuracy")
         assert (stopping.min_improvement_frac, stopping.allow_noise) == (0, False)
     assert recipe.model.name == "legacy_xception"
     assert recipe.optimizer.name == "nadam"
 
 
-BRIEFLY = [  # the parts of a climb, each as short as may be
+BRIEFLY = [  # the parts of a climb, each as short as possible
     *("--ladder.block-s", "0.02", "--ladder.num-seeds", "2", "--device.threads", "1"),
 ]
 
 
 def check_climb_of_all_weights(run: Path, table: str) -> None:
-    """See each rung decided, those of a frozen trunk refused in words, and both ends told."""
+    """Check that each rung is decided, those for a frozen trunk refused, and both ends reported."""
     told = [line["trial"] for line in read_jsonl(run / "trials.jsonl") if line["kind"] == "trial"]
     verdicts = {trial["rung"]: trial["verdict"] for trial in told}
     assert verdicts.keys() == {rung.name for rung in RUNGS}
@@ -199,7 +199,7 @@ def test_a_users_job_climbs_by_the_command_that_it_gives(
 
 @pytest.fixture(scope="module")
 def small(stepladder_in_store: Command) -> list[str]:
-    """Flags for a job of the smallest trunk and one epoch, or one of each stage."""
+    """Return flags for a job with the smallest trunk and one epoch, or one per stage."""
     config = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
     weights = build_trunk(config).model.state_dict()
     save_file(weights, stepladder_in_store.folder / "trunk.safetensors")
@@ -214,7 +214,7 @@ def test_full_fine_tune_trains_all_weights(stepladder_in_store: Command, small: 
     run("train", str(EXAMPLES / "full_fine_tune.yaml"), *small, *words)
     checkpoints = run.folder / "full" / "checkpoints"
     assert list(checkpoints.glob("step-*"))
-    assert not list(checkpoints.glob("frozen-*.safetensors")), "a weight did not learn"
+    assert not list(checkpoints.glob("frozen-*.safetensors")), "a weight did not change"
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_fine_tune_trains_both_stages(stepladder_in_store: Command, small: list[
     run("train", str(EXAMPLES / "fine_tune.yaml"), *small, *words, "--quiet")
     summary = read_json(run.folder / "fine" / "summary.json")
     assert summary["status"] == "finished"
-    assert summary["epochs"] == 2  # one of each stage
+    assert summary["epochs"] == 2  # one epoch per stage
 
 
 def test_a_store_opens_and_is_ordered_by_the_code_in_its_docs(
@@ -237,7 +237,7 @@ def test_a_store_opens_and_is_ordered_by_the_code_in_its_docs(
     assert len(snippets) == 3
     for snippet in snippets:  # they assert the fingerprint and the golden vectors
         exec(compile(snippet, "docs/store.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) == 60  # a line for each picture of train
+    assert len(capsys.readouterr().out.splitlines()) == 60  # one line per training picture
 
 
 def flags_in(text: str) -> Iterator[str]:
@@ -246,7 +246,7 @@ def flags_in(text: str) -> Iterator[str]:
 
 @pytest.fixture(name="flags", scope="module")
 def _flags() -> dict[str, list[str]]:
-    """The flags of each command, as its help lists them."""
+    """The flags of each command, as listed in its help."""
     return flags_of_commands()
 
 
@@ -261,7 +261,7 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--from",
         "--group",
         "--caltech",
-    }  # of sha256sum, of a watched script, of bench/; another word for --source
+    }  # of sha256sum, of a watched script, of bench/; an alias of --source
     assert set(flags_in(page.read_text())) - known - others == set()
 
 
@@ -280,10 +280,10 @@ def test_readme_commands_have_flags_and_arguments_that_parse(
     lines = re.findall(r"^stepladder (.*?)(?: +#.*)?$", README, re.MULTILINE)
     assert len(lines) >= 4
     for line in lines:
-        command, *words = shlex.split(line.partition(" -- ")[0])  # what follows is a script's own
+        command, *words = shlex.split(line.partition(" -- ")[0])  # then come the script's arguments
         if "--show-config" in flags[command]:
             assert main([command, *words, "--show-config", "--quiet"]) == 0, line
-        else:  # it has no option but its own, and does nothing before it has read them
+        else:  # it has no other options, and does nothing before parsing them
             own = {known.name: known.module for known in COMMANDS}[command]
             assert parse(importlib.import_module(own).Flags, words, command=command), line
 

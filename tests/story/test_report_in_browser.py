@@ -1,4 +1,4 @@
-"""Opens reports in headless Chromium: no error, nothing from outside, drawn at every width."""
+"""Open reports in headless Chromium: no errors, no external requests, rendered at every width."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _builder(file: str, function: str) -> Callable[..., Path]:
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Chromium once on a page, with an empty profile of its own."""
+    """Run Chromium once on a page, with an empty profile."""
 
     def run(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
         assert CHROMIUM is not None
@@ -102,7 +102,7 @@ def test_the_console_check_sees_what_the_policy_forbids(
     injected = '<script>document.title="run"</script><img src="http://example.invalid/x.png">'
     bad.write_text(page.read_text().replace("</main>", injected + "</main>"))
     done = browse(bad, "--enable-logging=stderr", "--v=0", "--dump-dom")
-    assert len(_console(done)) == 2  # the script and the picture, both refused by the page itself
+    assert len(_console(done)) == 2  # the script and the picture, both blocked by the page itself
     assert "<title>run</title>" not in done.stdout
 
 
@@ -138,7 +138,7 @@ def test_it_is_drawn_in_light_and_dark(
     assert (paper < 60) if flags else (paper > 240)
     is_ink = np.abs(pixels.astype(int) - int(paper)) > 40
     assert is_ink.mean() > 0.02
-    assert not is_ink[:, -20:].any()  # nothing runs over the right edge
+    assert not is_ink[:, -20:].any()  # nothing overflows to the right
 
 
 def test_a_phone_needs_no_sideways_scrolling(
@@ -160,7 +160,7 @@ def test_a_climb_opens_without_an_error_and_shows_its_ladder(
     page = write_report(build_climb(build_run(tmp_path / "run")))
     done = browse(page, "--enable-logging=stderr", "--v=0", "--dump-dom")
     assert _console(done) == []
-    assert done.stdout.count('<svg class="strip"') == 8  # as written, six rungs, end to end
+    assert done.stdout.count('<svg class="strip"') == 8  # original, six rungs, end to end
     assert done.stdout.count('<details class="trial"') == 6
     shot = tmp_path / "shot.png"
     browse(page, "--window-size=1200,900", f"--screenshot={shot}")

@@ -1,8 +1,8 @@
-"""What all contenders share: their arguments, the pictures, the trunk, and their last line.
+"""Shared parts of all contenders: arguments, pictures, trunk, and the output line.
 
-A contender is a script of its own, run in a fresh process. Its clock starts after its imports and
-ends when its best weights are on disk. Then it is judged on the test pictures, and prints one line
-of JSON.
+Each contender is a script that runs in a fresh process. Its clock starts after its imports and ends
+when its best weights are on disk. It is then scored on the test pictures and prints one line of
+JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepladder.config.recipe import ModelConfig
 from stepladder.models.torchvision_shim import import_timm
 from stepladder.models.trunk import Trunk, build_trunk
 
-import_timm()  # an import like any other: before everybody's clock, and before lightning's own
+import_timm()  # imported here: outside of every contender's clock, and before lightning imports it
 
 SPAWNED = "CONTENDER_SPAWNED_AT"
 """Environment variable: wall-clock time at which the process was started."""
@@ -32,14 +32,14 @@ SPAWNED = "CONTENDER_SPAWNED_AT"
 
 @dataclass(frozen=True)
 class Picture:
-    """A file and the index of its class."""
+    """An image file and its class index."""
 
     path: Path
     label: int
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return the arguments that every contender takes."""
+    """Return the argument parser that all contenders share."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--pictures", type=Path, required=True, help="CSV of path, label, split")
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
@@ -50,7 +50,7 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
 
 
 def read_pictures(table: Path) -> tuple[dict[str, list[Picture]], list[str]]:
-    """Read a CSV of pictures: by split, and the class names."""
+    """Read a CSV of pictures; return them by split, and the class names."""
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     classes = sorted({row["label"] for row in rows})
@@ -62,7 +62,7 @@ def read_pictures(table: Path) -> tuple[dict[str, list[Picture]], list[str]]:
 
 
 def square(path: Path, size: int) -> np.ndarray:
-    """Decode as most scripts do: whole picture, RGB, shrunk with its aspect, centred on white."""
+    """Decode as most scripts do: whole picture, RGB, aspect ratio kept, white padding."""
     with Image.open(path) as opened:
         picture = opened.convert("RGB")
     picture.thumbnail((size, size), Image.Resampling.LANCZOS)
@@ -79,7 +79,7 @@ def frozen_trunk() -> Trunk:
 
 
 def accuracy(logits: torch.Tensor, labels: Sequence[int]) -> float:
-    """Return the share of hits."""
+    """Return the accuracy."""
     return float((logits.argmax(1) == torch.tensor(labels)).float().mean())
 
 
@@ -91,12 +91,12 @@ def report(
     test_accuracy: float | None,
     **more: object,
 ) -> None:
-    """Print the last line.
+    """Print the output line.
 
     Args:
         imported_at: `time.time()` right after the imports.
-        seconds: from there to the committed best weights.
-        more: anything that a reader should know.
+        seconds: from then until the best weights are on disk.
+        more: extra fields.
     """
     spawned_at = float(os.environ.get(SPAWNED, imported_at))
     line = {
@@ -110,5 +110,5 @@ def report(
 
 
 def now() -> float:
-    """Return the wall clock: file times and the parent's clock are on it."""
+    """Return the wall-clock time, which file times and the parent process use as well."""
     return time.time()

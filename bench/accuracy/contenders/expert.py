@@ -1,4 +1,4 @@
-"""(b2) What an expert writes in an hour: features once, channels-last, bf16, then the head."""
+"""(b2) What an expert writes in an hour: precomputed features, channels-last, bf16, a head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HAS_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_
 
 
 def decode(path: object, size: int) -> np.ndarray:
-    """Shrink first: Pillow then asks libjpeg for a smaller decode."""
+    """Call `thumbnail` first, which lets Pillow ask libjpeg for a smaller decode."""
     picture = Image.open(path)
     picture.thumbnail((size, size), Image.Resampling.BILINEAR)
     whole = Image.new("RGB", (size, size), "white")
@@ -40,7 +40,7 @@ def features_of(trunk: nn.Module, pictures: list, size: int, pool: ThreadPoolExe
     for start in range(0, len(pictures), 32):
         part = pictures[start : start + 32]
         pixels = np.stack(list(pool.map(lambda picture: decode(picture.path, size), part)))
-        x = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # NHWC in memory already
+        x = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # already NHWC in memory
         with torch.autocast("cpu", torch.bfloat16, enabled=HAS_BF16):
             batches.append(trunk(x).float())
     return torch.cat(batches)

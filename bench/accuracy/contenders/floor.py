@@ -1,7 +1,7 @@
-"""The floor: decode each picture once, and one forward pass in the trunk's fastest form.
+"""The floor: decode each picture once, and run one forward pass in the trunk's fastest form.
 
-Forms are tried on the first batches. Finding the fastest, and compiling it, are left out of the
-clock: a floor is allowed to know. Nothing is learnt.
+The forms are timed on the first batches. Finding the fastest form and compiling it are not on the
+clock, as this is a lower bound. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Form = Callable[[Tensor], Tensor]
 
 
 def forms(trunk: nn.Module, size: int, *, may_compile: bool) -> dict[str, Form]:
-    """Return the trunk as it may run, by name."""
+    """Return the variants of the trunk that can be run, by name."""
     last = frozen_trunk().to(memory_format=torch.channels_last)
 
     def in_bf16(model: Form) -> Form:
@@ -81,7 +81,7 @@ def main() -> None:
         rates[name] = sum(map(len, probe)) / min(seconds_of(form, probe) for _ in range(5))
     fastest = max(rates, key=lambda name: rates[name])
     batches = nchw if fastest == "plain" else nhwc
-    seconds_of(tried[fastest], batches[-1:])  # a short batch would be compiled within the clock
+    seconds_of(tried[fastest], batches[-1:])  # a shorter batch would recompile on the clock
     forward_s = seconds_of(tried[fastest], batches)
     report(
         imported_at=IMPORTED_AT,

@@ -1,8 +1,8 @@
-"""(b) PyTorch Lightning as people write it: frozen trunk, early stopping on the loss, batch 16.
+"""(b) PyTorch Lightning as commonly written: frozen trunk, early stopping on loss, batch 16.
 
-With --timed-epochs N, N epochs are timed, and the total is extrapolated from them: to the epoch in
-which the same script stops, and with the accuracy that it then has, when it learns from features of
-the frozen trunk, from other first weights of the head. It does so after the clock.
+With --timed-epochs N, only N epochs are timed and the total is extrapolated to the epoch at which
+the script would stop. That epoch and its accuracy are found outside of the clock, by training the
+head on precomputed features of the frozen trunk, with a different initialization of the head.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE = 3
 
 
 class Folder(Dataset):
-    """Pictures decoded by Pillow whenever they are asked for."""
+    """Pictures, decoded by Pillow on access."""
 
     def __init__(self, pictures: list, size: int) -> None:
         self.pictures, self.size = pictures, size
@@ -71,7 +71,7 @@ class Classifier(pl.LightningModule):
 
 
 def loaders_of(sets: dict[str, Dataset], num_workers: int) -> dict[str, DataLoader]:
-    """Return a loader for each split."""
+    """Return a data loader for each split."""
     return {
         name: DataLoader(rows, batch_size=16, shuffle=name == "train", num_workers=num_workers)
         for name, rows in sets.items()
@@ -81,7 +81,7 @@ def loaders_of(sets: dict[str, Dataset], num_workers: int) -> dict[str, DataLoad
 def fit(
     model: Classifier, loaders: dict[str, DataLoader], out: Path, max_epochs: int
 ) -> tuple[int, Path]:
-    """Train to the end; gives the epochs that it took, and the file of the best weights."""
+    """Train to the end; return the number of epochs and the checkpoint with the best weights."""
     best = ModelCheckpoint(dirpath=out, monitor="val_loss")
     trainer = pl.Trainer(
         max_epochs=max_epochs,
@@ -98,14 +98,16 @@ def fit(
 
 @torch.no_grad()
 def features_of(trunk: nn.Module, loader: DataLoader) -> TensorDataset:
-    """Pass a split through the trunk once."""
+    """Run the trunk once over a split."""
     parts = [(trunk(x), y) for x, y in loader]
     return TensorDataset(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--timed-epochs", type=int, help="extrapolate from so many epochs")
+    parser.add_argument(
+        "--timed-epochs", type=int, help="number of epochs to time; the total is extrapolated"
+    )
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     pl.seed_everything(options.seed, verbose=False)

@@ -1,7 +1,7 @@
-"""(c) and (d) stepladder from the pictures on: prepare, then train what was kept, or climb first.
+"""(c) and (d) stepladder from the pictures: prepare, then train a kept recipe, or climb first.
 
-The store holds no test pictures, as no other contender decodes them within its clock. Everything
-is cold: store, features and runs lie in an empty folder.
+The store has no test pictures, as no other contender decodes them on its clock. Every run is cold:
+store, features and runs are in an empty folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IMPORTED_AT = now()
 
 
 def learning_table(table: Path, out: Path) -> Path:
-    """Write the CSV without its test pictures."""
+    """Write the CSV without the test pictures."""
     with table.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] != "test"]
     learning = out / "learning.csv"
@@ -35,12 +35,12 @@ def learning_table(table: Path, out: Path) -> Path:
 
 
 def committed_at(run: Path) -> float:
-    """Return the time of the last commit: when the newest checkpoint's manifest was written."""
+    """Return the time of the last checkpoint: when its manifest was written."""
     return max(path.stat().st_mtime for path in run.glob("checkpoints/*/MANIFEST.json"))
 
 
 def test_accuracy(run: stepladder.Run, table: Path) -> float:
-    """Classify the test pictures by the run's best weights."""
+    """Classify the test pictures with the run's best weights."""
     splits, classes = read_pictures(table)
     found = run.predict(*(picture.path for picture in splits["test"]))
     wanted = [classes[picture.label] for picture in splits["test"]]
@@ -50,7 +50,7 @@ def test_accuracy(run: stepladder.Run, table: Path) -> float:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the job to train or to climb")
-    parser.add_argument("--climb", action="store_true", help="climb from the job as it is written")
+    parser.add_argument("--climb", action="store_true", help="climb from the original job")
     options = parser.parse_args()
     display = Display(io.StringIO())
     store = options.out / "store"

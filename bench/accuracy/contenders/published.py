@@ -1,7 +1,8 @@
-"""(a) The published first recipe: frozen trunk, batch 2, NAdam at .001, 60 epochs, in memory.
+"""(a) The published original recipe: frozen trunk, batch size 2, NAdam at 0.001, 60 epochs.
 
-Three epochs are timed; the total is extrapolated from them. Its accuracy after 60 epochs is found
-after the clock by training the same head, in the same order, on features of the frozen trunk.
+Three epochs are timed and the total is extrapolated. The accuracy after 60 epochs is found outside
+of the clock, by training the same head in the same order on precomputed features of the frozen
+trunk.
 """
 
 from __future__ import annotations

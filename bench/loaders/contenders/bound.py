@@ -1,8 +1,8 @@
-"""The limit of preparing: decode straight into a row group's buffer, and write it with one write.
+"""The limit of preparing: decode directly into a row group's buffer, and write it in one call.
 
-A process a core, and row groups of 8 pictures, so that a write takes 2 MB: that was the fastest of
-several ways. It has no hashes, checksums, index, near-duplicates or sync, all of which ours has.
-`bound_hashed` has the first and the last: what a file's sha256 and its way to the disk take.
+One process per core, and row groups of 8 pictures, so that a write is 2 MB: the fastest of several
+variants. It has no hashes, checksums, index, near-duplicates or fsync, all of which ours has.
+`bound_hashed` adds hashes and fsync: the cost of a file's sha256 and of writing it to disk.
 """
 
 from __future__ import annotations

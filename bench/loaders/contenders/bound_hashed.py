@@ -1,4 +1,4 @@
-"""The limit of preparing with what a store cannot do without: sha256 of each file, on the disk."""
+"""The limit of preparing with the minimum that a store needs: a sha256 of each file, and fsync."""
 
 from __future__ import annotations
 

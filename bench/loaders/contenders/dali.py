@@ -1,4 +1,4 @@
-"""NVIDIA DALI on the CPU: files of NumPy, and JPEG files by its own decoder."""
+"""NVIDIA DALI on the CPU: NumPy files, and JPEG files with its own decoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRITE_SETTINGS = ({"workers": 2},)
 
 
 def write(job: Job, setting: Setting) -> None:
-    """Write a .npy file a picture; JPEG files lie there already."""
+    """Write a .npy file per picture; the JPEG files exist already."""
     folder = job.place("dali")
     folder.mkdir(parents=True, exist_ok=True)
     if job.kind is Kind.PIXELS:
@@ -52,7 +52,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
     def epoch() -> Batches:
         for _ in range(job.num_pictures // BATCH):
             pictures, numbers = pipeline.run()
-            ids = np.array(numbers.as_tensor())  # (BATCH, bytes of a file's name), or (BATCH, 1)
+            ids = np.array(numbers.as_tensor())  # (BATCH, bytes of a file name), or (BATCH, 1)
             if job.kind is Kind.PIXELS:
                 ids = np.array([int(bytes(name[-9:-4])) for name in ids])
             yield np.asarray(pictures.as_tensor()), ids

@@ -36,7 +36,7 @@ WRITE_SETTINGS = ({"workers": 2}, {"workers": 1})
 
 
 class _Pictures:
-    """What FFCV's writer asks for by index."""
+    """A dataset by index, for FFCV's writer."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -52,7 +52,7 @@ class _Pictures:
 
 
 def write(job: Job, setting: Setting) -> None:
-    """Write raw pixels, or JPEGs that it encodes itself at quality 90."""
+    """Write raw pixels, or JPEGs that FFCV encodes at quality 90."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 

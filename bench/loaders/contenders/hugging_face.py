@@ -89,7 +89,7 @@ def _rows(job: Job, parts: list[range]) -> Iterator[dict[str, Any]]:
 
 
 class _Rows:
-    """The examples of a batch, as a torch Dataset is asked for them."""
+    """The examples of a batch, as a torch Dataset by index."""
 
     def __init__(self, table: Any, job: Job) -> None:
         self.table, self.job = table, job
@@ -139,7 +139,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
 
 
 class _Batches:
-    """A batch from Arrow's buffer, which the library gathered, without another copy."""
+    """Batches from Arrow's buffer, which the library gathered, without another copy."""
 
     def __init__(self, table: Any, size: int) -> None:
         self.table, self.size = table, size

@@ -50,7 +50,7 @@ def stream(table: Any, job: Job, setting: Setting) -> Epoch:
     from torch.utils.data import DataLoader
 
     rows: Any = table.shuffle(seed=0, buffer_size=BUFFER)
-    # decoded where a batch is made, in the workers where there are some
+    # decoded where the batch is made: in the workers, if there are any
     loader = DataLoader(rows, batch_size=BATCH, collate_fn=_Collate(job), **loader_options(setting))
     epochs = itertools.count()
 

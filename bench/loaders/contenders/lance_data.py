@@ -1,4 +1,4 @@
-"""Lance: rows taken by number, its torch dataset, and LanceDB's StreamingDataset."""
+"""Lance: rows by number, its torch dataset, and LanceDB's StreamingDataset."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def write(job: Job, setting: Setting) -> None:
     folder = job.place("lance_data")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    # fixed-size binary: lists of uint8 were eight times slower to take, other versions slower too
+    # fixed-size binary: lists of uint8 were eight times slower to take, and other versions slower
+    # too
     is_fixed = job.kind is Kind.PIXELS
     kind = pa.binary(3 * job.size * job.size) if is_fixed else pa.large_binary()
     schema = pa.schema([("picture", kind), ("number", pa.int64())])
@@ -101,7 +102,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
 
 
 def pictures_of(job: Job, found: Any) -> tuple[Any, Any]:
-    """See the pixels of rows without a copy, or decode them, beside their numbers."""
+    """Return the pixels of rows, as a view or decoded, and their numbers."""
     column = found["picture"]
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()

@@ -1,4 +1,4 @@
-"""LanceDB's StreamingDataset, on the table that Lance wrote."""
+"""LanceDB's StreamingDataset on the table that Lance wrote."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
             transform_queue_depth=4,
         )
         workers = setting["workers"]
-        context = "spawn" if workers else None  # Lance does not survive a fork
+        context = "spawn" if workers else None  # Lance is not fork-safe
         return DataLoader(
             data, batch_size=BATCH, num_workers=workers, multiprocessing_context=context
         )

@@ -1,4 +1,4 @@
-"""LitData: chunks made by optimize, read by StreamingDataLoader."""
+"""LitData: chunks written by optimize, read by StreamingDataLoader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of any loader that fills a buffer: a hot batch copied to another."""
+"""The limit of any loader that fills a buffer: copying a batch that is in cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The limits of decoding: the shared function on JPEGs in memory, by one core and by two.
+"""The limits of decoding: the shared function on JPEGs in memory, on one core and on two.
 
-By two is a process a core, which share nothing: what threads lose to each other is not in it, and
-what the machine's cores take from each other is.
+Two cores means a process per core, with nothing shared: this includes contention of the machine's
+cores, but not of threads.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
         yield from batches(own)
         for child, part in zip(children, others, strict=True):
             if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-                raise RuntimeError("the other process failed")
-            for start in range(0, len(part), BATCH):  # counted; its pixels lie in its own memory
+                raise RuntimeError("the second process failed")
+            for start in range(0, len(part), BATCH):  # only counted; pixels stay there
                 ids = part[start : start + BATCH]
                 yield target[: len(ids)], ids
 
@@ -49,7 +49,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
 
 
 def _begin(batches: Callable[[range], Batches], part: range) -> int:
-    """Decode a part in a process of its own."""
+    """Decode one part in a process of its own."""
     child = os.fork()
     if child == 0:
         status = 1

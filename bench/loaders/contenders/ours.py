@@ -1,4 +1,4 @@
-"""stepladder: a store that `prepare` made, read by its Reader."""
+"""stepladder: a store written by `prepare`, read by its Reader."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def write(job: Job, setting: Setting) -> None:
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("path", "label", "split"))
-        for idx in range(job.num_pictures):  # a class each: a label is then a picture's number
+        for idx in range(job.num_pictures):  # one class per picture: label = number
             writer.writerow((job.photo(idx), f"{idx:06d}", "train"))
-        grey = folder / "grey.jpg"  # a store without validation is refused; nothing reads it here
+        grey = folder / "grey.jpg"  # `prepare` needs a validation split; it is not read here
         Image.new("RGB", (32, 32), "grey").save(grey)
         writer.writerow((grey, f"{0:06d}", "val"))
     encoding = Encoding.PIXELS if job.kind is Kind.PIXELS else Encoding.JPEG

@@ -1,4 +1,4 @@
-"""Parquet as pyarrow writes it, for those that stream it. Writes only."""
+"""Parquet written by pyarrow, for contenders that stream it. Writes only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITE_SETTINGS = ({"workers": 2},)
 
 
 def write(job: Job, setting: Setting) -> None:
-    """Write row groups of a batch, plain and uncompressed: the fastest layout to read."""
+    """Write uncompressed, plainly encoded row groups of one batch: the fastest layout to read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

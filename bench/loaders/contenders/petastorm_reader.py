@@ -45,7 +45,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
             seed=seed,
             transform_spec=spec,
         ) as reader:
-            for group in reader:  # a row group is a batch: its rows are shuffled here
+            for group in reader:  # a row group is a batch; its rows are shuffled here
                 order = rng.permutation(len(group.number))
                 yield np.asarray(group.picture)[order], group.number[order]
 
@@ -53,7 +53,7 @@ def open_epochs(job: Job, setting: Setting) -> Epoch:
 
 
 class _Decode:
-    """Decode in the reader's workers, as its documentation says."""
+    """Decode in the reader's workers, as documented."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

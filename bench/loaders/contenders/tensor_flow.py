@@ -1,4 +1,4 @@
-"""tf.data: TFRecord files, shuffled by file and buffer, or held in memory and shuffled whole."""
+"""tf.data: TFRecord files, shuffled by file and buffer, or cached in memory and fully shuffled."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _parser(job: Job, setting: Setting) -> Any:
 
 
 def _square(pixels: Any, size: int) -> Any:
-    """Resize with antialiasing and pad with white, by TensorFlow's own operations."""
+    """Resize with antialiasing and pad with white, with TensorFlow operations."""
     import tensorflow as tf
 
     fitted = tf.image.resize(pixels, (size, size), preserve_aspect_ratio=True, antialias=True)

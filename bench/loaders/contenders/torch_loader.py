@@ -55,7 +55,7 @@ WRITE_SETTINGS = ({"workers": 2},)
 
 
 def write(job: Job, setting: Setting) -> None:
-    """Write the pixels one after the other into a flat file; JPEG files lie there already."""
+    """Write the pixels to one flat file; the JPEG files exist already."""
     folder = job.place("torch_loader")
     folder.mkdir(parents=True, exist_ok=True)
     if job.kind is Kind.PIXELS:
@@ -65,7 +65,7 @@ def write(job: Job, setting: Setting) -> None:
 
 
 class Pixels:
-    """Rows of a flat file: one by one, or all rows of a batch at once."""
+    """Rows of a flat file, one by one or all rows of a batch at once."""
 
     def __init__(self, job: Job) -> None:
         shape = (job.num_pictures, job.size, job.size, 3)

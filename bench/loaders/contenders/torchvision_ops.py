@@ -1,15 +1,15 @@
-"""Let packages that import torchvision be imported beside a torch built without CUDA."""
+"""Let packages that import torchvision be imported next to a torch built without CUDA."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-_declared: list[Any] = []  # what a torch Library declared goes when it goes
+_declared: list[Any] = []  # keeps the declarations registered
 
 
 def allow_torchvision() -> None:
-    """Declare the operators that a torchvision built for CUDA looks for in a torch built without.
+    """Declare the CUDA operators that torchvision expects, in a torch built without CUDA.
 
     None of the contenders calls them.
     """

@@ -1,4 +1,4 @@
-"""WebDataset: tar files, shuffled by shard and by a buffer."""
+"""WebDataset: tar files, shuffled by shard and buffer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What every public script is run with, alone and watched alike.
+"""Preparation that every public script runs with, alone and watched.
 
-Python imports this by itself where the folder is in PYTHONPATH. As soon as torch is imported,
-random draws are seeded, and each optimiser step is timed; the times are written at the end. A
-torchvision that was built for another torch is told the schemas of the operators that it misses.
-The scripts themselves stay as published.
+Python imports this module if its folder is in PYTHONPATH. As soon as torch is imported, random
+draws are seeded and each optimizer step is timed; the times are written at the end. A torchvision
+built for another torch gets the schemas of the operators that are missing. The scripts themselves
+are unmodified.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_FILE = os.environ.pop("PUBLIC_SCRIPTS_CLOCK", None)  # children find none: they write no notes
+_FILE = os.environ.pop("PUBLIC_SCRIPTS_CLOCK", None)  # not inherited by child processes
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -28,7 +28,7 @@ _SCHEMAS = (
 
 
 class _Imports:
-    """Does its work right after torch is imported, and torchvision's before that is."""
+    """Import hook that acts right after torch is imported, and before torchvision is."""
 
     def __init__(self) -> None:
         self._has_seen_torch = False
@@ -59,11 +59,11 @@ def _declare_operators() -> None:
     import torch
 
     if not hasattr(torch, "library") or "torchvision_schemas" in vars(torch.library):
-        return  # torch itself asks, half imported, or it is done
+        return  # torch itself is asking, partly imported, or it is done
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)
-    vars(torch.library)["torchvision_schemas"] = library  # a Library takes its schemas along
+    vars(torch.library)["torchvision_schemas"] = library  # keeps the schemas registered
 
 
 def _seed(torch: Any) -> None:

@@ -1,4 +1,4 @@
-"""A climb checks its job once on a machine: what was found is kept, and read by the climb after."""
+"""A climb checks its job once per machine; the findings are stored and reused by later climbs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stepladder.task.contract import Task
 
 @dataclass
 class Counting:
-    """The only check; counts how often it looks, and finds what it is told to."""
+    """The only check; counts its runs, and returns a given finding."""
 
     num_runs: int = 0
     is_sound: bool = True
@@ -47,10 +47,10 @@ class Counting:
         self.num_runs += 1
         if self.is_sound:
             return passed("all is well")
-        return found("label_range", f"label 9 of {len(job.sources.train)} rows", fix="Count anew.")
+        return found("label_range", f"label 9 of {len(job.sources.train)} rows", fix="Count again.")
 
     def before_climb(self, job: JobConfig, task: Task) -> list[str]:
-        """Check as a climb does, and give what it said."""
+        """Check as a climb does, and return the output."""
         said: list[str] = []
         checks_before_climb(job, task, message=said.append)
         return said
@@ -58,7 +58,7 @@ class Counting:
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """Let one check stand for all; it is of those that `train` leaves out, so climbs alone run it.
+    """Replace all checks by one that `train` skips, so that only climbs run it.
 
     Code counts as unchanged, though someone may edit it while tests run.
     """
@@ -79,7 +79,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 class Signs(Task):
-    """Tell negative numbers from positive ones."""
+    """Classify negative and positive numbers."""
 
     def __init__(self, num_rows: int = 32) -> None:
         self.num_rows = num_rows
@@ -105,17 +105,17 @@ def with_lr(job: JobConfig, lr: float) -> JobConfig:
     return replace(job, recipe=replace(job.recipe, batch=batch))
 
 
-# --- what a climb asks
+# --- when a climb checks
 
 
-def test_the_same_job_is_read_and_not_looked_at_again(counting: Counting, tmp_path: Path) -> None:
+def test_the_same_job_is_read_and_not_checked_again(counting: Counting, tmp_path: Path) -> None:
     counting.is_sound = False
     first = counting.before_climb(job_in(tmp_path), Signs())
     kept = (tmp_path / "run" / "checks.json").read_bytes()
     assert counting.before_climb(job_in(tmp_path), Signs()) == first
     assert counting.num_runs == 1
     assert (tmp_path / "run" / "checks.json").read_bytes() == kept
-    assert any("label 9 of 32 rows" in words for words in first), "an alarm is told again"
+    assert any("label 9 of 32 rows" in words for words in first), "an alarm is reported again"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_same_job_is_read_and_not_looked_at_again(counting: Counting, tmp_pa
     ],
     ids=["recipe", "data", "what is kept"],
 )
-def test_a_changed_job_is_looked_at_again(
+def test_a_changed_job_is_checked_again(
     change: Callable[[JobConfig], tuple[JobConfig, Task]], counting: Counting, tmp_path: Path
 ) -> None:
     counting.before_climb(job_in(tmp_path), Signs())
@@ -135,7 +135,7 @@ def test_a_changed_job_is_looked_at_again(
     counting.before_climb(changed, task)
     assert counting.num_runs == 2
     counting.before_climb(changed, task)
-    assert counting.num_runs == 2, "the changed one is kept in its turn"
+    assert counting.num_runs == 2, "the changed one is stored as well"
 
 
 @pytest.mark.parametrize("other", ["machine_key", "code_key"])
@@ -161,7 +161,7 @@ def test_checks_that_were_not_all_made_do_not_count(
 
 
 @pytest.mark.parametrize("damage", ["", '{"tier": "full"}', "[]"])
-def test_a_damaged_result_is_found_anew(damage: str, counting: Counting, tmp_path: Path) -> None:
+def test_a_damaged_result_is_found_again(damage: str, counting: Counting, tmp_path: Path) -> None:
     said = counting.before_climb(job_in(tmp_path), Signs())
     (tmp_path / "run" / "checks.json").write_text(damage)
     assert counting.before_climb(job_in(tmp_path), Signs()) == said
@@ -177,13 +177,13 @@ def test_a_kept_failure_stops_the_next_climb_too(counting: Counting, tmp_path: P
     assert counting.num_runs == 1
 
 
-def test_what_is_off_is_not_looked_at(counting: Counting, tmp_path: Path) -> None:
+def test_what_is_off_is_not_checked(counting: Counting, tmp_path: Path) -> None:
     assert counting.before_climb(job_in(tmp_path, checks=Checks.OFF), Signs()) == []
     assert counting.num_runs == 0
     assert not (tmp_path / "run").exists()
 
 
-# --- climbs from their first line to their last
+# --- complete climbs
 
 TASK = """
 import torch
@@ -212,7 +212,7 @@ CLIMB = [
 def climb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Return a function that climbs one rung in a folder of its own, and gives what was said."""
+    """Return a function that climbs one rung in its own folder and returns the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(run_module, "RUNGS", (FusedOptimizer(),))

@@ -1,4 +1,4 @@
-"""Damage in stores, runs, checks and watch reports is told; what is sound is not."""
+"""Damage in stores, runs, checks and watch reports is reported; intact ones raise no error."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_half_a_watch_report_is_damage(
     assert said in problem
 
 
-def test_a_job_that_was_only_checked_is_no_stranger(checked: Path) -> None:
+def test_a_job_that_was_only_checked_is_not_a_stranger(checked: Path) -> None:
     assert verify(checked) == []
     (checked / "checks.json").write_text('{"tier": "fast"}')
     (problem,) = verify(checked)
     assert "CheckReport.key: the key is missing" in problem
 
 
-def test_each_damaged_file_of_a_run_is_told(checked: Path) -> None:
+def test_each_damaged_file_of_a_run_is_reported(checked: Path) -> None:
     (checked / "events.jsonl").write_text("")
     (checked / "diagnosis.json").write_text('{"run": 1}')
     (checked / "summary.json").write_text('{"status": ')
@@ -78,7 +78,7 @@ def test_each_damaged_file_of_a_run_is_told(checked: Path) -> None:
     ]
 
 
-def test_a_key_of_a_later_version_is_no_damage(watched: Path) -> None:
+def test_a_key_of_a_later_version_is_not_damage(watched: Path) -> None:
     value = json.loads((watched / "watch.json").read_text())
     (watched / "watch.json").write_text(json.dumps(value | {"later": 1}))
     assert verify(watched) == []
@@ -91,7 +91,7 @@ def test_any_other_folder_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "gone")
 
 
-def test_a_store_in_an_object_store_is_not_mended_in_its_place() -> None:
+def test_a_store_in_an_object_store_is_not_repaired_in_place() -> None:
     with pytest.raises(UsageError, match=r"s3://photos/store: .*[\s\S]*--overwrite"):
         repair("s3://photos/store")
     assert "--repair" not in mend(Path("s3://photos/store"))

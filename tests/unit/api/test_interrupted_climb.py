@@ -1,4 +1,4 @@
-"""A climb that was interrupted before its training has a report, and goes on beside it."""
+"""A climb that was interrupted before its training has a report, and can be resumed."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ CLIMB = [
     "--batch.lr", "0.1", "--schedule.max-epochs", "2", "--device.threads", "1",
     "--ladder.block-s", "0.01", "--ladder.num-seeds", "2",
 ]  # fmt: skip
-UNCHECKED = ["--run.checks", "off"]  # where nothing is said of checks
+UNCHECKED = ["--run.checks", "off"]  # output without checks
 
 
 @pytest.fixture(name="interrupted")
 def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Climb in a folder of its own until a signal ends it amid the trial of the second rung."""
+    """Climb in its own folder until a signal ends it during the trial of the second rung."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(run_module, "RUNGS", (UseGpu(), FusedOptimizer()))
@@ -65,7 +65,7 @@ def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return lambda *flags: main([*CLIMB, *flags])
 
 
-def test_it_has_a_page_and_the_same_command_goes_on(
+def test_it_has_a_page_and_the_same_command_resumes(
     interrupted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupted() == 128 + signal.SIGTERM
@@ -101,7 +101,7 @@ def test_a_page_that_cannot_be_written_does_not_hide_the_interruption(
     assert Path("run/report.html").is_dir()
 
 
-def test_the_page_of_a_training_that_stands_there_is_not_written_over(
+def test_the_page_of_an_existing_training_is_not_overwritten(
     interrupted: Callable[..., int],
 ) -> None:
     Path("stop").unlink()

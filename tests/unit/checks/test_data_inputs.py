@@ -1,4 +1,4 @@
-"""Faults of inputs and labels beyond each check's own example, and what is none."""
+"""Faults of inputs and labels beyond each check's example, and sound look-alikes."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def test_names_that_differ_from_what_is_read_are_not_believed(tmp_path: Path) ->
     assert look(labels.CHECK, Renamed(), tmp_path).outcome is Outcome.PASSED
 
 
-def test_labels_in_32_bits_are_told_before_the_loss_refuses_them(tmp_path: Path) -> None:
+def test_labels_in_32_bits_are_reported_before_the_loss_refuses_them(tmp_path: Path) -> None:
     finding = look(labels.CHECK, with_data(lambda x, y: (x, y.int())), tmp_path)
     assert finding.fault == "label_range"
     assert "int32" in finding.evidence
 
 
-def test_one_class_only_is_told(tmp_path: Path) -> None:
+def test_one_class_only_is_reported(tmp_path: Path) -> None:
     finding = look(labels.CHECK, with_data(lambda x, y: (x, torch.full_like(y, 2))), tmp_path)
     assert finding.fault == "label_range"
     assert "all 128 training labels are 2" in finding.evidence
@@ -122,7 +122,7 @@ def test_a_binary_loss_takes_shares(scale: float, wanted: Outcome, tmp_path: Pat
 # --- numbers
 
 
-def test_nan_in_targets_is_told_where_the_loss_takes_it(tmp_path: Path) -> None:
+def test_nan_in_targets_is_reported_where_the_loss_takes_it(tmp_path: Path) -> None:
     def holes(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x, torch.where(torch.arange(len(y)) % 9 == 0, torch.nan, (y > 1).float())
 
@@ -135,7 +135,7 @@ def test_nan_in_targets_is_told_where_the_loss_takes_it(tmp_path: Path) -> None:
 
 
 def normalised(times: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Shares of 0 to 1, normalised with ImageNet's numbers so many times."""
+    """Values of 0 to 1, normalized with ImageNet's statistics this many times."""
 
     def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         shares = (x * 0.25 + 0.45).clamp(0, 1)
@@ -163,7 +163,7 @@ def test_scale_of_pictures(change: Any, fault: str | None, tmp_path: Path) -> No
 
 
 def pretrained_net(self: SoundPictures, recipe: Recipe) -> nn.Module:
-    """A net whose first BatchNorm has seen pictures of mean 0 and deviation 1."""
+    """A net whose first BatchNorm has seen pictures of mean 0 and standard deviation 1."""
     net = nn.Sequential(
         Normalize([128.0] * 3, [40.0] * 3),
         nn.Conv2d(3, 8, 3),
@@ -195,7 +195,7 @@ def test_pretrained_weights_know_their_scale(
     assert finding.outcome is (Outcome.FAILED if fault else Outcome.PASSED)
 
 
-def test_validation_on_another_scale_is_told(tmp_path: Path) -> None:
+def test_validation_on_another_scale_is_reported(tmp_path: Path) -> None:
     class Forgotten(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             pictures, numbers = draw(split)
@@ -222,7 +222,7 @@ def test_a_column_far_from_zero_is_named(tmp_path: Path) -> None:
 # --- shapes
 
 
-def test_channels_last_is_told_even_where_the_convolution_refuses_it(tmp_path: Path) -> None:
+def test_channels_last_is_reported_even_where_the_convolution_refuses_it(tmp_path: Path) -> None:
     task = with_data(lambda x, y: (x.permute(0, 2, 3, 1).contiguous(), y))
     finding = look(channels.CHECK, task, tmp_path)
     assert finding.fault == "channel_order"
@@ -230,7 +230,7 @@ def test_channels_last_is_told_even_where_the_convolution_refuses_it(tmp_path: P
 
 
 @pytest.mark.parametrize("is_grey", [True, False])
-def test_smooth_pictures_lie_right(is_grey: bool, tmp_path: Path) -> None:
+def test_smooth_pictures_have_the_right_layout(is_grey: bool, tmp_path: Path) -> None:
     def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         smooth = F.avg_pool2d(x, 3, stride=1, padding=1)
         return (smooth.mean(1, keepdim=True).expand_as(x) if is_grey else smooth), y
@@ -294,7 +294,7 @@ class Padded(Task):
         return F.cross_entropy(scores, batch.targets, reduction="none").mean(1)
 
 
-def test_padding_in_the_loss_is_told(tmp_path: Path) -> None:
+def test_padding_in_the_loss_is_reported(tmp_path: Path) -> None:
     finding = look(tokens.CHECK, Padded(), tmp_path)
     assert finding.outcome is Outcome.WARNED
     assert finding.fault == "tokens_out_of_vocabulary"
@@ -317,14 +317,14 @@ def in_turn() -> Recipe:
     return replace(sound_recipe(), data=DataConfig(order=OrderMode.SEQUENTIAL))
 
 
-def test_the_same_order_each_epoch_is_told_and_one_epoch_is_not(tmp_path: Path) -> None:
+def test_the_same_order_each_epoch_is_reported_and_one_epoch_is_not(tmp_path: Path) -> None:
     finding = look(batch_mixing.CHECK, SoundPictures(), tmp_path, in_turn())
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "no_shuffle")
     once = replace(in_turn(), schedule=replace(in_turn().schedule, max_epochs=1))
     assert look(batch_mixing.CHECK, SoundPictures(), tmp_path, once).outcome is Outcome.PASSED
 
 
-def test_sorted_data_are_told_where_classes_have_to_be_read(tmp_path: Path) -> None:
+def test_sorted_data_are_reported_where_classes_have_to_be_read(tmp_path: Path) -> None:
     task = with_data(lambda x, y: (x[y.argsort()], y.sort().values))
     finding = look(batch_mixing.CHECK, task, tmp_path, in_turn())
     assert finding.fault == "unmixed_batches"
@@ -339,7 +339,7 @@ def test_sorted_data_that_are_shuffled_are_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_left_out", [False, True])
-def test_labels_below_zero_that_a_loss_of_ones_own_counts_from_the_end(
+def test_labels_below_zero_that_a_users_loss_counts_from_the_end(
     is_left_out: bool, tmp_path: Path
 ) -> None:
     class Own(SoundPictures):
@@ -361,7 +361,7 @@ def test_labels_below_zero_that_a_loss_of_ones_own_counts_from_the_end(
 # --- validation
 
 
-def test_a_class_too_rare_for_validation_is_no_alarm(tmp_path: Path) -> None:
+def test_a_class_too_rare_for_validation_is_not_an_alarm(tmp_path: Path) -> None:
     class Rare(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             pictures, numbers = draw(split)

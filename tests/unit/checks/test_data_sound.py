@@ -1,4 +1,4 @@
-"""Sound jobs of every kind: no check of the data raises an alarm, and none fails to run."""
+"""Sound jobs of every kind: no data check raises an alarm or fails to run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def generator(split: Split) -> torch.Generator:
 
 
 class Regression(Task):
-    """Seven numbers, and one to be predicted."""
+    """Seven numbers, and one to predict."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(7, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -89,7 +89,7 @@ class Regression(Task):
 
 
 class MissingTargets(Regression):
-    """Some numbers to be predicted are not known, and the loss leaves them out."""
+    """Some targets are missing, and the loss excludes them."""
 
     def data(self, split: Split) -> Dataset[Any]:
         x = torch.randn(200, 7, generator=generator(split))
@@ -104,7 +104,7 @@ class MissingTargets(Regression):
 
 
 class SameGrid(Regression):
-    """A curve with noise, measured at the same few points in every split."""
+    """A noisy curve, measured at the same few points in every split."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -129,7 +129,7 @@ class Autoencoder(Task):
 
 
 class MultiLabel(Task):
-    """Five yes or no questions an example."""
+    """Five yes/no questions per example."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Linear(12, 5)
@@ -162,7 +162,7 @@ class Segmentation(Task):
 
 
 class Sentences(Task):
-    """Sentences of various lengths; what comes next is predicted, and padding left out."""
+    """Sentences of various lengths; next-word prediction without padding."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Embedding(30, 16, padding_idx=0), nn.Linear(16, 30))
@@ -191,7 +191,7 @@ class MaskedSentences(Sentences):
 
 
 class Dicts(Task):
-    """Inputs in a dict, of numbers and of ids."""
+    """A dict of numbers and ids as input."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -218,7 +218,7 @@ class Dicts(Task):
 
 
 class Stream(IterableDataset[Any]):
-    """Pictures in an order that each pass draws anew, or that stays."""
+    """Pictures in an order that is random in each pass, or fixed."""
 
     def __init__(self, split: Split) -> None:
         self.pictures, self.labels = draw(split)
@@ -234,14 +234,14 @@ class Stream(IterableDataset[Any]):
 
 
 class Streamed(SoundPictures):
-    """Every split a stream."""
+    """All splits are streams."""
 
     def data(self, split: Split) -> Dataset[Any]:
         return Stream(split)
 
 
 class Flipping(Dataset[Any]):
-    """Pictures mirrored at random by torch's own state."""
+    """Pictures flipped at random with torch's global state."""
 
     def __init__(self) -> None:
         self.pictures, self.labels = draw(Split.TRAIN)
@@ -255,14 +255,14 @@ class Flipping(Dataset[Any]):
 
 
 class Augmented(SoundPictures):
-    """Train is augmented as it is read, validation is not."""
+    """Train is augmented when read, validation is not."""
 
     def data(self, split: Split) -> Dataset[Any]:
         return Flipping() if split is Split.TRAIN else super().data(split)
 
 
 class Bytes(SoundPictures):
-    """Bytes, which the model normalises itself."""
+    """Bytes, which the model normalizes itself."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         class Own(nn.Module):
@@ -292,7 +292,7 @@ class NormFirst(SoundPictures):
 
 
 class OneHot(Task):
-    """One-hot codes of many classes: their deviation is small by nature."""
+    """One-hot codes of many classes, whose standard deviation is small by nature."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Linear(3000, 2)
@@ -306,7 +306,7 @@ class OneHot(Task):
 
 
 class Noise(SoundPictures):
-    """Labels that cannot be learnt: hard data are no fault."""
+    """Labels that cannot be learned: hard data are not a fault."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures = torch.randn(200, 3, 12, 12, generator=generator(split))
@@ -314,7 +314,7 @@ class Noise(SoundPictures):
 
 
 class MixedUp(SoundPictures):
-    """MixUp: targets become shares of classes."""
+    """MixUp: targets become class probabilities."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         draws = torch.Generator().manual_seed(seed * 1000 + epoch)

@@ -1,4 +1,4 @@
-"""Faults between splits and in random reading, and what must not be taken for one."""
+"""Faults across splits and in random reading, and sound look-alikes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look(check: Check, task: Task, folder: Path) -> Finding:
 
 
 class Constant(SoundPictures):
-    """Most training pictures are one and the same."""
+    """Most training pictures are identical."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -52,7 +52,7 @@ class Constant(SoundPictures):
 
 
 class Repeated(SoundPictures):
-    """A tenth of train stands there twice, a picture of it with two labels."""
+    """A tenth of train is duplicated, one picture with two labels."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -64,7 +64,7 @@ class Repeated(SoundPictures):
 
 
 class Grouped(SoundPictures):
-    """Patients of validation are in train."""
+    """Validation patients are in train."""
 
     first_held_out = 60
 
@@ -76,7 +76,7 @@ class Grouped(SoundPictures):
 
 
 class Few(SoundPictures):
-    """One training picture is in test: too few to speak of."""
+    """One training picture is in test: too few to report."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -86,7 +86,7 @@ class Few(SoundPictures):
 
 
 class ChosenOnTest(SoundPictures):
-    """A quarter of test is in validation as well, and none of either in train."""
+    """A quarter of test is in validation as well, and neither is in train."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -98,7 +98,7 @@ class ChosenOnTest(SoundPictures):
 
 
 class GroupsOfTest(Grouped):
-    """Patients of test are in validation, and none of either in train."""
+    """Test patients are in validation, and neither are in train."""
 
     first_held_out = 1000
 
@@ -198,7 +198,7 @@ def test_train_against_validation_is_a_warning(tmp_path: Path) -> None:
     assert {name.split()[0] for name in finding.examples} == {"train", "val"}
 
 
-def test_splits_too_small_to_tell_are_not_compared(tmp_path: Path) -> None:
+def test_splits_that_are_too_small_are_not_compared(tmp_path: Path) -> None:
     class Tiny(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             pictures, numbers = draw(split)
@@ -211,7 +211,7 @@ def test_splits_too_small_to_tell_are_not_compared(tmp_path: Path) -> None:
 
 
 class Rolled(SoundPictures):
-    """Every label belongs to the picture before, in train alone and no val to compare with."""
+    """Every label belongs to the previous picture, in train only, without a validation split."""
 
     def data(self, split: Split) -> Any:
         if split is not Split.TRAIN:
@@ -221,7 +221,7 @@ class Rolled(SoundPictures):
 
 
 class ValApart(SoundPictures):
-    """Labels of validation are shuffled apart."""
+    """Validation labels are shuffled separately."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -239,7 +239,7 @@ class Renumbered(SoundPictures):
 
 
 class AllApart(SoundPictures):
-    """Labels of all splits are shuffled apart; only the groups of pictures are left to tell."""
+    """Labels of all splits are shuffled separately; only clusters of pictures show it."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -264,7 +264,7 @@ class MovesInputs(SoundPictures):
         (MovesInputs, Outcome.FAILED, "augmentation"),
     ],
 )
-def test_labels_apart_from_inputs(
+def test_labels_that_do_not_match_inputs(
     kind: type[Task], outcome: Outcome, word: str, tmp_path: Path
 ) -> None:
     finding = look(label_alignment.CHECK, kind(), tmp_path)
@@ -292,7 +292,7 @@ class _Stream(IterableDataset[Any]):
         return ((pictures[row], numbers[row]) for row in torch.randperm(len(numbers)))
 
 
-def test_a_validation_stream_that_is_shuffled_anew_is_told(tmp_path: Path) -> None:
+def test_a_validation_stream_that_is_reshuffled_is_reported(tmp_path: Path) -> None:
     class Shuffled(SoundPictures):
         def data(self, split: Split) -> Any:
             return _Stream() if split is Split.VAL else super().data(split)
@@ -348,7 +348,7 @@ def test_draws_from_the_global_state_differ_between_workers(tmp_path: Path) -> N
 
 
 class Indexed(SoundPictures):
-    """Each example brings its row along; splits differ in size."""
+    """Each example includes its row number; splits differ in size."""
 
     def data(self, split: Split) -> Dataset[Any]:
         pictures, numbers = draw(split)
@@ -361,7 +361,7 @@ class Indexed(SoundPictures):
 
 
 class IndexRead(Indexed):
-    """The same, and the loss reads the row."""
+    """The same, and the loss reads the row number."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return super().loss(model, batch) + 1e-3 * batch.inputs["row"]
@@ -378,7 +378,7 @@ class Rows(Dataset[Any]):
         return {"picture": self.pictures[row], "row": row}, self.numbers[row]
 
 
-def test_an_index_that_the_loss_never_reads_tells_no_splits_apart(tmp_path: Path) -> None:
+def test_an_index_that_the_loss_never_reads_does_not_distinguish_splits(tmp_path: Path) -> None:
     finding = look(distribution.CHECK, Indexed(), tmp_path)
     assert finding.outcome is Outcome.PASSED, finding
     assert look(distribution.CHECK, IndexRead(), tmp_path).fault == "distribution_shift"

@@ -1,4 +1,4 @@
-"""Sound jobs of many kinds: none of the checks of what learns raises an alarm."""
+"""Sound jobs of many kinds: no learning check raises an alarm."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def generator_of(split: Split) -> torch.Generator:
 
 
 class Table(Task):
-    """Twelve columns; a number to predict."""
+    """Twelve columns, one number to predict."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -92,17 +92,17 @@ class Table(Task):
 
 
 class Survival(Table):
-    """Cox's partial likelihood: each loss looks at the whole batch, and means to."""
+    """Cox's partial likelihood: each loss depends on the whole batch, on purpose."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        risk = model(batch.inputs)  # (n, 1), beside times (n,)
+        risk = model(batch.inputs)  # (n, 1), with times (n,)
         at_risk = batch.targets.unsqueeze(0) >= batch.targets.unsqueeze(1)
         total = (risk.squeeze(1).unsqueeze(0).exp() * at_risk).sum(1)
         return total.log() - risk.squeeze(1)
 
 
 class Logistic(Table):
-    """One layer is meant."""
+    """A single layer, on purpose."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Linear(12, 1)
@@ -114,7 +114,7 @@ class Logistic(Table):
 
 
 class Factors(Table):
-    """A linear autoencoder: narrow inside, linear on purpose, and no targets."""
+    """A linear autoencoder: narrow inside, linear on purpose, without targets."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(12, 3), nn.Linear(3, 12))
@@ -138,7 +138,7 @@ class Columns(Dataset[Any]):
 
 
 class Autoencoder(Factors):
-    """With an activation, and a variational middle whose loss has a term of its own."""
+    """With an activation, and a variational bottleneck with its own loss term."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return Variational()
@@ -164,7 +164,7 @@ class Variational(nn.Module):
 
 
 class Gaussian(Table):
-    """Mean and spread: a likelihood that can be below 0."""
+    """Mean and scale: a likelihood that can be below 0."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 2))
@@ -191,7 +191,7 @@ class Tags(Table):
 
 
 class Contrast(Table):
-    """Two views of each row: the others of the batch are what to differ from."""
+    """Two views of each row; the others of the batch are negatives."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 8))
@@ -204,7 +204,7 @@ class Contrast(Table):
 
 
 class Residual(SoundPictures):
-    """Blocks that begin as the identity: their last layers are zero."""
+    """Blocks that start as the identity: their last layers are zero."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(432, 32), Block(), Block(), nn.Linear(32, 4))
@@ -223,7 +223,7 @@ class Block(nn.Module):
 
 
 class ZeroHead(SoundPictures):
-    """A last layer of zeros: all first scores are equal."""
+    """A last layer of zeros: all initial scores are equal."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = super().build_model(recipe)
@@ -236,7 +236,7 @@ class ZeroHead(SoundPictures):
 
 
 class Normed(SoundPictures):
-    """BatchNorm and LayerNorm, weights drawn far too large in front of them."""
+    """BatchNorm and LayerNorm, after weights drawn far too large."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten()]
@@ -245,7 +245,7 @@ class Normed(SoundPictures):
 
 
 class Teacher(Table):
-    """A slow copy of the model gives targets, without gradient, and the Task moves it."""
+    """An EMA copy of the model provides targets without gradient, and the Task updates it."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return WithTeacher(super().build_model(recipe), super().build_model(recipe))
@@ -269,7 +269,7 @@ class WithTeacher(nn.Module):
 
 
 class Unused(SoundPictures):
-    """A second head that this loss does not read, as a pooler of a language model."""
+    """A second head that this loss does not use, like the pooler of a language model."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return TwoHeads(super().build_model(recipe))
@@ -290,7 +290,7 @@ class TwoHeads(nn.Module):
 
 
 class FineTuned(SoundPictures):
-    """Weights that were learnt before, frozen on purpose, and a new head."""
+    """Pretrained weights, frozen on purpose, and a new head."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         with torch.random.fork_rng():
@@ -305,7 +305,7 @@ class FineTuned(SoundPictures):
 
 
 class Features(SoundPictures):
-    """A trunk drawn at random and frozen by the recipe: only the head learns."""
+    """A random trunk frozen by the recipe: only the head is trained."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return Halves(super().build_model(recipe))
@@ -327,7 +327,7 @@ class Halves(nn.Module):
 
 
 class Shared(Table):
-    """A weight that the Task holds, and the model as well; its loss has a log that goes below 0."""
+    """A weight held by the Task and the model; its loss has a log term that goes below 0."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = super().build_model(recipe)
@@ -340,7 +340,7 @@ class Shared(Table):
 
 
 class Words(Task):
-    """Say the next of 12 tokens, in sequences that a rule makes; inputs are a dict."""
+    """Predict the next of 12 tokens in rule-based sequences; inputs are a dict."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return LanguageModel()
@@ -400,7 +400,7 @@ class Lstm(nn.Module):
 
 
 class Game(Table):
-    """Two networks against each other: one loss for both, which has no least value."""
+    """Two adversarial networks with one loss, which has no minimum."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.ModuleDict(
@@ -420,7 +420,7 @@ class Game(Table):
 
 
 class Arriving(SoundPictures):
-    """Examples that come in an order of their own."""
+    """Examples that arrive in their own order."""
 
     def data(self, split: Split) -> Dataset[Any]:
         return Stream(super().data(split)) if split is Split.TRAIN else super().data(split)
@@ -438,7 +438,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Noisy(SoundPictures):
-    """Augmentation that draws from (seed, epoch, ids) as it should."""
+    """Augmentation that correctly draws from (seed, epoch, ids)."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         noise = torch.stack(
@@ -455,7 +455,7 @@ def generator_for(*words: int) -> torch.Generator:
 
 
 class Smooth(SoundPictures):
-    """Label smoothing, and classes weighted."""
+    """Label smoothing and class weights."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         weight = torch.tensor([1.0, 2.0, 1.0, 0.5])
@@ -469,7 +469,7 @@ class Smooth(SoundPictures):
 
 
 class ByHand(SoundPictures):
-    """A model that gives log-probabilities, and the likelihood of them by hand."""
+    """A model that returns log-probabilities, with the likelihood computed by hand."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(super().build_model(recipe), nn.LogSoftmax(dim=1))
@@ -479,7 +479,7 @@ class ByHand(SoundPictures):
 
 
 class WeightNormed(Table):
-    """Weights as direction and length, in torch's older way, which no copy can be made of."""
+    """Weights as direction and length, in torch's older way, which cannot be deep-copied."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         with warnings.catch_warnings():
@@ -491,7 +491,7 @@ class WeightNormed(Table):
 HEAD = sound_recipe(train=TrainMode.HEAD)
 DECAY = sound_recipe(optimizer=OptimizerConfig(name=OptimizerName.ADAMW, weight_decay=0.01))
 SGD = sound_recipe(optimizer=OptimizerConfig(name=OptimizerName.SGD))
-# where something about learning itself is unusual: the checks that train are run as well
+# unusual trainings, for which the checks that train are run as well
 LEARNS_ITS_OWN_WAY: dict[str, tuple[type[Task], Recipe]] = {
     **{
         kind.__name__: (kind, sound_recipe())

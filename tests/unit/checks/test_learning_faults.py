@@ -1,4 +1,4 @@
-"""Further faults of what learns, each found by name: the ways in which they come about."""
+"""Further learning faults, each found by name in the ways it occurs."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def finding_of(
 
 
 def by_loss(loss: Callable[[nn.Module, Batch], Tensor], **more: Any) -> type[Task]:
-    """Make a task with another loss, and other methods given by name."""
+    """Make a task with another loss, and other methods by name."""
     members = {"loss": lambda _, model, batch: loss(model, batch), **more}
     return type("Changed", (SoundPictures,), members)
 
 
 def by_model(change: Callable[[nn.Sequential], nn.Module], **more: Any) -> type[Task]:
-    """Make a task whose model is made of the sound one's."""
+    """Make a task whose model is derived from the sound one's."""
 
     def build_model(self: SoundPictures, recipe: Recipe) -> nn.Module:
         model = SoundPictures.build_model(self, recipe)
@@ -76,7 +76,7 @@ def by_model(change: Callable[[nn.Sequential], nn.Module], **more: Any) -> type[
 
 
 class Wrapped(nn.Module):
-    """Layers and what is done with them."""
+    """Layers with a custom forward."""
 
     def __init__(self, layers: nn.Module, forward: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_what_goes_into_a_loss_is_judged(loss: Any, fault: str, tmp_path: Path) 
 def test_the_floor_of_a_second_softmax_is_known_by_its_loss(tmp_path: Path) -> None:
     def bounded(model: nn.Module, batch: Batch) -> Tensor:
         raw = model(batch.inputs)
-        shares = raw.exp() / raw.exp().sum(1, keepdim=True)  # no softmax that could be seen
+        shares = raw.exp() / raw.exp().sum(1, keepdim=True)  # no visible softmax
         return F.cross_entropy(shares, batch.targets, reduction="none")
 
     finding = finding_of(overfit_one_batch, by_loss(bounded)(), tmp_path)
@@ -152,7 +152,7 @@ def numbers(split: Split) -> tuple[Tensor, Tensor]:
 
 
 class Regression(Task):
-    """Twelve columns and a number; the loss is given."""
+    """Twelve columns and a number; the loss is an argument."""
 
     end: nn.Module = nn.Identity()
     num_outputs = 1
@@ -276,7 +276,7 @@ def test_a_loss_that_knows_the_size_of_its_batch(
 
 
 class Turned(torch.autograd.Function):
-    """Passes numbers on, and their gradient with its sign turned."""
+    """Identity with a negated gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ def test_layers_in_a_plain_list_are_unknown(tmp_path: Path) -> None:
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "unregistered_modules"), finding
 
 
-def test_a_tensor_that_learns_and_is_no_parameter_is_unknown(tmp_path: Path) -> None:
+def test_a_tensor_that_learns_and_is_not_a_parameter_is_unknown(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def __init__(self, layers: nn.Module) -> None:
             super().__init__()
@@ -364,7 +364,7 @@ def test_no_grad_around_a_part_is_a_warning_and_around_all_an_error(tmp_path: Pa
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "frozen_by_accident"), finding
 
 
-def test_layers_frozen_as_they_were_drawn_are_told(tmp_path: Path) -> None:
+def test_layers_frozen_as_they_were_drawn_are_reported(tmp_path: Path) -> None:
     def freeze_first(layers: nn.Sequential) -> nn.Module:
         layers[0].requires_grad_(False)
         return layers
@@ -374,7 +374,7 @@ def test_layers_frozen_as_they_were_drawn_are_told(tmp_path: Path) -> None:
     assert "0.weight" in finding.evidence
 
 
-def test_weights_without_effect_are_told_and_a_loss_without_is_an_error(tmp_path: Path) -> None:
+def test_weights_without_effect_are_reported_and_a_loss_without_is_an_error(tmp_path: Path) -> None:
     def closed(layers: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(layers, nn.Sequential)
         scores: Tensor = layers[1:](layers[0](x) * 0)
@@ -389,7 +389,7 @@ def test_weights_without_effect_are_told_and_a_loss_without_is_an_error(tmp_path
     assert (finding.outcome, finding.fault) == (Outcome.FAILED, "frozen_by_accident"), finding
 
 
-def test_a_branch_that_gets_no_gradient_at_all_is_told(tmp_path: Path) -> None:
+def test_a_branch_that_gets_no_gradient_at_all_is_reported(tmp_path: Path) -> None:
     def closed(layers: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(layers, nn.Sequential)
         scores: Tensor = layers(x)
@@ -465,7 +465,7 @@ def test_two_linear_layers_behind_each_other_are_a_warning(tmp_path: Path) -> No
 
 
 def mixed_up(layers: nn.Module, x: Tensor) -> Tensor:
-    """A view where a transpose was meant, so that rows get parts of each other."""
+    """A view where a transpose was intended, which mixes rows."""
     scores = layers(x)  # (n, 4)
     return scores.t().reshape(scores.shape)
 
@@ -493,7 +493,7 @@ def test_batch_norm_of_one_value_fails_and_of_micro_batches_warns(tmp_path: Path
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "batch_norm_tiny_batch"), finding
 
 
-def test_adam_with_a_large_l2_warns_and_with_a_small_one_tells(tmp_path: Path) -> None:
+def test_adam_with_a_large_l2_warns_and_with_a_small_one_informs(tmp_path: Path) -> None:
     def decayed(decay: float) -> Finding:
         optimizer = OptimizerConfig(name=OptimizerName.ADAM, weight_decay=decay)
         recipe = sound_recipe(optimizer=optimizer)
@@ -514,7 +514,7 @@ def test_lazy_layers_and_nan_are_found_before_the_first_step(tmp_path: Path) -> 
     assert finding_of(module_state, spoilt(), tmp_path).fault == "uninitialised_module_state"
 
 
-def test_statistics_that_only_training_sets_are_told(tmp_path: Path) -> None:
+def test_statistics_that_only_training_sets_are_reported(tmp_path: Path) -> None:
     class Whitened(nn.Module):
         def __init__(self, layers: nn.Module) -> None:
             super().__init__()
@@ -539,12 +539,12 @@ def learnt_state() -> dict[str, Tensor]:
 
 
 def filtered(layers: nn.Sequential) -> nn.Module:
-    """What fits by name is loaded, and nothing does."""
+    """Only matching names are loaded, and none match."""
     own = layers.state_dict()
     found = {f"net.{name}": value for name, value in learnt_state().items()}
     layers.load_state_dict({name: found[name] for name in found if name in own}, strict=False)
     own.update({name.removeprefix("net."): value for name, value in found.items()})
-    return layers  # own was a copy
+    return layers  # its own weights were a copy
 
 
 def initialised_late(layers: nn.Sequential) -> nn.Module:
@@ -582,8 +582,8 @@ def test_a_learning_rate_far_too_low_is_found_by_both(tmp_path: Path) -> None:
         assert (finding.outcome, finding.fault) == (Outcome.WARNED, "learning_rate_too_low")
 
 
-def test_a_low_rate_for_a_long_run_is_no_fault(tmp_path: Path) -> None:
-    """A hundredth of a good rate, and epochs enough to make up for it."""
+def test_a_low_rate_for_a_long_run_is_not_a_fault(tmp_path: Path) -> None:
+    """A hundredth of a good rate, with enough epochs to compensate."""
     sgd = OptimizerConfig(name=OptimizerName.SGD)
     recipe = sound_recipe(
         batch=BatchConfig(global_batch_size=16, lr=3e-4),
@@ -613,7 +613,7 @@ def test_without_time_a_training_accuses_nobody(tmp_path: Path) -> None:
     assert run_check(overfit_one_batch.CHECK, job).outcome is Outcome.NOT_APPLICABLE
 
 
-def test_few_validation_examples_tell_nothing_of_a_baseline(tmp_path: Path) -> None:
+def test_few_validation_examples_say_nothing_of_a_baseline(tmp_path: Path) -> None:
     class Few(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
             whole: Any = super().data(split)
@@ -675,7 +675,7 @@ def test_seeds_that_do_not_do_what_they_are_for(
 
 
 class ByTheClock(SoundPictures):
-    """Draws first weights from a generator that no seed reaches."""
+    """Draws initial weights from an unseeded generator."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = super().build_model(recipe)

@@ -1,4 +1,4 @@
-"""A loss that is NaN from the start: said once, and nothing that was not seen is passed."""
+"""A loss that is NaN from the start: reported once, and nothing unseen is marked as passed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lost(Task):
 
 
 class LostForOne(Lost):
-    """A weighted mean over nothing, for the one row without positive numbers."""
+    """A weighted mean over an empty set, for the one row without positive numbers."""
 
     def data(self, split: Split) -> Dataset[Any]:
         x, y = super().data(split).tensors  # type: ignore[attr-defined]
@@ -58,14 +58,14 @@ class LostForOne(Lost):
 
 
 class LostByAugmenting(Lost):
-    """Each row is divided by a deviation of 0."""
+    """Each row is divided by a standard deviation of 0."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         return batch._replace(inputs=batch.inputs / 0 * 0)
 
 
 class LostGradient(Lost):
-    """The root of 0: its value is finite, its slope is not."""
+    """The root of 0: the value is finite, the derivative is not."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         scores = model(batch.inputs)

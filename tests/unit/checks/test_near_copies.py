@@ -1,6 +1,6 @@
-"""Held-out pictures that are nearly one of train: found by their looks, or by a trunk's features.
+"""Held-out pictures that nearly equal one of train, found by appearance or a trunk's features.
 
-None is a copy byte for byte, and pictures that only are of one kind are no copies.
+None is an exact copy, and pictures of the same kind are not copies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Pictures = dict[Split, list[Pixels]]
 
 
 def scene(seed: int) -> Pixels:
-    """Draw a coarse scene (h, w, 3), as blurred photographs of different places are."""
+    """Draw a coarse scene (h, w, 3), like a blurred photograph of a place."""
     coarse = np.random.default_rng(seed).uniform(20, 235, size=(6, 8, 3))
     return np.kron(coarse, np.ones((10, 10, 1)))
 
@@ -75,7 +75,7 @@ class Scenes(Task):
 
 
 class Rows(nn.Module):
-    """A trunk that knows how colours change from top to bottom, and nothing of left and right."""
+    """A trunk sensitive to vertical color changes only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Rows(nn.Module):
 
 
 class Seen(Scenes):
-    """The same, through a frozen trunk that learnt elsewhere."""
+    """The same, through a frozen pretrained trunk."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(Rows(), nn.Linear(3 * HEIGHT, NUM_CLASSES))
@@ -106,7 +106,7 @@ def look(task: Task, folder: Path) -> Finding:
 def with_copies(
     change: Callable[[Pixels], Pixels], *, split: Split = Split.VAL, pairs: dict[int, int] = PAIRS
 ) -> Pictures:
-    """Put changed copies of training pictures among those of a held-out split."""
+    """Put transformed copies of training pictures into a held-out split."""
     pictures = all_different()
     for row, other in pairs.items():
         pictures[split][row] = change(pictures[Split.TRAIN][other])
@@ -117,7 +117,7 @@ def named(split: Split) -> tuple[str, ...]:
     return tuple(f"{split.value} row {row} = train row {other}" for row, other in PAIRS.items())
 
 
-# --- what a copy may have gone through
+# --- transformations of a copy
 
 
 def noisy(pixels: Pixels) -> Pixels:
@@ -173,7 +173,7 @@ def test_one_that_is_near_is_too_few_to_speak_of(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_a_copy_that_looks_otherwise_is_found_by_its_features_alone(tmp_path: Path) -> None:
+def test_a_copy_with_another_appearance_is_found_by_its_features_alone(tmp_path: Path) -> None:
     pictures = with_copies(mirrored)
     assert look(Scenes(pictures), tmp_path).outcome is Outcome.PASSED
     finding = look(Seen(pictures), tmp_path)
@@ -190,7 +190,7 @@ def test_a_trunk_of_random_weights_that_still_learns_is_not_asked(tmp_path: Path
 
 
 def with_twins(change: Callable[[Pixels], Pixels], *, apart: int) -> Pictures:
-    """Add to copies in validation: ten training pictures are shots of others so many rows away."""
+    """Besides the copies, ten training pictures resemble those this many rows away."""
     pictures = with_copies(change)
     train = pictures[Split.TRAIN]
     for row in range(42, 82, 4):

@@ -1,4 +1,4 @@
-"""The fast checks before a training: bounded by what the training will take."""
+"""The fast checks before a training, limited by the predicted training time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_early_stopping_and_cached_features_shorten_it() -> None:
     assert expected_epochs(cached) == 1
 
 
-def test_a_short_run_is_not_looked_at_and_a_long_one_is(tmp_path: Path) -> None:
+def test_a_short_run_is_not_checked_and_a_long_one_is(tmp_path: Path) -> None:
     assert check_before_training(ready(tmp_path, epochs=1), key=no_key, folder=tmp_path) is None
     long = check_before_training(ready(tmp_path, epochs=100_000), key=no_key, folder=tmp_path)
     assert long is not None
@@ -59,7 +59,7 @@ def test_a_short_run_is_not_looked_at_and_a_long_one_is(tmp_path: Path) -> None:
     assert "overfit_one_batch" not in {finding.check for finding in long.findings}
 
 
-def test_what_was_found_before_is_not_looked_for_again(tmp_path: Path) -> None:
+def test_what_was_found_before_is_not_checked_again(tmp_path: Path) -> None:
     job = ready(tmp_path, epochs=100_000)
     first = check_before_training(job, key=no_key, folder=tmp_path)
     assert first is not None
@@ -70,7 +70,7 @@ def test_what_was_found_before_is_not_looked_for_again(tmp_path: Path) -> None:
     assert other.key == "other"
 
 
-def test_a_loss_that_fails_is_looked_at_all_the_same(tmp_path: Path) -> None:
+def test_a_loss_that_fails_is_checked_nevertheless(tmp_path: Path) -> None:
     class Fails(SoundPictures):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             raise RuntimeError("shapes")
@@ -82,7 +82,7 @@ def test_a_loss_that_fails_is_looked_at_all_the_same(tmp_path: Path) -> None:
     assert {"passed", "could_not_run"} <= {finding.outcome.value for finding in report.findings}
 
 
-def test_the_model_that_training_goes_on_with_is_as_it_was(tmp_path: Path) -> None:
+def test_the_model_of_the_training_is_unchanged(tmp_path: Path) -> None:
     job = ready(tmp_path, epochs=100_000)
     assert job.given is not None
     before = {name: tensor.clone() for name, tensor in job.given.state_dict().items()}
@@ -96,7 +96,7 @@ def test_the_model_that_training_goes_on_with_is_as_it_was(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["given", "model"])
-def test_a_model_of_ones_own_shares_no_weight(name: str, tmp_path: Path) -> None:
+def test_a_users_model_shares_no_weight(name: str, tmp_path: Path) -> None:
     job = ready(tmp_path, epochs=1)
     assert job.given is not None
     own = job.model()

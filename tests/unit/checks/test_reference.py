@@ -1,4 +1,4 @@
-"""docs/checks.md is what the code says."""
+"""docs/checks.md matches the code."""
 
 from __future__ import annotations
 

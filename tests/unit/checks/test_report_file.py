@@ -1,4 +1,4 @@
-"""Findings that are kept: those of one key are put together, and never fewer than before."""
+"""Stored findings: those with equal keys are merged, and never reduced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
 
 
 class Looks:
-    """Three checks that tell when they look; the last takes a minute by its own guess."""
+    """Three checks that record when they run; the last is estimated to take a minute."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -96,7 +96,7 @@ def test_fast_findings_are_added_to(looks: Looks, tmp_path: Path) -> None:
     assert full.tier == "full"
 
 
-def test_fresh_looks_at_all_again(looks: Looks, tmp_path: Path) -> None:
+def test_fresh_runs_all_checks_again(looks: Looks, tmp_path: Path) -> None:
     check_job(job_in(tmp_path), task=SoundPictures())
     check_job(job_in(tmp_path), task=SoundPictures(), fresh=True, limit_s=100)
     assert looks.names == ["quick", "trains", "quick", "trains", "long"]
@@ -121,7 +121,7 @@ def test_what_training_finds_does_not_replace_more(tmp_path: Path) -> None:
     assert names_of(whole) == ["quick", "trains", "long"]
     assert (whole.tier, whole.left_out) == ("full", ())
     assert read_checks(tmp_path) == whole
-    assert add_checks(tmp_path, whole) == whole, "the same again takes no more time"
+    assert add_checks(tmp_path, whole) == whole, "a repetition takes no time"
     other = report_of("quick", tier="fast", key="another")
     assert add_checks(tmp_path, other) == other
 

@@ -1,4 +1,4 @@
-"""The public functions join the rooms: the same run from Python and from the command line."""
+"""The public functions: the same run from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_store_is_checked_as_the_recipe_says(
         ("signs.py:", "--task FILE.py:NAME"),
     ],
 )
-def test_a_task_that_cannot_be_had_is_told(task_file: Path, name: str, words: str) -> None:
+def test_a_task_that_cannot_be_loaded_is_reported(task_file: Path, name: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_task(name, store=Path("store"))
     assert words in str(caught.value)
@@ -163,7 +163,7 @@ def test_recipe_and_config_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("function", [stepladder.report, stepladder.verify])
-def test_a_folder_that_is_no_run_is_told(function: object, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_reported(function: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no run"):
         function(tmp_path)  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""`stepladder audit` and `compare` from the command line."""
+"""`stepladder audit` and `compare` on the command line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_bad_input_has_an_exit_code_and_a_sentence(
     assert "gone.csv: there is no such file" in said
 
 
-def test_a_text_that_is_no_log_is_refused_by_its_first_line(
+def test_a_text_that_is_not_a_log_is_refused_by_its_first_line(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     readme = log.with_name("README.md")
@@ -93,7 +93,7 @@ def test_both_are_functions_of_the_package(log: Path) -> None:
     assert len(stepladder.compare(log, log).runs) == 2
 
 
-def test_a_log_that_cannot_be_read_is_told_and_ends_with_3(
+def test_a_log_that_cannot_be_read_is_reported_and_ends_with_3(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone, page = str(log.parent / "gone.csv"), str(log.parent / "page.html")

@@ -1,4 +1,4 @@
-"""`stepladder check`, and what `train` and `climb` make of it."""
+"""`stepladder check`, and how `train` and `climb` use it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROKEN = _TASK.replace("LABELS", "+ 1").replace("SIZE", "200")
 
 
 def raising(line: str, *, method: str = "loss") -> str:
-    """Return a Task of which a method begins with a line."""
+    """Return a Task in which a method starts with a given line."""
     return re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", SOUND)
 
 
@@ -78,7 +78,7 @@ def test_an_unsound_job_ends_with_6_and_says_what_to_do(
     assert all(item["fix"] for item in found if item["outcome"] == "failed")
 
 
-def test_the_same_job_is_not_looked_at_twice(
+def test_the_same_job_is_not_checked_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["check", *task(tmp_path, SOUND), "--fast", "--json"]
@@ -113,13 +113,13 @@ def test_training_stops_where_it_is_asked_to(
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-def test_a_short_training_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_short_training_is_not_checked(tmp_path: Path) -> None:
     words = ["train", "--task", *task(tmp_path, SOUND), "--schedule.max-epochs", "1", "--quiet"]
     assert main(words) == 0
     assert not (tmp_path / "run" / CHECKS_FILE).exists()
 
 
-def test_what_is_found_before_training_stands_in_the_report(tmp_path: Path) -> None:
+def test_findings_before_training_are_in_the_report(tmp_path: Path) -> None:
     words = ["train", "--task", *task(tmp_path, SOUND), "--schedule.max-epochs", "1", "--quiet"]
     main(["check", *task(tmp_path, SOUND), "--fast"])
     assert main(words) == 0
@@ -135,7 +135,7 @@ def test_what_is_found_before_training_stands_in_the_report(tmp_path: Path) -> N
         ("/proc", 4, "nothing can be written in /proc"),
     ],
 )
-def test_a_folder_that_cannot_be_is_told_before_any_check(
+def test_an_invalid_folder_is_reported_before_any_check(
     tmp_path: Path,
     run_dir: str,
     exit_code: int,
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_is_told_before_any_check(
     assert (tmp_path / "a_file").read_text() == "mine"
 
 
-# --- a Task that raises, prints, or ends the program
+# --- a Task that raises, prints, or exits
 
 
 def test_a_task_that_raises_ends_with_6_and_names_its_line(
@@ -193,7 +193,7 @@ def test_checks_without_time_left_do_not_count_and_the_command_is_named(
     assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs those" in printed
 
 
-def test_json_alone_stands_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_stdout_has_only_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = "import os, sys; print('hi'); print('real', file=sys.__stdout__); os.system('echo sub')"
     words = task(tmp_path, raising(line, method="build_model"))
     assert main(["check", *words, "--fast", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Clean lists what nobody needs, and touches nothing else."""
+"""Clean lists leftovers only, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepladder.errors import UsageError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run and a store beside one another, with leftovers of a process that is gone."""
+    """A run and a store next to each other, with leftovers of a dead process."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for name in (
@@ -134,7 +134,7 @@ def test_a_watch_report_stays_and_what_a_kill_left_of_one_goes(tmp_path: Path) -
         (tmp_path / "watch-train").mkdir(exist_ok=True)
         (tmp_path / "watch-train" / name).write_text("{}")
     temporary = tmp_path / "watch-train" / ".watch.json.tmp"
-    assert list(leftovers(tmp_path)) == []  # a script that runs now may be about to rename it
+    assert list(leftovers(tmp_path)) == []  # a running script may be about to rename it
     before = time.time() - 3600
     os.utime(temporary, (before, before))
     assert list(leftovers(tmp_path)) == [temporary]

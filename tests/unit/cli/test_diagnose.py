@@ -1,4 +1,4 @@
-"""`stepladder diagnose`: what it prints, its JSON, and its refusals."""
+"""`stepladder diagnose`: its output, its JSON, and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.records.from_json import from_json
 
 @pytest.fixture
 def overfit(tmp_path: Path) -> Path:
-    """The files of a run of ten epochs that was best at its fourth, as training writes them."""
+    """The files of a ten-epoch run whose fourth epoch was the best, as training writes them."""
     run = tmp_path / "first"
     run.mkdir()
     lines = [{"event": "start", "step": 0, "epoch": 0, "attempt": 1, "elapsed_s": 0.0}]

@@ -1,4 +1,4 @@
-"""Flags, file and defaults, as the commands read them."""
+"""Flags, file and defaults, as the commands parse them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_two_budgets_are_refused() -> None:
         read_job(climb.Flags, words, command="climb")
 
 
-def test_a_task_file_without_its_task_is_told_what_to_add() -> None:
+def test_a_task_file_without_its_task_suggests_what_to_add() -> None:
     Path("my_job.py").write_text("class Digits: ...\n")
     with pytest.raises(UsageError, match="which Task") as caught:
         read_job(climb.Flags, ["my_job.py"], command="climb")
@@ -84,7 +84,7 @@ def test_a_task_file_without_its_task_is_told_what_to_add() -> None:
         ["--batch.lr", "0.25", "--config=run.yaml"],
     ],
 )
-def test_the_file_may_stand_anywhere(words: list[str]) -> None:
+def test_the_file_may_be_anywhere(words: list[str]) -> None:
     _, resolved = train.read(words)
     recipe = resolved.job.recipe
     assert (recipe.seed, recipe.batch.lr, recipe.batch.global_batch_size) == (5, 0.25, 8)
@@ -167,7 +167,7 @@ def test_a_csv_is_a_source_and_no_config() -> None:
 
 
 @pytest.mark.parametrize("words", [["--task", "task.py:Mine"], ["task.py:Mine"]])
-def test_a_task_is_no_option_of_a_file(words: list[str]) -> None:
+def test_a_task_is_not_an_option_of_a_file(words: list[str]) -> None:
     flags, resolved = train.read([*words, "--train", "all"])
     assert flags.task == "task.py:Mine"
     assert flags.target is None
@@ -197,7 +197,7 @@ def test_a_first_word_names_a_file_of_options_or_a_task() -> None:
     assert (resolved.job.recipe.seed, flags.task) == (5, "jobs/my_job.py:Digits")
 
 
-def test_a_task_may_stand_after_flags() -> None:
+def test_a_task_may_follow_flags() -> None:
     words = ["--budget", "90s", "my_job.py:Digits", "--seed", "7"]
     flags, resolved = read_job(climb.Flags, words, command="climb")
     assert (flags.task, resolved.job.recipe.seed) == ("my_job.py:Digits", 7)
@@ -229,7 +229,7 @@ def test_a_budget_is_a_time_span(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10 parsecs", "0m", "-5m", "1e3"])
-def test_what_is_no_time_span_is_refused(text: str) -> None:
+def test_what_is_not_a_time_span_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no time span"):
         seconds_of(text, where="--budget")
 
@@ -262,7 +262,7 @@ def test_a_size_may_have_a_unit(text: str, num_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["big", "1.5", "GB", "1 GiB"])
-def test_what_is_no_whole_number_is_told_in_words(
+def test_a_number_that_is_not_an_integer_is_reported(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -1,4 +1,4 @@
-"""Words in, exit code and message out."""
+"""Exit codes and messages of commands."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stepladder.errors import DataError, DivergedError, InterruptedRun, Resource
 @pytest.fixture(autouse=True)
 def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a trace without a run goes
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where tracebacks without a run are
 
 
 def run(*words: str) -> int:
     try:
         return main(words)
-    except SystemExit as stop:  # tyro's own end, after help or a usage error
+    except SystemExit as stop:  # raised by tyro after help or a usage error
         return cast(int, stop.code)
 
 
@@ -165,7 +165,7 @@ def test_debug_prints_the_trace(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_json_tells_an_error_to_programs(
+def test_json_reports_an_error_to_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing_with(DataError("bad", where="store", fix="Do it."), monkeypatch)
@@ -189,7 +189,7 @@ def test_a_closed_pipe_is_quiet() -> None:
         assert process.wait() == 141
 
 
-def test_doctor_tells_no_secret(
+def test_doctor_prints_no_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "canary-4711")
@@ -221,7 +221,7 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stdout.strip() == "--batch.global-batch-size"
 
 
-def test_our_own_warnings_are_a_line_and_those_of_others_keep_their_place() -> None:
+def test_our_own_warnings_are_a_line_and_others_keep_their_place() -> None:
     code = """
 import warnings
 from stepladder.cli import main
@@ -229,7 +229,7 @@ from stepladder.cli.commands import doctor
 
 def run(words):
     warnings.warn_explicit("ours", UserWarning, doctor.__file__, 1)
-    warnings.warn_explicit("of others", UserWarning, "job.py", 7)
+    warnings.warn_explicit("external", UserWarning, "job.py", 7)
     return 0
 
 doctor.run = run
@@ -239,5 +239,5 @@ warnings.warn_explicit("later", UserWarning, doctor.__file__, 1)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ours, others, later = done.stderr.splitlines()[:3]
     assert ours == "warning: ours"
-    assert others == "job.py:7: UserWarning: of others"
+    assert others == "job.py:7: UserWarning: external"
     assert later.endswith("UserWarning: later")

@@ -1,4 +1,4 @@
-"""No command replaces what it reads, a file of a run, or a file that is not its own."""
+"""No command overwrites its input, a file of a run, or a file that is not its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a working folder with two logs, a run, and a file and a page of the user's own."""
+    """Return a working folder with two logs, a run, and the user's own file and page."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_missing_folders_are_made(work: Path) -> None:
     assert (work / "no" / "dir" / "a.html").is_file()
 
 
-def test_a_file_that_cannot_be_written_is_told(
+def test_a_file_that_cannot_be_written_is_reported(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "log.csv", "--out", str(work / "notes.md" / "x.json")]) == 4

@@ -52,7 +52,7 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Yield a function that watches a script in this process; what scripts change is put back."""
+    """Return a function that watches a script in this process; global state is restored."""
     before = sys.modules["__main__"], list(sys.argv), list(sys.path)
     monkeypatch.chdir(tmp_path)
 
@@ -197,8 +197,8 @@ def train(num=8):
 """
 
 
-# Imports once, then forks a process for each folder: a script alone, while there is torch only, and
-# a watch that ends as it would by itself.
+# Imports once, then forks a process for each folder: one script alone, while only torch is
+# imported, and a watch that ends by itself.
 NURSERY = """
 import os, runpy, sys
 import torch
@@ -245,7 +245,7 @@ ENDINGS = {
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each ending, in which its script was watched, and one of a script alone."""
+    """A folder for each way to exit, with the watched script, and one of a script alone."""
     root = tmp_path_factory.mktemp("endings")
     (root / ALONE).mkdir()
     (root / ALONE / "train.py").write_text(TRAIN, encoding="utf-8")
@@ -330,7 +330,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--out /proc/x train.py", "Choose another folder: --out FOLDER."),
     ],
 )
-def test_a_wrong_path_is_told_in_its_own_words(
+def test_a_wrong_path_is_reported(
     folder: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["watch", *words.split()]) == 2
@@ -349,7 +349,7 @@ def test_a_wrong_path_is_told_in_its_own_words(
         ("weights.pt", "PK\0\1", "weights.pt: this is no Python"),
     ],
 )
-def test_what_is_no_python_is_refused_before_anything_is_made(
+def test_what_is_not_python_is_refused_before_anything_is_made(
     folder: Path, name: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / name).write_text(text)
@@ -361,7 +361,7 @@ def test_what_is_no_python_is_refused_before_anything_is_made(
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_module_that_is_no_python_is_refused(
+def test_a_module_that_is_not_python_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "half_written").mkdir()

@@ -1,4 +1,4 @@
-"""Petastorm's loaders over files that are there already: transforms, arguments, TensorFlow."""
+"""Petastorm's loaders on existing files: transforms, arguments, TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_ROWS = 20
 
 @pytest.fixture
 def converter(tmp_path: Path) -> SparkDatasetConverter:
-    """What `make_spark_converter` gives for a DataFrame that was written before."""
+    """The converter of a DataFrame that was written before."""
     columns = {
         "i": np.arange(NUM_ROWS),
         "half": np.arange(NUM_ROWS, dtype=np.float32) / 2,
@@ -51,7 +51,7 @@ def test_batches_are_dictionaries_of_tensors(converter: SparkDatasetConverter) -
     assert len(converter) == converter.dataset_size == NUM_ROWS
     assert sorted(batch["i"].tolist()) == list(range(NUM_ROWS))
     assert batch["pair"].shape == (NUM_ROWS, 2)
-    assert batch["i"].tolist() != list(range(NUM_ROWS))  # shuffled, as Petastorm's row groups are
+    assert batch["i"].tolist() != list(range(NUM_ROWS))  # shuffled, like Petastorm's row groups
     [stored] = batches(converter, shuffle_row_groups=False)
     assert stored["i"].tolist() == list(range(NUM_ROWS))
 
@@ -95,7 +95,7 @@ def test_a_transform_may_only_leave_fields_out(converter: SparkDatasetConverter)
         ),
     ],
 )
-def test_a_transform_that_goes_wrong_is_told(
+def test_a_transform_that_goes_wrong_is_reported(
     function: Any, said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(DataError, match=said):
@@ -111,7 +111,7 @@ def test_a_transform_that_goes_wrong_is_told(
     ],
     ids=str,
 )
-def test_a_field_that_is_not_there_is_told_with_those_that_are(
+def test_a_field_that_is_not_there_is_reported_with_those_that_are(
     spec: dict[str, Any], said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -119,7 +119,7 @@ def test_a_field_that_is_not_there_is_told_with_those_that_are(
 
 
 def test_half_a_shard_is_refused(converter: SparkDatasetConverter) -> None:
-    """One without the other would read the first shard on each rank."""
+    """With only one of the two, every rank would read the first shard."""
     with pytest.raises(UsageError, match="shard_count is given without cur_shard"):
         batches(converter, shard_count=2)
     for cur_shard in (0, 1):
@@ -149,7 +149,7 @@ def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
     ],
     ids=str,
 )
-def test_fields_that_match_nothing_are_told_with_those_that_are_there(
+def test_fields_that_match_nothing_are_reported_with_those_that_are_there(
     schema_fields: Any, said: str, converter: SparkDatasetConverter
 ) -> None:
     with pytest.raises(UsageError, match=f"schema_fields: {said}"):
@@ -183,7 +183,7 @@ def test_a_converter_goes_to_other_processes(converter: SparkDatasetConverter) -
     assert [len(shard) for shard in shards] == [10, 10]
 
 
-def test_without_tensorflow_the_command_that_installs_it_is_told(
+def test_without_tensorflow_the_command_that_installs_it_is_reported(
     converter: SparkDatasetConverter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
@@ -220,7 +220,7 @@ def test_tensorflow_takes_lists_that_a_transform_pads_and_may_be_left_while_it_r
     fields = [("tokens", np.int32, (None,), False), ("text", np.str_, (), False)]
     spec = TransformSpec(padded, edit_fields=fields, selected_fields=["tokens", "text", "i"])
     with converter.make_tf_dataset(batch_size=4, prefetch=8, transform_spec=spec) as data:
-        row = next(data.as_numpy_iterator())  # the epochs have no end
+        row = next(data.as_numpy_iterator())  # infinite epochs
     assert row.tokens.tolist() == [
         [*range(i % 4), *[0] * (row.tokens.shape[1] - i % 4)] for i in row.i
     ]

@@ -1,4 +1,4 @@
-"""A TransformSpec's function sees the nulls of a table; what is null after it is told."""
+"""A TransformSpec's function receives the nulls of a table; nulls in its result are an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = {
 
 @pytest.fixture
 def converter(tmp_path: Path) -> SparkDatasetConverter:
-    """Nulls in row 1, and NaN that was stored in row 3 and in a column without nulls."""
+    """Nulls in row 1, and NaN stored in row 3 and in a column without nulls."""
     pq.write_table(pa.table(COLUMNS), tmp_path / "part.parquet", row_group_size=4)
     return make_spark_converter(f"file://{tmp_path}")
 
@@ -83,7 +83,7 @@ def test_what_a_function_fills_has_one_type_in_all_batches(
         *(True, False, False, True, True, True)
     ]
     assert [text for batch in found for text in batch["text"]] == ["a", "?", "c", "d", "e", "f"]
-    assert all(batch["nan"].isnan().all() for batch in found)  # that were no nulls
+    assert all(batch["nan"].isnan().all() for batch in found)  # these were not nulls
 
 
 LEFT = [
@@ -100,7 +100,7 @@ LEFT = [
 @pytest.mark.parametrize(
     ("function", "name"), LEFT, ids=[f"{i} {name}" for i, (_, name) in enumerate(LEFT)]
 )
-def test_what_is_null_after_the_function_is_told(
+def test_what_is_null_after_the_function_is_reported(
     function: Any, name: str, converter: SparkDatasetConverter
 ) -> None:
     said = rf"row 1: column {name} is null after the function of the TransformSpec"
@@ -110,7 +110,7 @@ def test_what_is_null_after_the_function_is_told(
     assert "open_table" not in str(caught.value)
 
 
-def test_nulls_without_a_function_are_told_in_the_words_of_petastorm(
+def test_nulls_without_a_function_are_reported_in_the_words_of_petastorm(
     converter: SparkDatasetConverter,
 ) -> None:
     for spec in (TransformSpec(removed_fields=["tokens", "text", "flag", "half"]), None):
@@ -134,13 +134,13 @@ def test_a_function_may_write_into_what_it_gets(converter: SparkDatasetConverter
         frame["sum"] = [0 if cell is None else cell.sum() for cell in frame["tokens"]]
         return frame[["half", "sum"]]
 
-    for _ in range(2):  # what is held is not what is given
+    for _ in range(2):  # the buffer is not what is returned
         [batch] = batches(converter, TransformSpec(doubled), batch_size=6)
         assert batch["sum"].tolist() == [2, 0, 0, 16, 10, 12]
         assert batch["half"].tolist() == [0, 0, 1, 9, 2, 2.5]
 
 
-def test_a_function_that_leaves_rows_out_is_told_why_not(
+def test_a_function_that_drops_rows_is_refused_with_a_reason(
     converter: SparkDatasetConverter,
 ) -> None:
     said = r"made 1 rows of 2\n.*All shards give as many batches(.|\n)*df.dropna"
@@ -170,7 +170,7 @@ def test_cells_are_the_numbers_that_batches_without_a_function_have(tmp_path: Pa
             assert torch.equal(cells[name], values)
 
 
-def test_a_folder_of_files_is_read_as_it_lies_and_never_removed(tmp_path: Path) -> None:
+def test_a_folder_of_files_is_read_in_place_and_never_removed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(5)}), tmp_path / "part.parquet")
     converter = make_spark_converter(f"file://{tmp_path}")
     assert len(converter) == converter.dataset_size == 5

@@ -1,6 +1,6 @@
-"""What TensorFlow is asked for, by a stand-in that records it; the real one is in test_petastorm.
+"""Calls to TensorFlow, recorded by a mock; the real one is in test_petastorm.
 
-The stand-in checks each batch against the signature as TensorFlow does.
+The mock checks each batch against the signature as TensorFlow does.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_a_transform_gives_the_shapes_that_it_names(converter: SparkDatasetConve
 
 
 def test_a_block_may_be_left_while_a_batch_is_on_its_way(converter: SparkDatasetConverter) -> None:
-    """As TensorFlow's threads read ahead of the step that was the last one."""
+    """TensorFlow's threads read ahead after the last step."""
     is_reading, may_go_on = threading.Event(), threading.Event()
 
     def slow(frame: Any) -> Any:
@@ -192,7 +192,7 @@ def test_each_iteration_is_an_epoch_of_its_own(converter: SparkDatasetConverter)
 
 
 @pytest.mark.parametrize("name", ["a b", "class", "_hidden"])
-def test_a_column_that_python_has_no_name_for_is_told(name: str, tmp_path: Path) -> None:
+def test_a_column_that_python_has_no_name_for_is_reported(name: str, tmp_path: Path) -> None:
     made = converter_of(tmp_path, **{name: [1, 2], "i": [3, 4]})
     with (
         pytest.raises(UsageError, match=f"cannot be a field .*'{name}'.*\n.*schema_fields"),
@@ -203,7 +203,9 @@ def test_a_column_that_python_has_no_name_for_is_told(name: str, tmp_path: Path)
         assert [row.i.tolist() for row in data] == [[3, 4]]
 
 
-def test_a_transform_that_fails_is_told_in_the_first_row(converter: SparkDatasetConverter) -> None:
+def test_a_transform_that_fails_is_reported_in_the_first_row(
+    converter: SparkDatasetConverter,
+) -> None:
     spec = TransformSpec(lambda frame: frame["nothing"])
     with (
         pytest.raises(DataError, match=r"row 0: the function .* failed \(KeyError: 'nothing'\)"),

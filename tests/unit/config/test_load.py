@@ -1,4 +1,4 @@
-"""The YAML loader refuses whatever is not plainly meant, and says where it stands."""
+"""The YAML loader rejects ambiguous input and names its line."""
 
 from __future__ import annotations
 

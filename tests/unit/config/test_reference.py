@@ -1,4 +1,4 @@
-"""docs/config.md is what the code says."""
+"""docs/config.md matches the code."""
 
 from __future__ import annotations
 

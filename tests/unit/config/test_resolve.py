@@ -1,4 +1,4 @@
-"""Later layers win, and a refusal names the layer that said it."""
+"""Later layers override earlier ones, and an error names the layer of the bad value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_flags_go_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> No
     assert resolved.origin("batch.lr_all") == "default"
 
 
-def test_a_flag_may_mend_a_bad_value_of_the_file(tmp_path: Path) -> None:
+def test_a_flag_may_replace_a_bad_value_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("batch:\n  lr: 0\n")
     with pytest.raises(BadValueError, match=r"a\.yaml:2: batch\.lr: 0\.0 is not above 0"):

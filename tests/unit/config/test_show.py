@@ -1,4 +1,4 @@
-"""The written config is the config: it loads back equal, whatever it holds."""
+"""A written config loads back equal, whatever it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object store for tests: a real server of S3, which the environment names."""
+"""An object store for tests: a real S3 server, configured through the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 
 @pytest.fixture(scope="session")
 def endpoint() -> Iterator[str]:
-    """A server; its address."""
+    """Return the address of a server."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -22,7 +22,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client of the server, which the environment names; its bucket is empty."""
+    """A client of the server; its bucket is empty."""
     for name, value in {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "testing",

@@ -1,4 +1,4 @@
-"""A store's Parquet files hold for other readers what they hold for ours."""
+"""Other Parquet readers read the same data from a store's files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def by_polars_delta(folder: Path, names: list[str]) -> Rows:
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, build_store: Any
 ) -> Path:
-    """A store of two files for each of train, val and test."""
+    """A store with two files for each of train, val and test."""
     folder = tmp_path_factory.mktemp("readers") / "store"
     rows = {"train": 40, "val": 9, "test": 7}
     build_store(folder, num_rows=rows, size=16, encoding=request.param)
@@ -100,7 +100,7 @@ def test_another_reader_reads_the_same_rows(
 
 
 def pixels(picture: bytes, manifest: Manifest) -> bytes:
-    """Return a row's pixels, decoded where the store holds JPEG."""
+    """Return a row's pixels, decoded if the store holds JPEGs."""
     if manifest.encoding == Encoding.PIXELS:
         return picture
     decoded: np.ndarray = decode_picture(picture, size=manifest.size, fit=Fit(manifest.fit))

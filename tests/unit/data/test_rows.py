@@ -22,7 +22,7 @@ def source(start: int, n: int) -> Source:
 
 
 class Words(Source):
-    """Inputs of many kinds, as a user's own collate may give them."""
+    """Inputs of many kinds, as a user's collate function may return."""
 
     fingerprint = "words"
 
@@ -38,7 +38,7 @@ class Words(Source):
 ROWS = np.array([7, 0, 4, 9, 2])
 
 
-def test_rows_come_in_the_order_asked_for_from_whichever_part_they_lie_in() -> None:
+def test_rows_come_in_the_order_asked_for_from_whichever_part_they_are_in() -> None:
     some = rows_of([source(0, 5), source(100, 5)], ROWS)
     assert len(some) == 5
     inputs, targets = some.read(np.array([3, 0, 4]))

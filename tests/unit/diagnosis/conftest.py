@@ -1,4 +1,4 @@
-"""Small real runs of a Task of one's own: two rings in the plane, seconds to train."""
+"""Small real runs of a user's Task: two rings in the plane, trained in seconds."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ TrainRun = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRun:
-    """Return the function that trains a Task of the file and gives the run's folder."""
+    """Return a function that trains a Task of the file and returns the run's folder."""
 
     def train(
         name: str,
@@ -157,7 +157,7 @@ def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trai
 
 @pytest.fixture(scope="session")
 def overfit_run(train_run: TrainRun) -> Path:
-    """A run that learnt wrong labels by heart."""
+    """A run that memorized wrong labels."""
     return train_run("Noisy", lr=0.02, epochs=60)
 
 

@@ -1,4 +1,4 @@
-"""Logs as their tools write them, with numbers that can be checked in the head."""
+"""Logs as their tools write them, with numbers that are easy to verify."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# 11 epochs on 270 held-out examples; the best is 212 right, after epoch 8
+# 11 epochs on 270 held-out examples; the best has 212 correct, after epoch 8
 RIGHT = (151, 170, 183, 190, 199, 203, 207, 212, 209, 208, 210)
 LOSSES = (1.9, 1.6, 1.4, 1.25, 1.16, 1.09, 1.04, 1.0, 1.02, 1.03, 1.05)
 TRAIN = (3.1, 2.0, 1.5, 1.2, 1.0, 0.85, 0.73, 0.64, 0.56, 0.5, 0.45)
@@ -17,7 +17,7 @@ NUM_VAL = 270
 def keras2(
     right: Sequence[int] = RIGHT, *, num: int = NUM_VAL, has_bar: bool = True, max_epochs: int = 60
 ) -> str:
-    """What tf.keras 2 prints: a bar that is drawn over with carriage returns or backspaces."""
+    """The output of tf.keras 2: a progress bar redrawn with carriage returns or backspaces."""
     lines = []
     for idx, hits in enumerate(right):
         loss, val = TRAIN[idx % len(TRAIN)], LOSSES[idx % len(LOSSES)]
@@ -35,7 +35,7 @@ def keras2(
 
 
 def keras3(right: Sequence[int] = RIGHT, *, num: int = NUM_VAL) -> str:
-    """What Keras 3 prints on a terminal, with its colours."""
+    """The output of Keras 3 on a terminal, with colors."""
     lines = []
     for idx, hits in enumerate(right):
         bar = "\x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m"
@@ -50,7 +50,7 @@ def keras3(right: Sequence[int] = RIGHT, *, num: int = NUM_VAL) -> str:
 
 
 def lightning_csv(right: Sequence[int] = RIGHT, *, num: int = NUM_VAL) -> str:
-    """metrics.csv of CSVLogger: training and validation of an epoch in rows of their own."""
+    """metrics.csv of CSVLogger: training and validation of an epoch in separate rows."""
     lines = ["epoch,step,train_loss_epoch,train_loss_step,val_acc,val_loss"]
     for idx, hits in enumerate(right):
         end = (idx + 1) * 100 - 1
@@ -125,7 +125,7 @@ def write_mlflow_run(folder: Path, right: Sequence[int] = RIGHT, *, num: int = N
 
 
 def write_keras_tensorboard(folder: Path, right: Sequence[int] = RIGHT) -> Path:
-    """Event files as Keras' TensorBoard callback lays them out: train and validation apart."""
+    """Event files as Keras' TensorBoard callback writes them: train and validation separately."""
     from torch.utils.tensorboard import SummaryWriter
 
     for side, losses, shares in (

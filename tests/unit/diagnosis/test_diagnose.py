@@ -1,4 +1,4 @@
-"""A run in, its diagnosis out; whatever is missing is named and the rest is said."""
+"""Diagnosis of a run: whatever is missing is named, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepladder.records import read_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
 from stepladder.records.from_json import from_json
 
-QUICK_S = 4.0  # too little for a learning curve, which is measured unasked where there is time
+QUICK_S = 4.0  # too little for a learning curve, which is measured by default if there is time
 
 
 def copied(run: Path, tmp_path: Path) -> Path:
@@ -27,7 +27,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
 
 
 class Diagnosed(NamedTuple):
-    """A diagnosis that took the time it wanted; the run's files, before and after it."""
+    """A diagnosis with enough time; the run's files before and after it."""
 
     run: Path
     found: Diagnosis
@@ -39,7 +39,7 @@ class Diagnosed(NamedTuple):
 def diagnosed(
     overfit_run: Path, task_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Diagnosed:
-    """The run that overfits and its diagnosis, with the learning curve."""
+    """The overfitting run and its diagnosis, with the learning curve."""
     run = copied(overfit_run, tmp_path_factory.mktemp("diagnosed"))
 
     def files() -> dict[Path, bytes]:
@@ -81,7 +81,7 @@ def test_more_data_is_advised_with_its_number_where_that_is_quick(
     run = copied(overfit_run, tmp_path)
     train_s = read_json(run / "summary.json")["train_s"]
     slow = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=6 * train_s)
-    assert slow.learning_curve is None  # it would take all of the time, and half is the most
+    assert slow.learning_curve is None  # it would take all of the time, and half is the limit
     assert "--learning-curve" in slow.remedies[0].command
 
 
@@ -97,7 +97,7 @@ def test_a_model_that_is_too_small_underfits_and_is_tested_for_its_learning_rate
     assert len(found.range_test.lrs) == len(found.range_test.losses) > 20
 
 
-def test_a_learning_rate_that_is_far_too_high_is_told_from_underfit(
+def test_a_learning_rate_that_is_far_too_high_is_distinguished_from_underfit(
     train_run: Any, task_file: Path
 ) -> None:
     run = train_run("Rings", lr=3.0, epochs=12)
@@ -150,7 +150,7 @@ def test_checkpoints_that_are_gone_are_named(
     assert any("there is no checkpoint" in sentence for sentence in found.could_not)
 
 
-def test_a_run_that_goes_on_is_diagnosed_so_far(overfit_run: Path, tmp_path: Path) -> None:
+def test_a_run_in_progress_is_diagnosed_so_far(overfit_run: Path, tmp_path: Path) -> None:
     run = copied(overfit_run, tmp_path)
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines()
@@ -169,7 +169,7 @@ def test_one_validation_is_too_few(train_run: Any, task_file: Path) -> None:
     assert found.fit.kind is not FitKind.OVERFIT
 
 
-def test_without_validation_overfit_is_not_looked_for(train_run: Any, task_file: Path) -> None:
+def test_without_validation_overfit_is_not_checked(train_run: Any, task_file: Path) -> None:
     run = train_run("Untested", epochs=12)
     found = stepladder.diagnose(run, task=f"{task_file}:Untested", learning_curve=True)
     assert found.fit.kind is FitKind.NOT_YET_KNOWN
@@ -232,7 +232,7 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
         stepladder.diagnose(tmp_path)
 
 
-def test_a_target_error_that_is_no_share_is_refused(overfit_run: Path) -> None:
+def test_a_target_error_that_is_not_a_share_is_refused(overfit_run: Path) -> None:
     with pytest.raises(UsageError, match="not a share"):
         stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
 

@@ -1,4 +1,4 @@
-"""Logs that others wrote: each format gives the same training, and half a log gives its half."""
+"""Third-party logs: each format gives the same training, and a truncated log gives its part."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_log_that_is_cut_gives_its_whole_epochs_and_says_so(keep: float, tmp_p
     assert values[:8] == pytest.approx(SHARES[: len(values)][:8], abs=6e-5)
 
 
-def test_half_a_line_of_a_csv_is_left_out_and_told(tmp_path: Path) -> None:
+def test_half_a_line_of_a_csv_is_left_out_and_reported(tmp_path: Path) -> None:
     (log,) = read(tmp_path, texts.csv_logger()[:-30])
     assert len(log.rows) == 10
     assert log.notes == ("the last line is half a line and is left out",)
@@ -208,13 +208,13 @@ def test_a_test_set_that_was_read_at_each_epoch_takes_the_place_of_validation(
         "epoch,loss,test_loss\n1,2.0,\n2,1.0,1.3\n",
     ],
 )
-def test_test_beside_validation_or_read_once_stays_test(text: str, tmp_path: Path) -> None:
+def test_test_next_to_validation_or_read_once_stays_test(text: str, tmp_path: Path) -> None:
     (log,) = read(tmp_path, text)
     assert not log.is_val_test
     assert log.test_loss == 1.3
 
 
-def test_accuracies_that_are_no_shares_are_left_out_and_told(tmp_path: Path) -> None:
+def test_accuracies_that_are_no_shares_are_left_out_and_reported(tmp_path: Path) -> None:
     (log,) = read(
         tmp_path, "epoch,val_loss,val_acc,test_acc\n1,2,0.5,0.7\n2,1,-1,nan\n3,1,1.2,inf\n"
     )
@@ -223,7 +223,7 @@ def test_accuracies_that_are_no_shares_are_left_out_and_told(tmp_path: Path) -> 
     assert "2 accuracies are no shares and are left out" in log.notes
 
 
-def test_a_size_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+def test_a_size_that_is_not_a_number_is_not_known(tmp_path: Path) -> None:
     (log,) = read(tmp_path, "epoch,val_loss,num_val,num_train\n1,2.0,inf,nan\n2,1.0,inf,nan\n")
     assert (log.num_val, log.num_train) == (None, None)
 
@@ -243,14 +243,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_is_no_log_is_refused_in_a_clear_sentence(kind: str, tmp_path: Path) -> None:
+def test_what_is_not_a_log_is_refused_in_a_clear_sentence(kind: str, tmp_path: Path) -> None:
     text, said = BROKEN[kind]
     with pytest.raises(DataError, match=said) as caught:
         read(tmp_path, text)
     assert caught.value.where
 
 
-def test_a_folder_without_a_log_and_a_path_that_is_none_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_and_a_missing_path_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nothing")
     with pytest.raises(DataError, match=r"holds no log: notes\.md"):
         read_logs(str(tmp_path))
@@ -258,7 +258,7 @@ def test_a_folder_without_a_log_and_a_path_that_is_none_are_refused(tmp_path: Pa
         read_logs(str(tmp_path / "gone"))
 
 
-def test_the_newest_checkpoint_of_a_folder_tells_the_whole_training(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_a_folder_has_the_whole_training(tmp_path: Path) -> None:
     for step, num in ((900, 9), (1100, 11)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()

@@ -49,7 +49,7 @@ def a_model(seed: int = 3) -> nn.Module:
 
 
 def save_run(run: Path, model: nn.Module, **state: object) -> Path:
-    """Write what a finished run holds of its model: trunk frozen, head learned."""
+    """Write what a finished run stores of its model: frozen trunk, trained head."""
     weights = model.state_dict()
     frozen = {name: value for name, value in weights.items() if name.startswith("trunk.")}
     learned = {name: value for name, value in weights.items() if name not in frozen}
@@ -72,7 +72,7 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     shared_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[ExportFormat], Path]:
-    """Return the function that exports a run; once in each format."""
+    """Return a function that exports a run; once per format."""
     run = shutil.copytree(shared_run, tmp_path_factory.mktemp("exported") / "run")
     return cache(partial(export_run, run))
 

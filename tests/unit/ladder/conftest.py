@@ -1,4 +1,4 @@
-"""A small real job for trials: points in space, a frozen random trunk and a head that learns."""
+"""A small real job for trials: points in space, a frozen random trunk and a trained head."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def blobs() -> type[BlobsTask]:
 
 @pytest.fixture
 def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLab]:
-    """Open a lab with blocks of a few milliseconds; one that is interrupted refuses nothing."""
+    """Open a lab with blocks of a few milliseconds, with lenient time limits."""
     monkeypatch.setattr(race, "GROSSLY", math.inf)
     opened: list[Lab] = []
 
@@ -154,6 +154,6 @@ def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLa
 
 @pytest.fixture
 def profile(profile_of: Callable[..., Profile]) -> Profile:
-    """A profile of the blobs under RECIPE; only what trials look at is of this job."""
+    """A profile of the blobs under RECIPE; only fields that trials read belong to this job."""
     time = TrainingTime(epochs=6, steps_per_epoch=90 / 8, step_s=1e-3, num_validations=6)
     return profile_of(time, num_train=90, num_val=30)

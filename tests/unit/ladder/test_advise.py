@@ -1,4 +1,4 @@
-"""The one next thing to do."""
+"""The one next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepladder.rungs import Rung
 
 
 class Gaining(Rung):
-    """A rung of which so much is predicted."""
+    """A rung with a given predicted gain."""
 
     level: ClassVar[int] = 6
 
@@ -47,7 +47,7 @@ class Gaining(Rung):
 def test_what_costs_no_accuracy_is_advised_first(
     profile, recipe, free: float, chosen: str, larger: str | None
 ) -> None:
-    """Unless next to nothing is predicted of it: then by ln(gain), halved where it may cost."""
+    """Unless its predicted gain is negligible: then by ln(gain), halved if it may cost accuracy."""
     rungs = (
         Gaining("costly", 3.0, Exactness.STATISTICAL),
         Gaining("small", 1.04, Exactness.ROUNDING),
@@ -75,7 +75,7 @@ def test_among_small_gains_one_that_may_cost_accuracy_counts_half(profile, recip
     )
     advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
     assert advice.next is not None
-    assert advice.next.rung == "first", "of equal ones the first in climbing order"
+    assert advice.next.rung == "first", "among equal ones, the first in climbing order"
 
 
 def test_what_reading_takes_is_said_as_far_as_it_was_measured(profile, recipe) -> None:

@@ -1,4 +1,4 @@
-"""A climb goes on whatever a rung does, and tests at the end what it kept."""
+"""A climb continues whatever a rung does, and finally tests what it kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def boom() -> Any:
 
 
 class Change(Rung):
-    """A rung that any change can be."""
+    """A rung that makes any change."""
 
     level: ClassVar[int] = 8
 
@@ -67,7 +67,7 @@ class MakeClimb(Protocol):
 def _make_climb(
     make_lab, tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> MakeClimb:
-    """Begin a climb whose first profile is known; later ones are short."""
+    """Start a climb whose first profile is known; later ones are short."""
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
 
     def make(*rungs: Rung, lab: Lab | None = None, **fields: Any) -> Climb:
@@ -91,7 +91,7 @@ def _make_climb(
 
 
 def write_kept(climb: Climb, rung: Change, before: Recipe, **found: Any) -> Recipe:
-    """Let the ledger say that a rung was kept on a recipe; give the recipe after it."""
+    """Write to the ledger that a rung was kept on a recipe; return the recipe after it."""
     after = rung.change(before)
     trial = Trial(
         rung=rung.name,
@@ -116,7 +116,7 @@ def verdicts(climb: Climb) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize("method", ["why_not", "predict", "disk_bytes"])
-def test_a_rung_whose_own_code_raises_is_dropped_in_words_and_the_climb_goes_on(
+def test_a_rung_whose_own_code_raises_is_dropped_with_a_reason_and_the_climb_continues(
     make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     bad = Change("bad")
@@ -162,7 +162,7 @@ def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile
     assert [f"    {flag}" in text.splitlines() for flag in advice.next.flags] == [True] * 3
 
 
-def test_what_is_for_accuracy_stands_by_itself(make_climb: MakeClimb, profile: Profile) -> None:
+def test_what_is_for_accuracy_is_listed_separately(make_climb: MakeClimb, profile: Profile) -> None:
     better = Change("better", fewer_epochs)
     better.aim = Aim.ACCURACY  # type: ignore[misc]
     climb = make_climb()
@@ -233,7 +233,7 @@ def test_a_kept_rung_whose_profile_cannot_be_taken_is_rolled_back(
     assert said["after"].decision is Decision.NOT_HERE
     *_, dropped, _ = trials_of(climb.ledger.path)
     assert dropped.verdict == said["it"]
-    assert len(climb.profiles) == 1, "the profile of the recipe before still holds"
+    assert len(climb.profiles) == 1, "the profile of the previous recipe is still valid"
 
 
 def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
@@ -252,7 +252,7 @@ def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
     assert climb.why_no_advice == said["after"].reason
 
 
-def test_what_a_first_look_found_stays_where_timelines_stop_closing_in_the_second(
+def test_findings_of_a_first_pass_stay_where_timelines_stop_closing_in_the_second(
     make_climb: MakeClimb,
 ) -> None:
     first, second = Change("first", fewer_epochs), Change("second", with_threads)
@@ -272,7 +272,7 @@ def test_what_a_first_look_found_stays_where_timelines_stop_closing_in_the_secon
     assert verdicts(climb)["first"].reason == "measured"
 
 
-def test_timelines_of_the_job_as_written_that_do_not_close_end_the_climb(
+def test_timelines_of_the_original_job_that_do_not_close_end_the_climb(
     make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_ = replace(profile, no_advice_because="20 % of the time is in no phase")
@@ -304,7 +304,7 @@ def test_a_job_that_cannot_be_measured_is_named_with_the_cause(
     ],
     ids=str,
 )
-def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_tried_anew(
+def test_an_invalid_line_of_the_ledger_is_skipped_and_its_rung_tried_again(
     make_climb: MakeClimb, change: dict[str, Any]
 ) -> None:
     rung = Change("it", with_threads)
@@ -314,7 +314,7 @@ def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_trie
     climb.ledger.trial(replace(written, change=change))
     climb.run()
     assert climb.num_from_ledger == 0
-    assert climb.trials[0].prediction is not None, "it is a trial of its own"
+    assert climb.trials[0].prediction is not None, "it is a separate trial"
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_no_trial_begins_at_the_end_of_the_budget(
     assert climb.trials[0].verdict.reason.endswith(reason)
 
 
-# -- all that was kept, against the job as written ------------------------------------------
+# -- everything kept, compared with the original job ----------------------------------------
 
 NO_WORSE = {"accuracy": Interval(estimate=0.0, low=-0.01, high=0.01)}
 
@@ -395,7 +395,7 @@ def crippled(recipe: Recipe) -> Recipe:
 def climb_of_kept(
     make_climb: MakeClimb, profile: Profile, *rungs: tuple[Change, dict[str, Any]], **fields: Any
 ) -> Climb:
-    """Begin a climb that takes all of these rungs from its ledger as kept."""
+    """Start a climb that takes all of these rungs as kept from its ledger."""
     climb = make_climb(*(rung for rung, _ in rungs), **fields)
     recipes = [climb.recipe]
     for rung, found in rungs:
@@ -405,7 +405,7 @@ def climb_of_kept(
     return climb
 
 
-def test_what_was_kept_is_tested_once_more_against_the_job_as_written(
+def test_what_was_kept_is_tested_once_more_against_the_original_job(
     make_climb: MakeClimb, profile: Profile
 ) -> None:
     said = io.StringIO()
@@ -470,7 +470,7 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert len(climb.profiles) == num_profiles + 1, "the profile is taken again"
     assert last.is_undone
     again = make_climb(*climb.rungs, profiles=list(climb.profiles[:1]))
-    assert again.run() == held, "what goes on from the ledger goes the same way"
+    assert again.run() == held, "a climb resumed from the ledger takes the same path"
     assert again.num_from_ledger == len(climb.rungs)
     assert again.together == climb.together
 
@@ -498,7 +498,7 @@ def test_what_is_left_when_a_rung_is_undone_stays_where_it_cannot_be_measured(
     assert climb.together.undone == ("crippled",)
 
 
-def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before_it(
+def test_a_rung_that_another_would_block_is_tried_again_before_it(
     make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Last(Change):
@@ -517,7 +517,7 @@ def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before
     assert taken[:4] == ["first", "kept", "first", "last"]
 
 
-def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
+def test_an_inapplicable_rung_is_tried_again_under_other_conditions(
     make_climb: MakeClimb,
 ) -> None:
     class Waits(Change):
@@ -533,12 +533,12 @@ def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
     assert verdicts(climb)["first"].decision is KEPT
 
 
-def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
+def test_no_second_trial_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
     class Ends(Change):
         def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
             if (
                 recipe.loader.prefetch_batches == 3
-            ):  # at its second look: the rung after it was kept
+            ):  # at its second trial: the rung after it was kept
                 climb.lab._started -= 1000.0
             return super().predict(profile, recipe)
 
@@ -552,7 +552,7 @@ def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, 
     write_kept(climb, second, climb.recipe)
     climb.run()
     assert verdicts(climb)["second"].decision is KEPT
-    assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second look"
+    assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second trial"
     assert climb.left == ["first"]
 
 

@@ -1,4 +1,4 @@
-"""What a climb does with a folder that holds something already."""
+"""Climbs in a folder that is not empty."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_plain_training_is_not_replaced_unasked(
     assert (job.run.dir / "summary.json").read_bytes() == before
 
 
-def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_trains_anew(
+def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_starts_over(
     tmp_path: Path, blobs, recipe
 ) -> None:
     job = job_in(tmp_path / "runs" / "run", recipe)
@@ -93,7 +93,7 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
         "already holds a finished climb of this job; a larger --budget tries cached_features; "
         in said.getvalue()
     )
-    assert ledger.read_bytes() == before, "as much time leaves as much untried"
+    assert ledger.read_bytes() == before, "the same time leaves the same rungs untried"
 
     said = io.StringIO()
     last = climb(whole, blobs(), task_name="blobs", display=PlainDisplay(said))
@@ -108,7 +108,7 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
     assert last == read_json(whole.run.dir / "climb.json")
 
 
-def test_the_table_begins_with_what_the_job_as_written_gets_right(
+def test_the_table_begins_with_the_accuracy_of_the_original_job(
     tmp_path: Path, blobs, recipe
 ) -> None:
     job = job_in(tmp_path / "run", recipe)
@@ -161,7 +161,7 @@ def test_an_earlier_ledger_names_its_job(tmp_path: Path) -> None:
         (60.0, 120.0, True, True),
     ],
 )
-def test_a_climb_goes_on_where_its_time_allows_more_than_before(
+def test_a_climb_resumes_where_its_time_allows_more_than_before(
     then_s: float | None,
     now_s: float | None,
     for_untried: bool,
@@ -179,14 +179,14 @@ def test_a_climb_goes_on_where_its_time_allows_more_than_before(
     assert not has_more([], [open_, kept])
 
 
-def test_a_climb_goes_on_where_it_was_stopped_by_what_has_changed_since(tmp_path: Path) -> None:
+def test_a_climb_resumes_where_a_changed_condition_stopped_it(tmp_path: Path) -> None:
     prices, others = tmp_path / "prices.csv", tmp_path / "others.csv"
     prices.write_text("one")
     others.write_text("two")
     now = LadderConfig(max_cache_bytes=10, prices=prices)
     done = {"max_cache_bytes": 10, "prices": prices_key(now)}
     assert more_to_try(done, [], now) is None
-    assert more_to_try({}, [], now) is None, "a climb of an earlier version says nothing of it"
+    assert more_to_try({}, [], now) is None, "a climb of an earlier version does not record it"
     assert more_to_try(done, [], replace(now, max_cache_bytes=9)) is None
     for kind, options, words in (
         (done, replace(now, max_cache_bytes=11), "larger ladder.max_cache_bytes"),

@@ -1,4 +1,4 @@
-"""Keys: equal for what is the same, another for what matters."""
+"""Keys: equal for the same inputs, different if anything relevant differs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from stepladder.task.image_classification import ImageClassification
 DATA = {"train": "a", "val": "b", "test": None}
 
 
-def test_a_recipe_has_one_key_wherever_its_store_lies() -> None:
+def test_a_recipe_has_one_key_wherever_its_store_is() -> None:
     moved = replace(Recipe(), data=DataConfig(store=Path("elsewhere")))
     assert recipe_key(moved) == recipe_key(Recipe())
     assert recipe_key(replace(Recipe(), batch=BatchConfig(lr=0.5))) != recipe_key(Recipe())
@@ -69,7 +69,7 @@ def test_a_job_is_its_task_its_data_and_its_recipe() -> None:
     assert len({base, *others}) == 4
 
 
-def test_a_file_of_ones_own_counts_by_its_content(tmp_path: Path) -> None:
+def test_a_users_file_counts_by_its_content(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     keys = []
     for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
@@ -147,7 +147,7 @@ def test_modules_that_a_file_imports_from_its_folder_count_and_others_do_not(
     (tmp_path / "other.py").write_text("x = 1\n")
     assert key() == before
     (tmp_path / "deep.py").write_text("not python")
-    assert key() != before, "what cannot be read as Python has no imports, but it counts"
+    assert key() != before, "a file that is not Python has no imports, but it counts"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -170,7 +170,7 @@ def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
 
     (tmp_path / "notes.md").write_text("two")
     (tmp_path / "job.py").write_text("")
-    assert code_key(package) == commit, "no verdict depends on what is not the code"
+    assert code_key(package) == commit, "verdicts depend on code only"
 
     found = set()
     for text in ("gain = 2\n", "gain = 3\n"):
@@ -185,8 +185,8 @@ def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
     assert all(key.startswith(f"{commit}+") for key in found)
 
 
-def test_code_outside_a_repository_is_its_version_whatever_lies_around_it(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")  # an environment inside somebody's own project
+def test_code_outside_a_repository_is_its_version_whatever_is_around_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")  # an environment inside a user's own project
     package = tmp_path / "env" / "lib" / "site-packages" / "package"
     package.mkdir(parents=True)
     assert code_key(package) == stepladder.__version__
@@ -312,7 +312,7 @@ def not_called(x):
 
 @pytest.fixture(name="cells")
 def _cells() -> Iterator[Cells]:
-    """Run cells of a notebook: code of a module that is no file."""
+    """Run notebook cells: code of a module without a file."""
     name = "a_notebook"
 
     def run(text: str) -> Any:
@@ -442,7 +442,7 @@ def test_other_arguments_are_another_job(other: Wide) -> None:
     assert task_facts(other, Recipe()) != task_facts(Wide(), Recipe())
 
 
-def test_equal_arguments_are_the_same_job_wherever_files_lie_and_whatever_was_counted() -> None:
+def test_equal_arguments_are_the_same_job_wherever_files_are_and_whatever_was_counted() -> None:
     one, other = (
         Wide(weights=torch.ones(3), store=Path("here")),
         Wide(weights=torch.ones(3), store=Path("there")),
@@ -476,7 +476,7 @@ def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it() -> None:
     assert task_facts(Broken(), Recipe())["model"] is None
 
 
-def test_of_the_built_in_task_the_recipe_tells_all(build_store, tmp_path: Path) -> None:
+def test_the_built_in_task_is_identified_by_its_recipe(build_store, tmp_path: Path) -> None:
     build_store(tmp_path / "store", num_rows={"train": 8})
     task = ImageClassification(tmp_path / "store")
     assert task_facts(task, replace(Recipe(), seed=1)) == {}
@@ -500,13 +500,13 @@ NOT_READ: dict[str, Any] = {
     "run.system_every_s": 9.0,
     "run.tensorboard": True,
 }
-SET_BY_CHECKS = {"run.log_every"}  # the few steps that are saved and taken up again log each one
+SET_BY_CHECKS = {"run.log_every"}  # the few steps that are saved and resumed log each one
 COPIES = {"replace", "_replace", "__init__", "__post_init__", "dump_job", "values_of"}
 
 
 @pytest.fixture(name="key_of", scope="module")
 def _key_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[JobConfig], str]:
-    """Compute the key of what checks found of a job; all of them are on the same data."""
+    """Return the key of a job's check findings; all use the same data."""
     config = Example().config(tmp_path_factory.mktemp("mine"))
     sources = open_job(config, Example().task, task_name="mine").sources
     return lambda job: findings_key("mine", job, sources, {})

@@ -1,4 +1,4 @@
-"""What trials share: outcomes that are learnt once, epochs, curves, and a budget."""
+"""What trials share: outcomes that are trained once, epochs, curves, and a budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_folds_judge_where_the_validation_split_resolves_too_little(make_lab, re
     assert all(outcome.provenance is Provenance.REPLAYED for outcome in found)
 
 
-def test_more_seeds_than_folds_judge_by_folds_dealt_anew(make_lab, recipe) -> None:
+def test_more_seeds_than_folds_judge_by_reshuffled_folds(make_lab, recipe) -> None:
     found = make_lab(recipe, num_seeds=7).outcomes(recipe).found[:7]
     assert [outcome.fold for outcome in found] == [0, 1, 2, 3, 4, 0, 1]
     assert found[0].rows != found[5].rows
@@ -84,7 +84,7 @@ def test_a_fixed_length_is_read_and_another_is_found_out(make_lab, recipe) -> No
     assert epochs == np.mean([outcome.epochs for outcome in lab.plain(early).found])
 
 
-def test_the_curve_tells_where_the_defaults_would_have_stopped(make_lab, recipe) -> None:
+def test_the_curve_shows_where_the_defaults_would_have_stopped(make_lab, recipe) -> None:
     long = replace(
         recipe,
         schedule=replace(recipe.schedule, max_epochs=40),
@@ -97,7 +97,7 @@ def test_the_curve_tells_where_the_defaults_would_have_stopped(make_lab, recipe)
     early = replace(long, stopping=StoppingConfig())
     parts = lab.judge(early, Split.VAL)
     assert parts is not None
-    assert curve.epochs_to_stop == parts.epochs, "the same seed, stopped for real"
+    assert curve.epochs_to_stop == parts.epochs, "the same seed, really stopped"
     assert curve.provenance is Provenance.REPLAYED
     assert lab.curve(long) is curve
 

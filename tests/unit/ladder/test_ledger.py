@@ -1,4 +1,4 @@
-"""The ledger: appended to, gone on with, never rewritten."""
+"""The ledger: append-only, resumable, never rewritten."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEYS = {**GROUND, "recipe": "recipe", "rung": "channels_last"}
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "run"  # what lies beside it is nobody else's
+    return tmp_path / "runs" / "run"  # no other ledger is next to it
 
 
 @pytest.fixture(name="profile")
@@ -82,7 +82,7 @@ def test_a_verdict_holds_only_for_its_own_ground_recipe_and_rung(folder: Path, o
     assert ledger.find(**KEYS | {other: "another"}) is None
 
 
-def test_a_line_without_a_key_of_its_options_is_no_verdict(folder: Path) -> None:
+def test_a_line_without_a_key_of_its_options_is_not_a_verdict(folder: Path) -> None:
     ledger = begun(folder)
     old = to_json(TRIAL)
     del old["options"]
@@ -103,20 +103,20 @@ def test_what_came_of_a_failure_is_tried_again_and_what_was_measured_is_not(fold
     assert ledger.find(**KEYS) == slower
 
 
-def test_a_ledger_beside_that_cannot_be_read_is_passed_over(folder: Path) -> None:
+def test_an_unreadable_ledger_in_another_run_is_skipped(folder: Path) -> None:
     (folder.parent / "another" / LEDGER_FILE).mkdir(parents=True)
     begun(folder.parent / "older").trial(TRIAL)
     assert begun(folder).find(**KEYS) == TRIAL
 
 
 @pytest.mark.parametrize("decision", [Decision.SKIPPED, Decision.UNTRIED, Decision.NOT_HERE])
-def test_what_was_not_tried_is_no_verdict(folder: Path, decision: Decision) -> None:
+def test_what_was_not_tried_is_not_a_verdict(folder: Path, decision: Decision) -> None:
     ledger = begun(folder)
     ledger.trial(replace(TRIAL, verdict=Verdict(decision=decision, reason="")))
     assert ledger.find(**KEYS) is None
 
 
-def test_the_newest_verdict_counts_and_a_run_beside_is_asked_last(folder: Path) -> None:
+def test_the_newest_verdict_counts_and_other_runs_come_last(folder: Path) -> None:
     undecided = replace(TRIAL, verdict=replace(TRIAL.verdict, decision=Decision.UNDECIDED))
     begun(folder.parent / "older").trial(TRIAL)
     ledger = begun(folder)
@@ -125,7 +125,7 @@ def test_the_newest_verdict_counts_and_a_run_beside_is_asked_last(folder: Path) 
     assert ledger.find(**KEYS) == undecided
 
 
-def test_the_same_job_goes_on_and_another_keeps_the_earlier_lines(folder: Path) -> None:
+def test_the_same_job_resumes_and_another_keeps_the_earlier_lines(folder: Path) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
     assert ledger.begin(**GROUND, is_fresh=False)

@@ -1,4 +1,4 @@
-"""An enabling rung is judged with what it makes possible."""
+"""An enabling rung is judged together with what it enables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepladder.task.image_classification import ImageClassification
 
 
 class Room(Rung):
-    """Halve the memory for a step that is a half longer."""
+    """Halve the memory, with steps 1.5 times as long."""
 
     name: ClassVar[str] = "room"
     level: ClassVar[int] = 7
@@ -47,7 +47,7 @@ class Room(Rung):
 
 
 class Doubled(Rung):
-    """Twice the batch, for a third of the step a picture, where memory holds it."""
+    """Double the batch at a third less time per picture, if memory allows."""
 
     name: ClassVar[str] = "doubled"
     level: ClassVar[int] = 7
@@ -78,7 +78,7 @@ def test_the_first_rung_that_gets_room_is_tried_with_it(profile, recipe) -> None
 
 
 class Grown(Doubled):
-    """As large a batch as memory holds."""
+    """The largest batch that fits in memory."""
 
     name: ClassVar[str] = "grown"
 
@@ -93,7 +93,7 @@ class Grown(Doubled):
 
 def test_a_rung_that_does_more_with_room_is_tried_with_it(profile, recipe) -> None:
     full = replace(profile, memory_by_batch={8: 8 * 10**8, 16: 16 * 10**8})
-    assert Grown().why_not(full, recipe) is None, "possible without, but with a smaller batch"
+    assert Grown().why_not(full, recipe) is None, "possible without it, but with a smaller batch"
     assert Grown().apply(full, recipe).batch.global_batch_size == 8
     rung = with_enabled(Room(), full, recipe, rungs=(ChannelsLast(), Grown()))
     assert isinstance(rung, Together)
@@ -111,7 +111,7 @@ def test_room_that_nothing_needs_is_not_bought(profile, recipe) -> None:
     for others in ((), (ChannelsLast(),), (Doubled(), Grown())):
         assert why_nothing_enabled(Room(), roomy, recipe, rungs=others) == refusal
     with_conv = replace(roomy, num_conv2d=1)
-    assert why_not_here(ChannelsLast(), with_conv, recipe, LadderConfig()) is None, "no enabler"
+    assert why_not_here(ChannelsLast(), with_conv, recipe, LadderConfig()) is None, "not an enabler"
 
 
 def test_a_second_doubling_is_what_checkpointing_is_for(profile, recipe) -> None:
@@ -136,7 +136,7 @@ def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:
     assert with_enabled(room, roomy, recipe, rungs=(Doubled(),)) is room
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # from torch
 def test_reading_each_epoch_is_tried_with_all_data_and_not_alone(
     make_lab, profile, recipe, build_store, tmp_path
 ) -> None:

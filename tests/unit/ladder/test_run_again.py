@@ -43,7 +43,7 @@ Again = Callable[..., tuple[dict[str, Any], str]]
 def climb_in(
     folder: Path, task: Task, recipe: Recipe, **options: Any
 ) -> tuple[dict[str, Any], str]:
-    """Climb with options of the ladder; give the end and what was said."""
+    """Climb with some ladder options; return the result and the output."""
     said = io.StringIO()
     job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, **options))
     found = climb(job, task, task_name="blobs", display=PlainDisplay(said))
@@ -53,14 +53,14 @@ def climb_in(
 def of_one_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
-    monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine takes for one
+    monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine needs for one
 
 
 @pytest.fixture(name="first", scope="module")
 def _first(
     tmp_path_factory: pytest.TempPathFactory, blobs: type[Task], recipe: Recipe
 ) -> tuple[Path, dict[str, Any]]:
-    """A climb that has ended: its folder, to be copied, and what it found."""
+    """A finished climb: its folder, to be copied, and its result."""
     folder = tmp_path_factory.mktemp("first") / "run"
     with pytest.MonkeyPatch.context() as monkeypatch:
         of_one_rung(monkeypatch)
@@ -76,14 +76,14 @@ def _again(
     first: tuple[Path, dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Again:
-    """Climb once more in the folder of the first climb, with options of the ladder."""
+    """Climb again in the folder of the first climb, with some ladder options."""
     of_one_rung(monkeypatch)
     folder = tmp_path / "runs" / "run"
     shutil.copytree(first[0], folder)
     return partial(climb_in, folder, blobs(), recipe)
 
 
-def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
+def test_another_allowed_loss_is_tried_again_and_the_same_is_not(
     again: Again, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "run"
@@ -113,7 +113,7 @@ def test_a_result_that_cannot_be_read_is_found_once_more(
     assert json.loads(path.read_text())["speedup"] == second["speedup"]
 
 
-def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
+def test_a_missing_price_list_is_reported_after_the_climb(
     again: Again,
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -122,7 +122,7 @@ def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
     assert "--ladder.prices" in str(caught.value.fix)
 
 
-def test_another_version_of_the_code_is_asked_anew(
+def test_another_version_of_the_code_is_tried_again(
     again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lab, "commit", "another")
@@ -145,7 +145,7 @@ def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
 
 
 class OtherData(Dataset):
-    """As many points, elsewhere."""
+    """The same number of points, at other positions."""
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
@@ -166,7 +166,7 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
             data = super().data(split)
             if other != "data":
                 return data
-            OtherData.__qualname__ = type(data).__qualname__  # a file of as many rows
+            OtherData.__qualname__ = type(data).__qualname__  # a file with the same number of rows
             OtherData.__module__ = type(data).__module__
             return OtherData(data)
 
@@ -218,7 +218,7 @@ def test_what_a_killed_climb_kept_goes_and_what_a_running_process_keeps_stays(
     ]
 
 
-def test_advice_writes_nothing_beside_the_run_and_asks_for_no_folder(
+def test_advice_writes_nothing_next_to_the_run_and_needs_no_folder(
     tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (EarlyStopping(),))

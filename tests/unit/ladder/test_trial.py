@@ -1,4 +1,4 @@
-"""Trials of a small real job: what pays is kept, what does not is forgotten."""
+"""Trials of a small real job: what pays is kept, what does not is discarded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepladder.rungs.speed.early_stopping import EarlyStopping
 
 
 class Changed(Rung):
-    """A rung made of one change."""
+    """A rung that makes one change."""
 
     name: ClassVar[str] = "changed"
     level: ClassVar[int] = 8
@@ -150,7 +150,7 @@ def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile
     assert len(trial.before_s) == len(trial.after_s) >= 8
     assert trial.after is not None
     assert trial.after.one_time_s["features"] > 0
-    assert not list((lab.cache).glob("trial-*")), "what a trial made is gone with it"
+    assert not list((lab.cache).glob("trial-*")), "files of a trial are removed with it"
 
 
 def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
@@ -161,7 +161,7 @@ def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
     assert result.trial.change == {}
 
 
-def test_what_computes_something_else_is_no_rounding(make_lab, profile, recipe) -> None:
+def test_what_computes_something_else_is_not_rounding(make_lab, profile, recipe) -> None:
     other = replace(recipe, seed=5)
     result = tried(make_lab(recipe), Changed(other), profile, recipe)
     assert result.trial.verdict.decision is Decision.DROPPED
@@ -177,7 +177,7 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
 
 
 def ways_to_stop(recipe: Recipe) -> tuple[Recipe, Recipe, Recipe]:
-    """Return a training that learns slowly, and two ways to stop it: much too soon, and in time."""
+    """Return a slow training, and two stopping rules: one much too early, and one in time."""
     slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
     hasty, patient = (
         replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
@@ -194,7 +194,7 @@ def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) ->
     endless = replace(patient, stopping=replace(patient.stopping, patience=1000))
     rung = Changed(hasty, endless, exactness=Exactness.STATISTICAL)
     assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()).first == hasty, (
-        "what saves nothing is no answer to what costs too much"
+        "a variant that saves nothing does not replace one that costs too much"
     )
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     lenient = make_lab(slow, max_accuracy_loss=0.9)
@@ -221,7 +221,7 @@ def test_variants_of_slower_steps_are_probed_for_a_second_choice(make_lab, profi
     lab = make_lab(recipe, max_accuracy_loss=0.9)
     rung = Changed(still, safe, exactness=Exactness.STATISTICAL)
     choice = choose_variant(lab, rung, long, recipe, watchdog=Watchdog())
-    assert choice.first == still, "nearly anything may be lost"
+    assert choice.first == still, "almost any loss is allowed"
     assert choice.second is not None
     assert choice.second() == safe
     assert choice.along == ()
@@ -305,7 +305,7 @@ def test_a_second_variant_that_is_the_likeliest_has_the_rungs_own_prediction(
     assert trial.prediction.gain == 2.0
 
 
-def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:
+def test_the_chosen_variant_is_predicted_again(make_lab, profile, recipe) -> None:
     class Two(Changed):
         def predict_variant(self, profile, recipe, variant):
             return Prediction(rung=self.name, gain=variant.batch.lr, provenance=Provenance.MODELLED)
@@ -322,7 +322,7 @@ def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None
         trial = run_trial(lab, rung, profile, recipe, prediction, on_prediction=told.append).trial
         assert trial.prediction is not None
         assert trial.prediction.gain == gain
-    assert [prediction.gain for prediction in told] == [0.06], "only where it is another"
+    assert [prediction.gain for prediction in told] == [0.06], "only if it differs"
 
 
 def test_more_accuracy_is_kept_at_the_users_rate(make_lab, profile, recipe) -> None:
@@ -363,7 +363,7 @@ def test_stopping_that_cannot_be_tried_is_undecided_and_not_no_faster(
 
 
 @pytest.mark.parametrize("num_steps", [1, 40])
-def test_what_steps_and_compilers_take_is_no_hanging(profile, recipe, num_steps: int) -> None:
+def test_the_time_of_steps_and_compilers_is_not_a_hang(profile, recipe, num_steps: int) -> None:
     slow = replace(profile, time=replace(profile.time, step_s=15.0), trunk_s=None)
     watchdog = Watchdog()
     watchdog.expect(few_steps_s(slow, recipe, recipe))

@@ -1,6 +1,6 @@
-"""Real trials of rungs that change how pictures are read or which trunk learns, to their verdicts.
+"""Real trials of rungs that change how pictures are read or which trunk is trained.
 
-What is asserted holds on a machine of any speed: both sides were timed, and a verdict rests on it.
+The assertions hold on a machine of any speed: both sides were timed, and the verdict uses that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TryRung(Protocol):
 
 @pytest.fixture(name="job")
 def _job(build_store, tmp_path: Path) -> Recipe:  # type: ignore[no-untyped-def]
-    """A job on a store of JPEGs, which one thread reads again in each of its two epochs."""
+    """A job on a store of JPEGs, which one thread reads in each of its two epochs."""
     rows = {"train": NUM_TRAIN, "val": NUM_VAL}
     build_store(tmp_path / "store", num_rows=rows, size=SIDE, encoding=Encoding.JPEG)
     return Recipe(
@@ -75,7 +75,7 @@ def _job(build_store, tmp_path: Path) -> Recipe:  # type: ignore[no-untyped-def]
 
 @pytest.fixture(name="few")
 def _few(job: Recipe, build_store, tmp_path: Path) -> Recipe:  # type: ignore[no-untyped-def]
-    """The same on fewer pictures, for trunks whose passes take long."""
+    """The same with fewer pictures, for slow trunks."""
     rows = {"train": 16, "val": NUM_VAL}
     build_store(tmp_path / "few", num_rows=rows, size=SIDE, encoding=Encoding.JPEG)
     return replace(job, data=replace(job.data, store=tmp_path / "few"))
@@ -87,10 +87,10 @@ def _try_rung(
     profile_of: Callable[..., Profile],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Trial]:
-    """Try a rung as a climb does, by a profile that wants it; give its trial.
+    """Try a rung as a climb does, with a profile to which it applies; return its trial.
 
     A verdict is more than the reason why a trial ended early. Heads on features get no more seeds
-    than other trainings: each of them builds its trunk.
+    than other trainings, as each seed builds its own trunk.
     """
     monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
 
@@ -128,7 +128,7 @@ def _try_rung(
 
 
 def assert_both_were_timed(trial: Trial) -> None:
-    """See blocks of both, and bounds that the verdict rests on: no trial that failed has any."""
+    """Check that both have blocks, and that the verdict has bounds: a failed trial has none."""
     assert len(trial.before_s) == len(trial.after_s) >= 8, trial.verdict
     assert trial.before is not None
     assert trial.after is not None
@@ -205,20 +205,20 @@ def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible
     assert_both_were_timed(trial)
 
 
-def test_a_trunk_with_packaged_weights_is_trained_and_timed_beside_one_without(
+def test_a_trunk_with_packaged_weights_is_trained_and_timed_next_to_one_without(
     try_rung: TryRung, few: Recipe
 ) -> None:
-    model = ModelConfig(weights=WeightsSource.NONE)  # the one that has packaged weights
+    model = ModelConfig(weights=WeightsSource.NONE)  # the one with packaged weights
     trial = try_rung(Pretrained(), replace(few, model=model))
     assert trial.change == {"model.weights": ("none", "packaged")}
     assert_both_were_timed(trial)
     assert_both_were_trained(trial)
 
 
-def test_a_larger_trunk_of_the_hub_is_trained_and_timed_beside_the_smaller_one(
+def test_a_larger_trunk_of_the_hub_is_trained_and_timed_next_to_the_smaller_one(
     try_rung: TryRung, few: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Weights that have learnt come with the installation for one trunk only: these are random.
+    # pretrained weights are packaged for one trunk only: these are random
     small, large = "mobilenetv3_small_050", "mobilenetv3_small_075"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in (small, large):
@@ -233,7 +233,7 @@ def test_a_larger_trunk_of_the_hub_is_trained_and_timed_beside_the_smaller_one(
 
 
 def put_into_hub(cache: Path, name: str) -> None:
-    """Lay a timm model's weights where the hub's cache keeps those that were fetched."""
+    """Put a timm model's weights where the hub's cache keeps downloads."""
     timm = import_timm()
     folder = cache / f"models--timm--{timm.get_pretrained_cfg(name).hf_hub_id.partition('/')[2]}"
     snapshot = folder / "snapshots" / ("0" * 40)

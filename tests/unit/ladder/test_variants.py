@@ -1,4 +1,4 @@
-"""Among variants the one is tried that is worth most: gain times the chance to be kept."""
+"""The variant with the highest expected value is tried: gain times chance to be kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_rise_of_the_loss_is_worse_whatever_its_sign(loss_before: float) -> No
     assert (quality.estimate, quality.low, quality.high) == (-0.5, -0.75, -0.25)
 
 
-def test_accuracy_is_looked_at_first() -> None:
+def test_accuracy_is_compared_first() -> None:
     accuracy = interval(0.01, 0.02)
     found = quality_of(Comparison(accuracy=accuracy, loss=interval(1.0, 0.1), loss_before=2.0))
     assert found is accuracy
@@ -37,7 +37,7 @@ def test_the_chance_is_even_where_the_bound_just_holds() -> None:
     surely, hardly = interval(0.01, 0.004), interval(-0.02, 0.004)
     assert chance_to_be_kept(surely, 0.01) > 0.999
     assert chance_to_be_kept(hardly, 0.01) < 0.001
-    assert chance_to_be_kept(interval(0.0, 0.02), 0.01) < 0.5, "a wide one proves nothing"
+    assert chance_to_be_kept(interval(0.0, 0.02), 0.01) < 0.5, "a wide interval proves nothing"
 
 
 @pytest.mark.parametrize(("estimate", "chance"), [(-0.01, 1.0), (-0.02, 0.0)])

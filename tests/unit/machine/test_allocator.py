@@ -1,4 +1,4 @@
-"""The allocator setting: done on glibc, left alone where the user has set malloc up."""
+"""The allocator setting: applied on glibc, and left alone if the user has configured malloc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stepladder.machine import keep_freed_memory
 
-# Frees and allocates 64 MB again and again, and counts the page faults of doing so.
+# Frees and allocates 64 MB repeatedly, and counts the page faults.
 COUNT_FAULTS = """
 import ctypes, resource, sys
 from stepladder.machine.allocator import keep_freed_memory
@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_a_freed_block_is_used_again_without_faulting_in_anew() -> None:
+def test_a_freed_block_is_used_again_without_page_faults() -> None:
     faults = {
         mode: int(
             subprocess.run(

@@ -5,7 +5,7 @@ import pytest
 from stepladder.machine.compiler import compiler_missing
 
 
-def test_the_compiler_that_the_environment_names_is_the_one_that_is_looked_for(
+def test_the_compiler_that_the_environment_names_is_the_one_that_is_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CXX", "/bin/sh")

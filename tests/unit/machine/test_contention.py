@@ -1,4 +1,4 @@
-"""Cores that others took are told from those that this process used itself."""
+"""CPU use of other processes is distinguished from that of this process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def usage(wall_s: float, busy_s: float, own_s: float) -> Usage:
     ("busy_s", "own_s", "usable", "total", "missing"),
     [
         (20.0, 20.0, 2, 2, 0.0),  # alone on both cores
-        (20.0, 12.0, 2, 2, 0.8),  # others took 8 of 20 core seconds
+        (20.0, 12.0, 2, 2, 0.8),  # others used 8 of 20 core seconds
         (20.0, 0.0, 2, 2, 2.0),
-        (25.0, 20.0, 2, 8, 0.0),  # others have cores of their own
+        (25.0, 20.0, 2, 8, 0.0),  # others have their own cores
         (75.0, 5.0, 2, 8, 1.0),
-        (5.0, 9.0, 2, 2, 0.0),  # counters differ in their ticks
+        (5.0, 9.0, 2, 2, 0.0),  # counters have different ticks
     ],
 )
 def test_others_count_where_cores_run_short(
@@ -34,7 +34,7 @@ def test_others_count_where_cores_run_short(
     assert cores_missing(start, end, usable=usable, total=total) == pytest.approx(missing)
 
 
-def test_no_time_is_no_contention() -> None:
+def test_no_time_is_not_contention() -> None:
     now = Usage.now()
     assert cores_missing(now, now, usable=2, total=2) == 0.0
 

@@ -1,4 +1,4 @@
-"""Energy is the difference of the machine's counters, across a wrap, or None."""
+"""Energy is the difference of the machine's counters, across overflows, or None."""
 
 from __future__ import annotations
 

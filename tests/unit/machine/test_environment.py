@@ -1,4 +1,4 @@
-"""env.json says what a result depends on, and nothing that a person would not publish."""
+"""env.json contains what a result depends on, and nothing private."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_versions_import_nothing() -> None:
 def test_instructions_are_a_part_of_what_the_cpu_says() -> None:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
-        pytest.skip("the system tells no CPU flags")
+        pytest.skip("the system reports no CPU flags")
     assert set(instruction_set()) <= set(cpuinfo.read_text().split())
 
 
-def test_the_commit_is_told_in_a_repository_only(tmp_path: Path) -> None:
+def test_the_commit_is_reported_in_a_repository_only(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
 
     def git(*words: str) -> str:

@@ -59,7 +59,7 @@ def test_a_write_that_does_nothing_is_found(tmp_path: Path) -> None:
     assert abilities.missing() == ["files do not support random writes"]
 
 
-def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
+def test_locks_that_everybody_gets_are_not_locks(tmp_path: Path) -> None:
     calls = FileCalls()
     calls.lock = lambda handle: None  # type: ignore[method-assign]
     abilities = find_abilities(tmp_path, calls)
@@ -67,8 +67,8 @@ def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
     assert abilities.missing() == ["files cannot be locked"]
 
 
-def test_two_that_look_at_once_do_not_meet(tmp_path: Path) -> None:
-    """Processes of two containers may have one number."""
+def test_concurrent_probes_do_not_conflict(tmp_path: Path) -> None:
+    """Processes of two containers may have the same pid."""
     calls = FileCalls()
     others: list[Any] = []
     calls.sync = lambda handle: others.append(find_abilities(tmp_path))  # type: ignore[method-assign]
@@ -81,7 +81,7 @@ def test_two_that_look_at_once_do_not_meet(tmp_path: Path) -> None:
     ("kind", "far"),
     [("ext4", False), ("fuseblk", False), ("fuse.s3fs", True), ("nfs4", True), ("9p", True)],
 )
-def test_a_network_is_told_by_the_kind(tmp_path: Path, kind: str, far: bool) -> None:
+def test_a_network_is_recognized_by_its_kind(tmp_path: Path, kind: str, far: bool) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"it / {kind} rw 0 0\n")
     assert is_far(tmp_path, mounts) == far

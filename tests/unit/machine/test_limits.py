@@ -1,4 +1,4 @@
-"""A container's limits count, read from trees of cgroup files as kernels lay them out."""
+"""A container's limits are respected, read from cgroup file trees as kernels lay them out."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_version_1_limits_are_read_where_a_container_mounts_them(tmp_path: Path)
     assert available_memory_bytes(root) == GIB // 8
 
 
-def test_version_1_without_a_limit_is_no_limit(tmp_path: Path) -> None:
+def test_version_1_without_a_limit_is_not_a_limit(tmp_path: Path) -> None:
     root = lay(
         tmp_path,
         {

@@ -1,4 +1,4 @@
-"""Samples tell what the process uses; whatever goes wrong in them stays in them."""
+"""Samples show the resources that the process uses; errors in sampling do not spread."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_bytes_to_the_disk_count_once_those_of_ended_children_too(tmp_path: Path
         done = subprocess.run(child, check=True, capture_output=True, text=True)
         while len(samples) < 3 or samples[-1]["disk_write_bytes_per_s"] != 0:
             time.sleep(0.02)
-    counted = int(done.stdout)  # none where files lie in memory
+    counted = int(done.stdout)  # none where files are in memory
     written = 0.1 * sum(sample["disk_write_bytes_per_s"] for sample in samples)
     assert all(sample["disk_read_bytes_per_s"] >= 0 for sample in samples)
     assert (written > 0) == (counted > 0)
-    assert written < 1.5 * counted + 1  # samples are 0.1 s apart or more
+    assert written < 1.5 * counted + 1  # samples are at least 0.1 s apart
 
 
-def test_network_and_energy_are_told_where_they_are_counted(tmp_path: Path) -> None:
+def test_network_and_energy_are_reported_where_they_are_counted(tmp_path: Path) -> None:
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     (zone / "energy_uj").write_text("0")

@@ -1,4 +1,4 @@
-"""A small real job of pictures: a convolutional trunk with BatchNorm, a head with dropout."""
+"""A small real job on pictures: a convolutional trunk with BatchNorm, a head with dropout."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Net(nn.Module):
 
 
 class Pictures(Task):
-    """Classify noise. `on_loss` and `on_item` let a test act in a step, or in the dataset."""
+    """Classify noise. `on_loss` and `on_item` let a test intervene in a step, or in the dataset."""
 
     is_random_before_head = False
 

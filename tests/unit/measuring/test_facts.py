@@ -1,4 +1,4 @@
-"""What is known of a job without timing it."""
+"""Facts about a job that need no timing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stepladder.task.image_classification import ImageClassification
 CPU = torch.device("cpu")
 
 
-def test_the_machine_is_told_as_it_is(tmp_path: Path) -> None:
+def test_facts_of_the_machine_are_reported_unchanged(tmp_path: Path) -> None:
     facts = machine_facts(CPU, tmp_path / "not there yet")
     assert facts.device == "cpu"
     assert facts.has_compiler == (compiler_missing("cpu") is None)
@@ -43,7 +43,7 @@ def test_the_machine_is_told_as_it_is(tmp_path: Path) -> None:
     assert facts.device_name
 
 
-def test_memory_of_a_gpu_and_of_its_host_are_told_apart(
+def test_memory_of_a_gpu_and_of_its_host_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
@@ -75,10 +75,10 @@ def test_what_learns_is_counted(
     assert facts.has_head
     assert not facts.is_built_in
     assert not facts.is_random_before_head
-    assert facts.default_threads == 1  # a Dataset need not bear several
+    assert facts.default_threads == 1  # a Dataset may not be thread-safe
 
 
-def test_a_subject_tells_what_reads_for_it(
+def test_a_subject_names_its_reader(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     plain = recipe()
@@ -101,7 +101,7 @@ def test_a_users_model_is_taken_for_one_that_knows_nothing_yet(
     assert not is_pretrained(pictures(), Recipe())
 
 
-def test_stored_jpegs_tell_their_size(tmp_path: Path, build_store: Callable) -> None:
+def test_the_size_of_stored_jpegs_is_known(tmp_path: Path, build_store: Callable) -> None:
     build_store(tmp_path / "jpegs", encoding=Encoding.JPEG, size=8)
     build_store(tmp_path / "pixels")
     jpegs, pixels = (ImageClassification(tmp_path / name) for name in ("jpegs", "pixels"))
@@ -114,7 +114,7 @@ def test_stored_jpegs_tell_their_size(tmp_path: Path, build_store: Callable) -> 
         assert stored_bytes(task) == num_bytes / sum(info.num_rows for info in shards)
 
 
-def test_data_without_a_store_tells_nothing_of_one(pictures: Callable) -> None:
+def test_data_without_a_store_says_nothing_of_one(pictures: Callable) -> None:
     assert store_encoding(pictures()) is None
     assert source_pixels(pictures()) is None
     assert stored_bytes(pictures()) is None
@@ -129,7 +129,7 @@ def test_larger_trunks_are_those_further_on_in_the_family(monkeypatch: pytest.Mo
     assert larger_trunks(ModelConfig(name="resnet18", weights=WeightsSource.NONE)) == ()
 
 
-def test_weights_count_only_where_they_lie_on_this_machine(
+def test_weights_count_only_where_they_are_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import constants, file_download

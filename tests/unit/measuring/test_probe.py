@@ -1,4 +1,4 @@
-"""Whatever a probe does, all is as it was."""
+"""A probe leaves everything unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.measuring.probe import is_out_of_memory, untouched
         (ValueError("out of memory"), False),
     ],
 )
-def test_errors_of_memory_are_told_from_others(error: Exception, is_memory: bool) -> None:
+def test_errors_of_memory_are_distinguished_from_others(error: Exception, is_memory: bool) -> None:
     assert is_out_of_memory(error) == is_memory
 
 

@@ -1,4 +1,4 @@
-"""A whole profile of a small job."""
+"""A complete profile of a small job."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_a_frozen_trunk(plain: Profile) -> None:
     assert {"channels_last", "folded", "pointwise"} <= set(found.op_replays)
     conv, linear = 2 * 27 * 4 * 64, 2 * 4 * 3
     assert found.forward_flops == conv + linear
-    assert found.step_flops == conv + 2 * linear  # of the head, the gradient of its weights alone
+    assert found.step_flops == conv + 2 * linear  # only the gradient of the head's weights
     picture, planes, pooled = 3 * 64, 4 * 64, 4
     activations = picture + planes + 2 * planes + 2 * planes + planes + pooled  # to the features
-    activations += 2 * pooled + pooled + 3  # dropout, and the head
-    weights = 4 * 27 + 4 + 4 * 4 + 4 * 3 + 3  # and a counter of BatchNorm, of 8 bytes
-    assert found.forward_bytes == 4 * activations + (4 * weights + 8) / 4  # four in a batch
+    activations += 2 * pooled + pooled + 3  # dropout and the head
+    weights = 4 * 27 + 4 + 4 * 4 + 4 * 3 + 3  # and a BatchNorm counter of 8 bytes
+    assert found.forward_bytes == 4 * activations + (4 * weights + 8) / 4  # four per batch
     assert found.peak_flops_per_s is not None
     of_step = found.step_flops * 4 / (found.time.step_s * found.peak_flops_per_s)
     assert found.mfu == pytest.approx(of_step)
@@ -100,12 +100,12 @@ def test_cached_features_count_the_trunk_once(
     assert found.trunk_s is not None
     assert found.time.one_time_s["features"] > (70 + 12) * found.trunk_s
     assert found.head_step_s == found.time.step_s
-    assert found.step_flops == 2 * (2 * 4 * 3)  # the head, forward and its weights' gradient
-    assert found.example_bytes == 3 * 8 * 8 * 4  # a picture's, not its features'
+    assert found.step_flops == 2 * (2 * 4 * 3)  # the head's forward pass and weight gradients
+    assert found.example_bytes == 3 * 8 * 8 * 4  # per picture, not per feature
     assert found.peak_flops_per_s is not None
     assert found.forward_flops is not None
     of_trunk = found.forward_flops / (found.trunk_s * found.peak_flops_per_s)
-    assert found.mfu == pytest.approx(of_trunk), "of the trunk's pass, not of the head's step"
+    assert found.mfu == pytest.approx(of_trunk), "for the trunk's pass, not for the head's step"
 
 
 def test_checkpoints_are_a_part_of_the_time(
@@ -138,7 +138,7 @@ def test_a_save_is_timed_once_for_the_weights_that_learn(
     assert [one.save_s for one in (first, second, all_learn)] == [1.0, 1.0, 9.0]
 
 
-def test_why_the_noise_scale_is_unknown_is_told(
+def test_why_the_noise_scale_is_unknown_is_reported(
     pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = profile(recipe(), pictures(num_train=6))
@@ -207,7 +207,7 @@ def test_a_folded_trunk_is_replayed_as_it_is_folded(
     assert {"channels_last", "pointwise"} <= set(found.op_replays)
 
 
-def test_a_profile_without_room_for_the_peaks_goes_on(
+def test_a_profile_without_room_for_the_peaks_continues(
     pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_out(*args: object, **options: object) -> None:
@@ -264,7 +264,7 @@ def test_a_fault_in_a_step_itself_ends_the_profile(
 def test_batch_sizes_are_those_that_were_run(
     pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_module, "MAX_ROWS", 3)  # of features; the batch is of four
+    monkeypatch.setattr(head_module, "MAX_ROWS", 3)  # of features; the batch has four
     found = profile(recipe(features=FeaturesConfig(cached=True)), pictures())
     assert set(found.step_by_batch_s) == {1, 2, 3}
 
@@ -309,4 +309,4 @@ def test_compiling_is_timed_once_and_operations_are_counted_as_built(
     assert second.time.one_time_s == first.time.one_time_s
     assert (first.forward_flops, first.step_flops) == (plain.forward_flops, plain.step_flops)
     assert set(first.op_replays) == set(plain.op_replays)
-    assert first.memory_by_batch == {}  # what compiled code allocates cannot be seen
+    assert first.memory_by_batch == {}  # allocations of compiled code are not visible

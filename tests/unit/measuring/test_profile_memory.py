@@ -1,4 +1,4 @@
-"""What a profile of a changed recipe need not measure again."""
+"""Measurements that the profile of a changed recipe can reuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkpoints take: real saves that leave nothing, and how many a training makes."""
+"""Cost of checkpoints: real saves that leave nothing, and how many a training makes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Open = Callable[[Recipe, Task], AbstractContextManager[Subject]]
 
 @pytest.fixture(name="saved")
 def record_saves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str], set[str]]]:
-    """Return the names of all saves, with the weights in each and the frozen ones beside them."""
+    """Return the names of all saves, with the weights in each and the frozen ones next to them."""
     found: list[tuple[str, set[str], set[str]]] = []
     save = Checkpoints.save
 
@@ -58,7 +58,7 @@ def test_a_commit_is_saved_twice_unless_it_is_slow_and_nothing_is_left(
     assert found is not None
     assert found.first_s > 0
     assert found.later_s > 0
-    assert (found.first_s == found.later_s) == (num_commits == 1), "one stands for both"
+    assert (found.first_s == found.later_s) == (num_commits == 1), "one is used for both"
     assert list(tmp_path.iterdir()) == []
     assert [kind for kind, *_ in saved] == ["step", "best"] * num_commits
     for _, learned, frozen in saved:
@@ -114,7 +114,7 @@ TIME = TrainingTime(
         (None, 0),
         (60.0, 5),
         (1000.0, 0),
-        (1.0, 12),  # where saves would take more than 2 % they are 25 s apart
+        (1.0, 12),  # if saves would take more than 2 %, they are 25 s apart
         (0.0, 999),  # after every step, the last one at the end
     ],
 )

@@ -29,7 +29,7 @@ NUM_STEPS_BEFORE = 4
 
 
 class FakeTime:
-    """A clock that moves only when told."""
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -42,7 +42,7 @@ class FakeTime:
 
 
 class Ticking(FakeTime):
-    """A clock by which a millisecond passes from one reading to the next."""
+    """A clock that moves by a millisecond per reading."""
 
     def __call__(self) -> float:
         self.move(1e-3)
@@ -50,7 +50,7 @@ class Ticking(FakeTime):
 
 
 class Counted(TorchDispatchMode):
-    """Within it a second passes with each operation of torch."""
+    """Within this mode, each torch operation takes a second."""
 
     def __init__(self, time: FakeTime) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Counted(TorchDispatchMode):
 
 
 def hide_in_steps(subject: Subject, take_time: Callable[[], None]) -> None:
-    """Let something take its time in each step where no phase looks."""
+    """Spend time in each step outside of all phases."""
     step = subject.parts.step
 
     def late(*args: Any, **options: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_fifth_of_the_time_hidden_in_an_unnamed_place_refuses_advice(
     assert has_advice or "in no named phase" in found.no_advice_because
 
 
-def test_every_operation_of_a_step_lies_in_a_phase(
+def test_every_operation_of_a_step_is_in_a_phase(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     time, task = FakeTime(), pictures()
@@ -132,7 +132,7 @@ def test_every_operation_of_a_step_lies_in_a_phase(
     assert part.unexplained_s == pytest.approx(0, abs=1e-6)
 
 
-def test_one_gap_that_another_process_made_is_looked_at_again(
+def test_one_gap_caused_by_another_process_is_measured_again(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     time, task = FakeTime(), pictures()
@@ -197,7 +197,7 @@ def test_short_batches_count_as_parts_of_a_step(
     assert found.step_s == pytest.approx(2)
 
 
-def test_pictures_in_memory_tell_what_filling_it_takes(
+def test_the_time_to_load_pictures_into_memory_is_reported(
     tmp_path: Path, build_store: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     folder = tmp_path / "store"
@@ -213,7 +213,7 @@ def test_pictures_in_memory_tell_what_filling_it_takes(
     assert found.load_s > 0
 
 
-def test_the_part_of_a_timeline_between_two_looks() -> None:
+def test_the_part_of_a_timeline_between_two_readings() -> None:
     before = Timeline(wall_s=10, phases_s={"forward": 4})
     after = Timeline(wall_s=15, phases_s={"forward": 6, "backward": 1})
     part = difference(before, after)

@@ -1,4 +1,4 @@
-"""Batch sizes, and the line through their times."""
+"""Batch sizes, and the line fitted to their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is granted to a probe; the watchdog itself is tested with the trials that it ends."""
+"""Time limits of probes; the watchdog itself is tested with the trials that it ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_probe_within_a_trial_leaves_the_trials_timer_running() -> None:
             lambda: signal.getitimer(signal.ITIMER_REAL)[0], foretold_s=math.inf, at_least_s=1.0
         )
         assert unknown_s is not None
-        assert 50 < unknown_s <= 100, "nothing foretells it: only the trial is watched"
+        assert 50 < unknown_s <= 100, "no prediction: only the trial is watched"
 
 
 def attempt_to_raise(error: BaseException) -> Attempt[None]:

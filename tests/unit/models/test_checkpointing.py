@@ -1,4 +1,4 @@
-"""Gradient checkpointing: less is kept, gradients and statistics are the same to the bit."""
+"""Gradient checkpointing: less memory, bit-identical gradients and statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block(width: int, num_in: int) -> nn.Module:
 
 
 class SaysNo(nn.Module):
-    """A trunk that has timm's method, and refuses by it as some of timm's models do."""
+    """A trunk with timm's method, which it refuses, as some of timm's models do."""
 
     def __init__(self, stem: nn.Module, *blocks: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def classifier(name: str) -> Classifier:
 
 
 def pass_twice(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
-    """Return gradients, buffers, and the bytes that were kept for the backward pass."""
+    """Return gradients, buffers, and the bytes kept for the backward pass."""
     num_bytes = 0
 
     def pack(tensor: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def pass_twice(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     return grads, {name: buffer.clone() for name, buffer in model.named_buffers()}, num_bytes
 
 
-# timm's own checkpointing, and that of blocks
+# timm's checkpointing, and that of blocks
 @pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet", "says_no"])
 def test_gradients_and_running_statistics_are_the_same_to_the_bit(name: str) -> None:
     plain = classifier(name)
@@ -106,13 +106,13 @@ def test_a_copy_of_a_checkpointed_model_learns_by_itself() -> None:
 def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is kept for the backward pass is decided before any kernel is built: none is here."""
+    """The saved tensors are chosen before kernels are compiled; none are compiled here."""
     torch._dynamo.reset()
     partitioned = functools.partial(torch.compile, backend="aot_eager_decomp_partition")
     monkeypatch.setattr(torch, "compile", partitioned)
     torch.manual_seed(0)
     trunk = SaysNo(nn.Conv2d(3, 4, 3), block(8, 4))
-    plain = Classifier(trunk, nn.Linear(8, 3)).train()  # no dropout: it would draw other numbers
+    plain = Classifier(trunk, nn.Linear(8, 3)).train()  # no dropout, which would draw other numbers
     model = copy.deepcopy(plain)
     set_checkpointing(model, True)
     set_forward(model, CompiledForward(model))
@@ -122,7 +122,7 @@ def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
         torch.testing.assert_close(ours[0][name], grad, rtol=1e-3, atol=1e-3)
     for name, buffer in buffers.items():
         torch.testing.assert_close(ours[1][name], buffer)
-    assert ours[2] < 0.5 * kept_bytes  # compiled alone it keeps two thirds
+    assert ours[2] < 0.5 * kept_bytes  # compilation alone keeps two thirds
 
 
 def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
@@ -147,7 +147,7 @@ def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
     assert int(model.body[1].num_batches_tracked) == 3
 
 
-def test_a_model_without_a_method_or_blocks_is_told_apart() -> None:
+def test_a_model_without_a_method_or_blocks_is_recognized() -> None:
     assert not can_checkpoint(nn.Linear(1, 1))
     assert can_checkpoint(classifier("test_efficientnet"))
     with pytest.raises(UsageError, match="no blocks"):

@@ -48,7 +48,7 @@ def test_head_starts_as_torchs_linear_with_that_seed() -> None:
     assert torch.equal(model.head[1].weight, nn.Linear(model.trunk.num_features, 3).weight)
 
 
-def test_hidden_layer_and_dropout_stand_before_the_classifier() -> None:
+def test_hidden_layer_and_dropout_are_before_the_classifier() -> None:
     head = build_head(HeadConfig(hidden=5, dropout=0.25), num_features=4, num_classes=3)
     kinds = [type(layer).__name__ for layer in head]
     assert kinds == ["Dropout", "Linear", "ReLU", "Linear"]

@@ -1,4 +1,4 @@
-"""A trunk is known by its layers and numbers, and a pass leaves it as it was."""
+"""A trunk is identified by layers and weights, and a feature pass leaves it unchanged."""
 
 from __future__ import annotations
 

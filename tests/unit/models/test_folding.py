@@ -1,4 +1,4 @@
-"""BatchNorm folded into the convolution before it: the same outputs, the same state_dict."""
+"""BatchNorm folded into the convolution before it: same outputs, same state_dict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICTURES = torch.randint(
 
 
 def learnt(module: nn.Module) -> nn.Module:
-    """Return BatchNorms statistics and weights as after training, so that they do something."""
+    """Set BatchNorm statistics and weights as after training, so that they have an effect."""
     generator = torch.Generator().manual_seed(1)
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):
@@ -96,7 +96,7 @@ class NamesLie(nn.Module):
 
 
 class CalledTwice(nn.Module):
-    """One convolution, two BatchNorms: each needs another weight."""
+    """One convolution, two BatchNorms: each needs other weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class CalledTwice(nn.Module):
 
 
 class Standardised(nn.Conv2d):
-    """A convolution that does not use its weight as it is."""
+    """A convolution that transforms its weight."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)

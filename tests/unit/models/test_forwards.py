@@ -1,4 +1,4 @@
-"""What stands in a module's forward computes the same, and nobody else notices it."""
+"""A replaced forward computes the same, without visible side effects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def num_norm_calls(module: nn.Module, x: Tensor) -> int:
     return len(calls)
 
 
-def test_a_folded_trunk_calls_no_batchnorm_after_the_first_look() -> None:
+def test_a_folded_trunk_calls_no_batchnorm_after_the_first_pass() -> None:
     module, plain = folded(), trunk()
     torch.testing.assert_close(module(pictures()), plain(pictures()))
     assert num_norm_calls(module, pictures(3)) == 0
@@ -87,7 +87,7 @@ def test_a_copy_has_weights_of_its_own() -> None:
 def test_features_from_inference_mode_may_train_a_head() -> None:
     module, head = folded(), nn.Linear(64, 2)
     with torch.inference_mode():
-        features = module(pictures() + 1)  # an inference tensor goes in
+        features = module(pictures() + 1)  # input: an inference tensor
     assert not features.is_inference()
     head(features).sum().backward()
     assert head.weight.grad is not None
@@ -121,7 +121,7 @@ def test_a_forward_that_someone_else_replaced_is_left_alone() -> None:
 def compiler_cache(
     vector_instructions: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Compile into a folder of the test's own."""
+    """Compile in the test's own folder."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()
     return tmp_path / "inductor"

@@ -1,4 +1,4 @@
-"""Activations in the convolutions before them: the same features, and NaN is still NaN."""
+"""Activations fused into the convolutions before them: same features, and NaN is still NaN."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pictures(size: int, n: int = 3) -> Tensor:
 
 
 def block(conv: nn.Conv2d, activation: type[nn.Module] = nn.ReLU6) -> nn.Module:
-    """Return a folded convolution with BatchNorm and activation as timm's networks have them."""
+    """Return a folded convolution with BatchNorm and activation, as in timm's networks."""
     torch.manual_seed(0)
     norm = LAYERS.BatchNormAct2d(conv.out_channels, act_layer=activation)
     norm.running_mean.normal_()
@@ -91,7 +91,7 @@ def test_in_bfloat16_weights_and_numbers_are_rounded_as_autocast_does() -> None:
         ours, theirs = fused(x), folded(x)
     assert ours.dtype is torch.bfloat16
     assert not torch.equal(ours.float(), folded(x))
-    torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7)  # one step of bfloat16
+    torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7)  # one bfloat16 step
 
 
 def test_a_folded_trunk_in_use_calls_no_activation() -> None:
@@ -186,7 +186,7 @@ def test_one_convolution_computes_the_norm_and_the_activation_after_it(
     assert calls_of_activations(fused, x) == 0
 
 
-def test_what_a_folded_trunk_keeps_apart_is_not_made_one_convolution() -> None:
+def test_what_a_folded_trunk_keeps_separate_is_not_made_one_convolution() -> None:
     conv, norm = nn.Conv2d(3, 8, 3), LAYERS.BatchNormAct2d(8, act_layer=nn.GELU)
     assert fused_convolution(conv, norm.eval()) is None
     plain = nn.BatchNorm2d(8).eval()

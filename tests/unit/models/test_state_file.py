@@ -1,4 +1,4 @@
-"""Safetensors files of others: read, or refused in words, and never run."""
+"""Third-party safetensors files: read, or rejected with a message, and never executed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_damaged_file_is_read_or_refused_but_nothing_else(
     assert refused is None or (refused.where == str(path) and refused.fix)
 
 
-def test_a_header_as_long_as_a_pickle_begins_is_no_pickle(tmp_path: Path) -> None:
+def test_a_header_as_long_as_a_pickle_begins_is_not_a_pickle(tmp_path: Path) -> None:
     """0x0280 in little endian is the start of a pickle of protocol 2."""
     starts = set()
     for length in range(40, 700, 8):

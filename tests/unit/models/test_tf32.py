@@ -1,4 +1,4 @@
-"""TF32 is off in a comparison on a GPU, and afterwards as it was."""
+"""TF32 is off in a comparison on a GPU, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tf32_is_off_within_and_on_again_afterwards() -> None:
     assert found() == ["tf32"] * 3
 
 
-def test_code_that_reads_the_older_settings_of_cudnn_goes_on() -> None:
+def test_code_that_reads_the_older_settings_of_cudnn_works() -> None:
     before = found()
     with without_tf32(CUDA):
         assert not torch.backends.cudnn.allow_tf32
@@ -58,14 +58,14 @@ def test_tf32_is_on_again_after_an_error() -> None:
 
 def test_what_is_not_tf32_is_not_touched() -> None:
     before = found()
-    assert before[0] == "none", "as torch has it for matrix products"
+    assert before[0] == "none", "as torch sets it for matrix products"
     with without_tf32(CUDA):
         assert found() == ["none", "ieee", "ieee"]
     assert found() == before
     assert torch.backends.cudnn.allow_tf32, "the older settings can be read again"
 
 
-@pytest.mark.filterwarnings("ignore:Please use the new API settings:UserWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:Please use the new API settings:UserWarning")  # from torch
 @pytest.mark.parametrize("older", ["high", "medium"])
 def test_the_older_setting_of_matrix_products_says_the_same(older: str) -> None:
     try:

@@ -1,8 +1,8 @@
-"""Room for rules that torch lacks: layer-wise steps, hooks, ranks, own groups and own state.
+"""Support for rules that torch lacks: layer-wise steps, hooks, ranks, own groups and own state.
 
-`Layered` is none of any paper: it scales each step to the size of the weight, as LARS does; it
-keeps the second moments of what goes into a layer, as K-FAC does, over all ranks; and it steps
-matrices in a group of their own, as Muon does.
+`Layered` is not a published rule: it scales each step to the size of the weight, as LARS does; it
+keeps the second moments of a layer's inputs, over all ranks, as K-FAC does; and it steps matrices
+in a group of their own, as Muon does.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def layers_apart(config: OptimizerConfig, learning: Named) -> list[Group]:
 
 @pytest.fixture
 def layered(monkeypatch: pytest.MonkeyPatch) -> OptimizerSpec:
-    """A layer-wise rule in SGD's line of the table."""
+    """A layer-wise rule in place of SGD in the table."""
     spec = replace(
         SGD,
         title="Layered",
@@ -130,7 +130,7 @@ def test_it_is_given_the_model_its_groups_and_the_ranks(process_group: Any) -> N
 
 
 @pytest.mark.usefixtures("layered")
-def test_state_of_other_shapes_than_the_weight_goes_on_bit_for_bit() -> None:
+def test_state_of_other_shapes_than_the_weight_resumes_bit_for_bit() -> None:
     straight, resumed = linear(), linear(seed=1)
     optimizer = build_optimizer(CONFIG, straight, lr=0.1)
     take(straight, optimizer, range(3))
@@ -148,7 +148,7 @@ def test_state_of_other_shapes_than_the_weight_goes_on_bit_for_bit() -> None:
 
 
 @pytest.mark.usefixtures("layered")
-def test_its_hooks_end_with_it_and_the_model_goes_on() -> None:
+def test_its_hooks_end_with_it_and_the_model_still_works() -> None:
     model = linear()
     optimizer = build_optimizer(CONFIG, model, lr=0.1)
     gone = weakref.ref(optimizer)

@@ -1,4 +1,4 @@
-"""Fused kernels: the same steps, and the same guards around them."""
+"""Fused kernels: same steps, same guards."""
 
 from __future__ import annotations
 

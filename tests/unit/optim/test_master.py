@@ -31,7 +31,7 @@ def test_updates_too_small_for_half_add_up_in_the_master() -> None:
         optimizer.step()
         master.give_weights_()
         master.zero_grad()
-    assert (torch.tensor(1.0).half() - 1e-4).item() == 1.0  # one update alone is lost in half
+    assert (torch.tensor(1.0).half() - 1e-4).item() == 1.0  # one alone is lost in half precision
     assert torch.equal(model.weight, torch.full((3, 4), 1 - 1e-3).half())
 
 

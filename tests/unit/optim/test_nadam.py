@@ -1,4 +1,4 @@
-"""Our NAdam beside torch's: the same weights and states, and each goes on from the other."""
+"""Our NAdam and torch's: same weights and states, and each can resume from the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepladder.optim.nadam import NAdam
 from stepladder.optim.state import flatten_state, restore_state
 
 Rule = type[torch.optim.NAdam]
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-8}  # torch keeps mu_product in fp32
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-8}  # torch stores mu_product in fp32
 both_ways = pytest.mark.parametrize(
     ("first", "second"),
     [(NAdam, torch.optim.NAdam), (torch.optim.NAdam, NAdam)],
@@ -51,7 +51,7 @@ def take(
 def half_way(
     first: Rule, second: Rule
 ) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer]:
-    """Take fifty steps by the first rule; give its net and rule, a copy and an empty second one."""
+    """Take fifty steps with the first rule; return its net and rule, a copy and an empty rule."""
     straight = net()
     began = first(straight.parameters(), lr=0.01)
     take(straight, began, range(50))
@@ -98,7 +98,7 @@ def test_torchs_own_step_is_taken_only_where_it_must(
 def test_groups_rates_and_missing_gradients_are_followed_as_torch_does() -> None:
     def change(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
         optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
-        if step % 3:  # the bias takes every third step alone
+        if step % 3:  # only the bias takes every third step
             model[2].bias.grad = None
 
     models = net(), net()
@@ -136,7 +136,7 @@ def test_a_checkpoint_goes_either_way(first: Rule, second: Rule) -> None:
     assert names == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
 
 
-def test_its_own_state_goes_on_bit_for_bit() -> None:
+def test_its_own_state_resumes_bit_for_bit() -> None:
     straight, began, resumed, goes_on = half_way(NAdam, NAdam)
     goes_on.load_state_dict(copy.deepcopy(began.state_dict()))
     take(straight, began, range(50, 100))

@@ -1,4 +1,4 @@
-"""Totals of reading over the attempts of a run, whatever its events hold."""
+"""Reader totals over the attempts of a run, with invalid events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_rates_of_a_remote_store() -> None:
     assert (found.fetch_bytes_per_s, found.hit_frac) == (200, 0.75)
 
 
-def test_what_is_no_number_counts_as_nothing() -> None:
+def test_what_is_not_a_number_counts_as_nothing() -> None:
     assert reading_of([]) is None
     assert reading_of([{"attempt": 1, "num_read": "<b>"}, {"attempt": [1], "num_read": 5}]) is None
     found = reading_of(

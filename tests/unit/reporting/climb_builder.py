@@ -1,4 +1,4 @@
-"""Builds the ledger of a climb, out of the records that a climb writes; the numbers are made up."""
+"""Builds the ledger of a climb from the records that a climb writes; the numbers are invented."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_TRIED = (
 
 
 class ClimbBuilder:
-    """Makes trial after trial, each from where the last kept one ended."""
+    """Adds trials, each based on the last kept one."""
 
     def __init__(self, seed: int, num_blocks: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -132,7 +132,7 @@ class ClimbBuilder:
 
 
 def build_climb(folder: Path, *, seed: int = 0, num_blocks: int = 8, ended: bool = True) -> Path:
-    """Write trials.jsonl and climb.json, as a climb of the demo on two cores would."""
+    """Write trials.jsonl and climb.json, like a climb of the demo on two cores."""
     folder.mkdir(parents=True, exist_ok=True)
     build = ClimbBuilder(seed, num_blocks)
     build.lines.append({"kind": "climb", "job": "j" * 16, "machine": "m" * 16})

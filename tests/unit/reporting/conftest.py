@@ -9,13 +9,13 @@ import pytest
 
 @pytest.fixture(scope="session")
 def build_run() -> Callable[..., Path]:
-    """Return the builder of run folders, which tests of other rooms load from its file as well."""
+    """Return the builder of run folders, which other packages' tests also load from its file."""
     return _builder("run_builder", "build_run")
 
 
 @pytest.fixture(scope="session")
 def build_climb() -> Callable[..., Path]:
-    """Return the builder of the files of a climb, beside those of a run or alone."""
+    """Return the builder of a climb's files, with those of a run or alone."""
     return _builder("climb_builder", "build_climb")
 
 

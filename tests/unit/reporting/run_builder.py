@@ -32,7 +32,7 @@ def build_run(
     with_gpu: bool = False,
     seed: int = 0,
 ) -> Path:
-    """Write a whole run folder: every file that training leaves behind."""
+    """Write a complete run folder: every file that training creates."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     lines = _events(rng, epochs, log_every, with_gpu)

@@ -1,4 +1,4 @@
-"""What all pages share: code in sentences, and files that cannot be written."""
+"""Shared parts of all pages: code in sentences, and files that cannot be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepladder.reporting.html import coded, template
         ("none``", "none``"),
     ],
 )
-def test_what_stands_between_backticks_is_code_and_all_is_escaped(text: str, html: str) -> None:
+def test_text_between_backticks_is_code_and_all_is_escaped(text: str, html: str) -> None:
     assert coded(text) == html
 
 

@@ -1,4 +1,4 @@
-"""A profile whose numbers can be checked in the head, and what a test changes of it."""
+"""A profile whose numbers are easy to verify, and changes to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_TIME = {field.name for field in fields(TrainingTime)}
 
 @pytest.fixture(name="make_profile")
 def make_profile_of(profile_of: Callable[..., Profile]) -> Callable[..., Profile]:
-    """Return the profile with some fields changed; those of its time are given by name too."""
+    """Return the profile with some fields changed, including those of its `time`."""
     profile = profile_of(
         TIME,
         num_train=1600,

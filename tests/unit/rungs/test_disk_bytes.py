@@ -1,4 +1,4 @@
-"""What a rung writes to the disk is counted whole, before it is tried."""
+"""The disk usage of a rung is counted completely before it is tried."""
 
 from __future__ import annotations
 

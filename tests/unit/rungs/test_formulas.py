@@ -1,4 +1,4 @@
-"""Formulas against numbers that can be checked in the head."""
+"""Formulas compared with numbers that are easy to verify."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_on_a_cpu_reading_takes_its_share_of_the_cores(make_profile: Make) -> No
     assert with_two.step_s == pytest.approx(0.2 + 16 * 0.1 / 2)
 
 
-def test_no_step_is_faster_than_one_whose_batches_lie_ready(make_profile: Make) -> None:
+def test_no_step_is_faster_than_one_whose_batches_are_ready(make_profile: Make) -> None:
     one = Recipe(loader=LoaderConfig(threads=1))
     free = {"threads": 2, "cpu_s": 2 / 16, "cpu_s_after": 0.0}  # a batch of 16 took 2 s
     profile = make_profile(num_cores=2, replay_host_s=0.9)
@@ -165,8 +165,8 @@ def test_no_step_is_faster_than_one_whose_batches_lie_ready(make_profile: Make) 
         (0.60, 0.20, "cuda", False),
         (0.60, 0.00, "cuda", False),
         (0.97, 0.01, "cuda", True),  # both small
-        (0.60, 0.20, "cpu", True),  # readers take cores, too
-        (0.95, 0.40, "cpu", False),  # waited long, and gained nothing without the wait
+        (0.60, 0.20, "cpu", True),  # readers use cores, too
+        (0.95, 0.40, "cpu", False),  # waited long, but gained nothing without the wait
         (1.04, 0.02, "cpu", True),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_schedule_ends_by_epochs_or_by_steps(make_profile: Make) -> None:
     assert within_schedule(15.0, now, by_steps) == pytest.approx(11.5)
     assert within_schedule(11.0, now, by_steps) == 11
     shorter = Recipe(schedule=ScheduleConfig(max_steps=500))
-    assert within_schedule(15.0, now, shorter) == 10, "as many as it is known to take"
+    assert within_schedule(15.0, now, shorter) == 10, "the known number"
 
 
 def test_a_batch_beyond_the_examples_has_no_doubling(make_profile: Make) -> None:

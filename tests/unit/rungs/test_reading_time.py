@@ -1,4 +1,4 @@
-"""What rungs predict of reading: from the reader's own numbers, the disk's and the link's."""
+"""Predictions about reading, from statistics of the reader, the disk and the network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JPEGS = {
     "bandwidth_bytes_per_s": 2e8,
     "replay_host_s": 0.2,
 }
-# 1,800 pictures of 20 kB are 36 MB; 0.2 MB/s are 0.1 s each
+# 1,800 pictures of 20 kB are 36 MB; at 0.2 MB/s, 0.1 s each
 LINK = {"link_bytes_per_s": 2e5, "is_store_near": False}
 SMALL_CACHE = replace(STREAM, data=replace(STREAM.data, max_cache_bytes=35_999_999))
 
@@ -46,7 +46,7 @@ def time_of(found: Prediction) -> TrainingTime:
 
 
 def test_a_smaller_decode_leaves_the_fetch_as_it_is(make_profile: Make) -> None:
-    # 2,000 pixels a side, of which a quarter is more than a third above the 200 that are needed
+    # a side of 2,000 pixels, a quarter of which is more than a third above the required 200
     profile = make_profile(**JPEGS, step_s=1.6)
     found = ScaledDecode().predict(profile, STREAM)
     assert (found.inputs["factor"], found.inputs["cost"]) == (4, 0.63)

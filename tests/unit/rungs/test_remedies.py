@@ -115,7 +115,7 @@ def test_a_head_gets_a_layer_where_it_has_none(built_in: Callable[..., Profile])
     assert rung.why_not(built_in(is_built_in=False), Recipe()) == "the task builds its own model"
 
 
-def test_for_accuracy_a_busy_device_and_random_weights_stand_in_no_larger_trunks_way(
+def test_for_accuracy_a_busy_device_and_random_weights_do_not_block_a_larger_trunk(
     built_in: Callable[..., Profile],
 ) -> None:
     busy = built_in(mfu=0.9, example_bytes=3 * 32 * 32)
@@ -126,7 +126,9 @@ def test_for_accuracy_a_busy_device_and_random_weights_stand_in_no_larger_trunks
     after = rung.apply(busy, resnet)
     assert after.model == ModelConfig(name="resnet34", weights=WeightsSource.NONE)
     learnt = Recipe(model=ModelConfig(name="resnet18", weights=WeightsSource.HUB))
-    assert "available" in (rung.why_not(busy, learnt) or ""), "no random weights instead of learnt"
+    assert "at hand" in (rung.why_not(busy, learnt) or ""), (
+        "no random weights instead of pretrained ones"
+    )
 
 
 def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
@@ -145,7 +147,9 @@ def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
     assert not after.model.fold_batchnorm
     found = WholeModel().predict(profile, recipe)
     assert found.time is not None
-    assert found.time.step_s == pytest.approx(0.1 + 10 * 3 * 0.01), "forward, and twice that back"
+    assert found.time.step_s == pytest.approx(0.1 + 10 * 3 * 0.01), (
+        "forward, and twice that backward"
+    )
     assert found.time.validation_s == pytest.approx(0.2 + 10 * 0.01)
 
 
@@ -158,7 +162,7 @@ def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
         ({"num_norms": 0, "num_conv2d": 4, "num_batchnorm": 0}, None),
     ],
 )
-def test_normalisation_is_told_of_where_convolutions_have_none(
+def test_normalisation_is_advised_for_convolutions_without_it(
     built_in: Callable[..., Profile], facts: dict[str, Any], refusal: str | None
 ) -> None:
     profile = built_in(**{"num_conv2d": 4, "num_batchnorm": 0} | facts)

@@ -1,4 +1,4 @@
-"""What each rung refuses, predicts and changes, on a job whose numbers fit in the head."""
+"""What each rung refuses, predicts and changes, on a job with numbers that are easy to verify."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_pretrained_takes_packaged_weights_only_for_their_own_trunk(make_profile
 
 
 def test_without_a_gpu_the_loader_bounds_what_one_could_give(make_profile: Make) -> None:
-    # 16,000 examples and 2,000 for validation at 150 a second: 120 s instead of 1,200
+    # 16,000 examples and 2,000 for validation at 150 per second: 120 s instead of 1,200
     profile = make_profile(loader_per_s=150.0, step_flops=1e3, forward_flops=1e3)
     refusal = UseGpu().why_not(profile, Recipe())
     assert (
@@ -79,7 +79,7 @@ def test_without_a_gpu_its_roofline_bounds_it_too(make_profile: Make) -> None:
         loader_per_s=1e6,
         peak_flops_per_s=8.1e12 / 2,
         bandwidth_bytes_per_s=320e9 / 4,
-        phases_s={"forward": 0.8},  # the rest of the step is taken as nothing
+        phases_s={"forward": 0.8},  # the rest of the step is assumed to take no time
     )
     bound = 1200 / (1000 * 0.2 + 200 / 4)
     refusal = UseGpu().why_not(profile, Recipe())
@@ -132,7 +132,7 @@ def test_early_stopping_leaves_what_the_user_goes_by(make_profile: Make) -> None
     assert after == StoppingConfig(validate_every_epochs=2, patience=2)
 
 
-def test_early_stopping_waits_for_epochs_however_often_it_looks(make_profile: Make) -> None:
+def test_early_stopping_waits_for_epochs_however_often_it_validates(make_profile: Make) -> None:
     for every in (1, 4, 10):
         stopping = StoppingConfig(early=False, validate_every_epochs=every)
         found = EarlyStopping().variants(make_profile(), Recipe(stopping=stopping))
@@ -185,7 +185,7 @@ def test_less_patience_still_takes_a_best_validation_and_one_more(make_profile: 
     recipe = Recipe(stopping=every)
     hasty = EarlyStopping().variants(profile, recipe)[1]
     assert hasty.stopping.patience == 1
-    # two validations less of patience than the curve's would end before the second validation
+    # two validations less than the curve's patience would end before the second validation
     found = EarlyStopping().predict_variant(profile, recipe, hasty)
     assert found.inputs["epochs_to_stop"] == 4
 
@@ -229,27 +229,27 @@ def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) ->
     found = CachedFeatures().predict(profile, Recipe())
     features_s = 1800 * (0.05 + 0.02 / 2)  # two cores read
     assert found.gain == pytest.approx(1200 / (features_s + 1000 * 0.01 + 10 * 0.1))
-    # an epoch saves 120 s less 1.1 s
+    # an epoch saves 120 s minus 1.1 s
     assert found.inputs["break_even_epochs"] == pytest.approx(features_s / 118.9)
-    of_dataset = replace(profile, default_threads=1)  # one thread reads, on however many cores
+    of_dataset = replace(profile, default_threads=1)  # one thread reads, on any number of cores
     found = CachedFeatures().predict(of_dataset, Recipe())
     assert found.time is not None
     assert found.time.one_time_s["features"] == pytest.approx(1800 * (0.05 + 0.02))
 
 
 def test_cached_features_load_no_pictures_into_memory(make_profile: Make) -> None:
-    # the loader copies out of memory; to load the 1,800 pictures took 5 ms each
+    # the loader copies from memory; loading the 1,800 pictures took 5 ms each
     times = {"trunk_s": 0.05, "loader_cpu_s": 1e-6, "head_step_s": 0.01, "head_validation_s": 0.1}
     held = make_profile(one_time_s={"load": 9.0, "compile": 3.0}, **times)
     found = CachedFeatures().predict(held, Recipe(data=DataConfig(where=Where.MEMORY)))
     features_s = 1800 * (0.05 + 0.005)
     assert found.time is not None
     assert found.time.one_time_s == pytest.approx({"features": features_s, "compile": 3.0})
-    # an epoch saves 120 s less 1.1 s, and the pass takes the place of loading
+    # an epoch saves 120 s minus 1.1 s, and the pass replaces loading
     assert found.inputs["break_even_epochs"] == pytest.approx((features_s - 9) / 118.9)
 
 
-def test_beside_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
+def test_with_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
     profile = make_profile(device="cuda", trunk_s=0.001, loader_cpu_s=0.02, head_step_s=0.01)
     found = CachedFeatures().predict(profile, Recipe())
     assert found.time is not None
@@ -360,13 +360,13 @@ def test_compute_threads_divide_what_the_model_computes(make_profile: Make) -> N
 
 
 def sweep(make_profile: Make, **changes: object) -> Profile:
-    """Steps of t(b) = 10 ms + 1 ms b: the knee is at 90, so that 16 grows to 128."""
+    """Steps of t(b) = 10 ms + 1 ms b: the knee is at 90, so 16 grows to 128."""
     return make_profile(step_fixed_s=0.01, step_per_example_s=0.001, **changes)
 
 
 def test_a_larger_batch_saves_the_fixed_part_of_a_step(make_profile: Make) -> None:
     found = LargerBatch().predict(sweep(make_profile), UNTIL_THE_END)
-    # eight times fewer steps, each 138 ms for 26 ms
+    # eight times fewer steps, each 138 ms instead of 26 ms
     assert found.gain == pytest.approx(1200 / (1000 / 8 * 138 / 26 + 200))
     assert "generalise worse" in found.note
 
@@ -403,7 +403,7 @@ def test_a_schedule_in_steps_has_no_more_epochs_for_a_larger_batch_either(
 
 
 def test_a_small_noise_scale_keeps_the_batch_of_sgd_small(make_profile: Make) -> None:
-    # the least of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 31
+    # the minimum of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 31
     profile, recipe = sweep(make_profile, noise_scale=100.0), Recipe(optimizer=SGD)
     assert LargerBatch().predict(profile, recipe).inputs["larger_batch"] == 32
     assert LargerBatch().apply(profile, recipe).batch.global_batch_size == 32
@@ -427,7 +427,7 @@ def test_for_nadam_the_noise_scale_is_a_smaller_variant_and_bounds_no_more(
 ) -> None:
     rung, recipe = LargerBatch(), Recipe(batch=BatchConfig(lr=0.01))
     profile = sweep(make_profile, noise_scale=40.0, num_train=16_000)
-    # the least of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 20: the batch of 16, or 32
+    # the minimum of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 20: the batch of 16, or 32
     found = rung.variants(profile, recipe)
     assert [one.batch.global_batch_size for one in found] == [128] * 3 + [32] * 3
     other = rung.variants(sweep(make_profile, noise_scale=350.0), recipe)  # at 59
@@ -444,7 +444,7 @@ def test_the_noise_scale_of_sgd_is_no_reason_not_to_try_a_larger_batch_with_nada
     found = LargerBatch().predict(hopeless, Recipe())
     assert found.gain == LargerBatch().predict(sweep(make_profile), Recipe()).gain
     assert "as the noise scale is that of SGD" in found.note
-    some = sweep(make_profile, noise_scale=350.0)  # by it 64 is best
+    some = sweep(make_profile, noise_scale=350.0)  # according to it, 64 is best
     at_64 = (1 + 64 / 350) / (1 + 16 / 350)
     assert LargerBatch().predict(some, Recipe()).inputs["more_epochs"] == pytest.approx(at_64)
 
@@ -523,7 +523,7 @@ def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) 
         ),
     ],
 )
-def test_a_larger_batch_says_what_stands_in_its_way(
+def test_a_larger_batch_says_what_prevents_it(
     make_profile: Make, changes: dict[str, object], batch: int, refusal: str
 ) -> None:
     recipe = Recipe(batch=BatchConfig(global_batch_size=batch))
@@ -567,7 +567,7 @@ def test_a_larger_model_whose_flops_cannot_be_counted_is_refused(make_profile: M
         assert refusal == f"the FLOPs of {names['larger']} are not known"
 
 
-def test_a_busy_trunk_is_told_from_a_busy_step(make_profile: Make) -> None:
+def test_a_busy_trunk_is_distinguished_from_a_busy_step(make_profile: Make) -> None:
     busy = make_profile(larger_trunks=("resnet34",), mfu=0.7)
     cached = Recipe(features=FeaturesConfig(cached=True))
     refusal = LargerModel().why_not(busy, cached)
@@ -626,7 +626,7 @@ def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
     assert rung.why_not(sound, recipe) is None
     prediction = rung.predict(sound, recipe)
     assert prediction.time is not None
-    assert prediction.time.step_s >= 0.95, "no step beats batches that lie ready"
+    assert prediction.time.step_s >= 0.95, "no step is faster than with ready batches"
     doubtful = make_profile(**facts, phases_s={"forward": 0.5, "data_wait": 0.5})
     assert "disagree: 500 ms of waiting per step, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
@@ -711,7 +711,9 @@ def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make)
     assert "read in each epoch" in streamed.note
     assert "read in each epoch" not in loaded.note
     cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
-    assert AllData().apply(small, cached).data.where is Where.MEMORY, "nothing is held then"
+    assert AllData().apply(small, cached).data.where is Where.MEMORY, (
+        "nothing is held in memory then"
+    )
 
 
 def test_streaming_reads_in_every_step_what_loading_read_once(make_profile: Make) -> None:
@@ -782,10 +784,10 @@ def test_pictures_are_held_by_the_host_and_not_by_the_gpu(make_profile: Make) ->
 
 
 def test_fewer_validations_weigh_patience_against_what_they_save(make_profile: Make) -> None:
-    # an epoch 100 s, a validation 20 s: looking half as often ends an epoch later
+    # an epoch takes 100 s, a validation 20 s: validating half as often ends an epoch later
     hasty = Recipe(stopping=StoppingConfig(patience=1))
     assert "stopping later" in (FewerValidations().why_not(make_profile(), hasty) or "")
-    dear = make_profile(validation_s=50.0)  # 1,500 s in all
+    dear = make_profile(validation_s=50.0)  # 1,500 s in total
     found = FewerValidations().predict(dear, hasty)
     # every second: 11 epochs and 5.5 validations, 1,375 s; every third: 12 and 4, 1,400 s
     assert found.inputs["then_every"] == 2
@@ -812,7 +814,7 @@ def test_without_early_stopping_patience_is_left_alone(make_profile: Make) -> No
 def test_fewer_validations_end_with_a_schedule_in_steps(make_profile: Make) -> None:
     short = Recipe(
         schedule=ScheduleConfig(max_steps=1000), stopping=StoppingConfig(patience=1)
-    )  # ten epochs, which it takes as it is
+    )  # ten epochs, which it uses unchanged
     found = FewerValidations().predict(make_profile(validation_s=50.0), short)
     assert found.time is not None
     assert found.time.epochs == 10
@@ -820,7 +822,7 @@ def test_fewer_validations_end_with_a_schedule_in_steps(make_profile: Make) -> N
 
 def test_without_early_stopping_fewer_validations_cost_no_epochs(make_profile: Make) -> None:
     found = FewerValidations().predict(make_profile(), UNTIL_THE_END)
-    assert found.inputs["then_every"] == 3  # three are left to choose the weights among
+    assert found.inputs["then_every"] == 3  # three remain to choose the weights from
     assert found.gain == pytest.approx(1200 / (1000 + 10 / 3 * 20))
 
 

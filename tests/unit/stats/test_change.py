@@ -1,4 +1,4 @@
-"""Paired changes: their coverage by simulation, and what few examples cannot tell."""
+"""Paired changes: coverage by simulation, and the limits of few examples."""
 
 from __future__ import annotations
 
@@ -96,4 +96,4 @@ def test_a_difference_of_shares_is_never_outside_what_is_possible(
     found = paired_change([pairs_of(np.array([before]), np.array([after]))], is_share=True)
     assert -1 <= found.low <= found.estimate <= found.high <= 1
     assert found.estimate == after - before
-    assert found.high - found.low > 0.5, "one example tells next to nothing"
+    assert found.high - found.low > 0.5, "one example shows almost nothing"

@@ -1,4 +1,4 @@
-"""Groups that are there are found; one cloud has none."""
+"""Clusters: existing ones are found; a single cloud has none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_one_cloud_is_no_clearer_than_other_clouds() -> None:
     assert found.clearness < found.clearness_by_chance + 0.1
 
 
-def test_dependence_is_told_from_chance() -> None:
+def test_dependence_is_distinguished_from_chance() -> None:
     random = np.random.default_rng(2)
     one = random.integers(3, size=150)
     other = np.where(random.random(150) < 0.5, one, random.integers(3, size=150))

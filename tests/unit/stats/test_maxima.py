@@ -1,4 +1,4 @@
-"""The best of several readings, against closed forms and a simulation."""
+"""The best of several readings, compared with closed forms and a simulation."""
 
 from __future__ import annotations
 

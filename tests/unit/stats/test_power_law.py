@@ -1,4 +1,4 @@
-"""Errors of a known law give the law back; others give none that promises anything."""
+"""Errors of a known law return the law; other errors promise nothing."""
 
 from __future__ import annotations
 

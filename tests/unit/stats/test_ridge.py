@@ -1,4 +1,4 @@
-"""The probe: its closed form against leaving examples out one by one."""
+"""The ridge probe: its closed form compared with leaving out examples one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scatter is what is left of a curve once its course is taken away."""
+"""Scatter is the residual of a curve after its trend is removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_few_jumps_are_forgiven() -> None:
     assert scatter(values) == pytest.approx(0.1, rel=0.2)
 
 
-def test_few_or_no_points_tell_nothing() -> None:
+def test_few_or_no_points_say_nothing() -> None:
     assert scatter([1.0, 2.0, 3.0]) is None
     assert scatter([1.0, math.nan, 2.0, math.inf, 3.0]) is None
 

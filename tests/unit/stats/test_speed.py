@@ -1,4 +1,4 @@
-"""Speed intervals against closed forms, and their coverage by simulation."""
+"""Speed intervals compared with closed forms, and their coverage by simulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_interval_is_students_on_log_ratios() -> None:
     assert interval.high == pytest.approx(math.exp(0.15 + half))
 
 
-def test_faster_and_slower_lie_equally_far_from_one() -> None:
+def test_faster_and_slower_are_equally_far_from_one() -> None:
     before, after = np.linspace(1, 1.3, 8), np.linspace(0.5, 0.8, 8)
     faster, slower = speedup_interval(before, after), speedup_interval(after, before)
     assert slower.low == pytest.approx(1 / faster.high)
@@ -109,7 +109,9 @@ def test_blocks_are_as_many_as_the_spread_needs() -> None:
     assert choose_num_blocks([-1.0, 1.0, 0.5], half_width=0.01, **limits) == 16
     n = choose_num_blocks([-0.03, 0.03, 0.0], half_width=0.015, **limits)
     assert 8 < n < 16
-    assert choose_num_blocks([0.97, 1.03, 1.0], half_width=0.015, **limits) == n, "no look at means"
+    assert choose_num_blocks([0.97, 1.03, 1.0], half_width=0.015, **limits) == n, (
+        "means are not used"
+    )
 
 
 def test_autocorrelation_length_is_that_of_the_process() -> None:

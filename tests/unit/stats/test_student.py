@@ -1,4 +1,4 @@
-"""Quantiles against tables and closed forms."""
+"""Quantiles compared with tables and closed forms."""
 
 from __future__ import annotations
 

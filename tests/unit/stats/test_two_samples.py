@@ -1,4 +1,4 @@
-"""Two samples: known areas, known corrections, and classifiers that see what is there."""
+"""Two samples: known areas, known corrections, and classifiers that find real differences."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_variance_is_that_of_delong_worked_by_hand() -> None:
     assert found.auc.low == pytest.approx(1 / (1 + np.exp(-(logit - half))))
 
 
-def test_told_apart_wholly_the_bound_is_that_of_disjoint_pairs() -> None:
+def test_with_perfect_separation_the_bound_is_that_of_disjoint_pairs() -> None:
     found = separation(range(20), range(30, 70))
     assert found.auc.estimate == 1
     assert found.auc.low == pytest.approx(0.05 ** (1 / 20))
     assert found.p < 1e-8
 
 
-def test_equal_scores_tell_nothing() -> None:
+def test_equal_scores_say_nothing() -> None:
     found = separation(np.ones(5), np.ones(7))
     assert found.auc.estimate == 0.5
     assert (found.auc.low, found.auc.high) == (0, 1)
@@ -84,7 +84,7 @@ def test_logistic_regression_is_at_the_minimum_of_its_loss() -> None:
     assert (share * (chance - second)).sum() == pytest.approx(0, abs=1e-4)
 
 
-def test_shifted_samples_are_told_apart_and_equal_ones_are_not() -> None:
+def test_shifted_samples_are_distinguished_and_equal_ones_are_not() -> None:
     random = np.random.default_rng(2)
     second = np.arange(240) >= 120
     same = random.normal(size=(240, 20))

@@ -1,4 +1,4 @@
-"""A Task that gives nothing, or ends the program: an error that names it, its file and line."""
+"""A Task that returns nothing or exits: the error names it with file and line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mine(Task):
 
 
 def broken(method: str, line: str) -> tuple[str, int]:
-    """Return a Task of which a method begins with a line, and the number of the method's line."""
+    """Return a Task in which a method starts with a line, and the number of the method's line."""
     text = re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", TASK)
     number = next(i for i, code in enumerate(text.splitlines(), 1) if f"def {method}(" in code)
     return text, number
@@ -102,16 +102,16 @@ def test_a_file_that_ends_the_program_is_an_error(tmp_path: Path) -> None:
 
 
 class Ends(Task):
-    """One that was made in Python."""
+    """A Task created in Python."""
 
     def build_model(self, recipe: object) -> None:  # type: ignore[override]
         raise SystemExit("no")
 
     def data(self, split: object) -> None:
-        """Give nothing."""
+        """Return nothing."""
 
     def loss(self, model: object, batch: object) -> None:  # type: ignore[override]
-        """Give nothing."""
+        """Return nothing."""
 
 
 def test_a_task_made_in_python_is_named_with_its_line() -> None:

@@ -64,7 +64,7 @@ def make_store(folder: Path, counts: tuple[int, ...] = (4, 2, 2), *, has_val: bo
 
 
 class Fixed(nn.Module):
-    """Gives the logits it was made with."""
+    """Returns the logits that it was created with."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_read_by_another_recipe_a_subclass_stays_what_it_is(photos: Path, tmp_pa
     task.data(Split.TRAIN)
     assert not (tmp_path / "copies").exists(), "the task itself reads as before"
     found.data(Split.TRAIN)
-    assert len(list((tmp_path / "copies").iterdir())) == 1, "copies lie where the task has them"
+    assert len(list((tmp_path / "copies").iterdir())) == 1, "copies are where the task has them"
     found.as_read_by(once, copies=tmp_path / "others").data(Split.TRAIN)
     assert len(list((tmp_path / "others").iterdir())) == 1
     assert len(list((tmp_path / "copies").iterdir())) == 1
@@ -215,7 +215,7 @@ def test_mixed_targets_give_mixed_losses_and_shares_as_hits(tmp_path: Path) -> N
 
 
 def total(metrics: list[Metrics], name: str) -> float:
-    """Add over batches and take the mean, as the contract says."""
+    """Sum over batches and take the mean, as the contract says."""
     sums = sum(item.sums[name] for item in metrics)
     counts = sum(item.counts[name] for item in metrics)
     has_any = counts > 0

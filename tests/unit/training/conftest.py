@@ -1,4 +1,4 @@
-"""A small real job: points in the plane, a two-layer net, seconds to train."""
+"""A small real job: points in the plane, a two-layer net, trained in seconds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Net(nn.Module):
 
 
 class PointsTask(Task):
-    """Classify the points; hooks let a test act in the middle of a step or a validation."""
+    """Classify the points; hooks let a test intervene during a step or a validation."""
 
     def __init__(self, *, num_train: int = 37, num_val: int = 20, dropout: float = 0.3) -> None:
         self.num = {Split.TRAIN: num_train, Split.VAL: num_val, Split.TEST: 15}
@@ -110,7 +110,7 @@ class PointsTask(Task):
 
 
 def make_job(folder: Path, **changes: Any) -> JobConfig:
-    """A job of five epochs without early stopping, saved at every step."""
+    """Return a job of five epochs without early stopping, saved at every step."""
     recipe = Recipe(
         train=TrainMode.ALL,
         data=DataConfig(where=Where.STREAM),

@@ -156,7 +156,7 @@ def test_samples_count_the_short_last_batch_once_an_epoch() -> None:
 def test_the_state_brings_back_count_best_and_the_validations_of_the_baseline() -> None:
     one = against(1.0, 0.9, 0.8)
     judged(one, 2.0, 1.9)
-    again = against(1.0, 0.2, 0.1)  # the earlier run went on meanwhile: that must not matter
+    again = against(1.0, 0.2, 0.1)  # the earlier run has continued since, which must not matter
     again.restore(json.loads(json.dumps(one.state())))
     assert again.baseline == one.baseline
     assert (again.num_worse, again.last()) == (2, one.last())
@@ -170,7 +170,7 @@ def test_the_state_brings_back_count_best_and_the_validations_of_the_baseline() 
 def _first(
     tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob
 ) -> Path:
-    """An earlier run, to be compared with."""
+    """An earlier run, for comparison."""
     folder = tmp_path_factory.mktemp("earlier") / "first"
     run(job(folder, **EPOCHS), points(num_train=200, num_val=100))
     return folder
@@ -199,7 +199,7 @@ def test_a_run_that_learns_too_slowly_is_stopped_and_says_by_how_much(
     assert (numbers["num_worse"], numbers["point"]) == (3, 600)
     stop = [e for e in read_jsonl(tmp_path / "slow" / "events.jsonl") if e["event"] == "stop"]
     assert stop[-1]["baseline"] == numbers
-    # it is finished; without the baseline the same folder goes on
+    # it is finished; without the baseline the same folder can be resumed
     assert run(slow, points(num_train=200, num_val=100))["epochs"] == 3
     on = replace(slow, run=replace(slow.run, baseline=None))
     assert run(on, points(num_train=200, num_val=100))["stop_reason"] == "max_epochs"
@@ -248,7 +248,7 @@ def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
     assert resumed["baseline"] == whole["baseline"]
 
 
-def test_a_run_is_no_baseline_of_itself(tmp_path: Path) -> None:
+def test_a_run_is_not_a_baseline_of_itself(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="of itself"):
         read_baseline(RunConfig(dir=tmp_path, baseline=tmp_path))
 
@@ -262,7 +262,7 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_validation_set_of_another_size_is_told(
+def test_a_validation_set_of_another_size_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
@@ -277,7 +277,7 @@ def test_a_validation_set_of_another_size_is_told(
         ("first/summary.json", "this is a file", "--baseline .*first$"),
     ],
 )
-def test_what_is_no_folder_of_a_run_is_refused_for_that(
+def test_a_folder_without_a_run_is_refused_for_that_reason(
     given: str, what: str, fix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "first").mkdir()
@@ -308,7 +308,7 @@ def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compar
     )
 
 
-def test_another_task_or_other_data_of_the_baseline_is_told(
+def test_another_task_or_other_data_of_the_baseline_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     display = Display(io.StringIO())

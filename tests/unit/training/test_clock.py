@@ -1,4 +1,4 @@
-"""The clock: two timelines that must add up, and no advice where they do not."""
+"""The clock: two timelines that must add up, and no advice if they do not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stepladder.training.clock import Clock, DeviceTimeline, Phase, Timeline
 
 
 class FakeTime:
-    """A clock that moves only when told."""
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -18,7 +18,7 @@ class FakeTime:
 
 
 class StreamEvent:
-    """Behaves as a CUDA event on a stream whose time is given."""
+    """A fake CUDA event on a stream with a given time."""
 
     def __init__(self, stream: FakeTime, host: FakeTime) -> None:
         self.stream, self.host = stream, host
@@ -56,7 +56,7 @@ def test_time_hidden_in_an_unnamed_place_refuses_advice() -> None:
     for _ in range(10):
         with clock.phase(Phase.FORWARD):
             time.s += 0.8
-        time.s += 0.2  # a fifth of every step, in no phase
+        time.s += 0.2  # a fifth of every step, outside of phases
     reason = clock.host().why_no_advice()
     assert reason is not None
     assert "20 %" in reason
@@ -91,7 +91,7 @@ def test_phases_never_nest() -> None:
         pass
 
 
-def test_a_second_attempt_goes_on_from_the_first() -> None:
+def test_a_second_attempt_continues_from_the_first() -> None:
     time = FakeTime()
     clock = Clock(now=time)
     clock.go_on_from(10.0, {"forward": 5.0, "gone": 1.0})
@@ -113,16 +113,16 @@ def test_on_a_device_data_wait_is_the_gap_between_steps_and_nothing_waits() -> N
     clock = Clock(device, now=host)
     for _ in range(3):
         with clock.phase(Phase.DATA_WAIT):
-            host.s += 5  # the host waits for data; the device works on, and then idles 2 s
+            host.s += 5  # the host waits for data; the device continues, and is then idle for 2 s
         stream.s += 2
         with clock.phase(Phase.TO_DEVICE):
             stream.s += 1
-        stream.s += 0.5  # a launch gap, in no phase
+        stream.s += 0.5  # a launch gap, outside of phases
         with clock.phase(Phase.FORWARD):
             stream.s += 7
     before = host.s
     partial = clock.truth()
-    assert host.s == before  # reading what is there does not wait
+    assert host.s == before  # reading available data does not wait
     assert partial.wall_s <= 31.5
     timeline = device.close()
     assert timeline.phases_s == {"to_device": 3, "forward": 21, "data_wait": 4}
@@ -131,7 +131,7 @@ def test_on_a_device_data_wait_is_the_gap_between_steps_and_nothing_waits() -> N
 
 
 @pytest.mark.parametrize("phase", [Phase.LOGGING, Phase.CHECKPOINT, Phase.TEST])
-def test_what_a_device_idles_while_the_host_does_something_else_is_no_wait_for_data(
+def test_what_a_device_idles_while_the_host_does_something_else_is_not_a_wait_for_data(
     phase: Phase,
 ) -> None:
     host, stream = FakeTime(), FakeTime()
@@ -154,7 +154,7 @@ def test_a_wait_for_data_begins_where_the_timeline_was_closed() -> None:
     clock = Clock(device, now=host)
     with clock.phase(Phase.FORWARD):
         stream.s += 1
-    stream.s += 100  # nobody trains
+    stream.s += 100  # no training
     before = device.close()
     stream.s += 2
     with clock.phase(Phase.TO_DEVICE):

@@ -1,4 +1,4 @@
-"""What is decided about a stage of training, from its position alone."""
+"""Decisions about a training stage that depend only on its position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepladder.training.stopping import ValidationRule
 
 
 def make_course(*, stopping: StoppingConfig | None = None, **schedule: Any) -> Course:
-    """A course of ten examples in batches of four: three steps an epoch."""
+    """Return a course of ten examples in batches of four: three steps per epoch."""
     reader = Reader(
         as_source(TensorDataset(torch.zeros(10, 1), torch.zeros(10))),
         seed=0,
@@ -35,7 +35,7 @@ def make_course(*, stopping: StoppingConfig | None = None, **schedule: Any) -> C
 
 
 def walk(course: Course) -> tuple[list[int], int, str]:
-    """Take steps to the end; give those after which a validation is due, their number, and why."""
+    """Step to the end; return the steps after which a validation is due, their number, and why."""
     due = []
     for step in range(1, 100):
         sizes = (4, 4, 2)

@@ -1,4 +1,4 @@
-"""Random numbers: the same for the same (seed, step, rank), and put back as they were."""
+"""Random numbers: the same for the same (seed, step, rank), and restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def draw() -> tuple[object, ...]:
-    """Draw from every generator, an odd number of Gaussians among them."""
+    """Draw from every generator, with an odd number of Gaussians."""
     return (
         torch.rand(3).tolist(),
         torch.randn(3).tolist(),
@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_numbers_again() -> None:
 
 
 def test_step_seed_has_the_values_it_has_always_had() -> None:
-    """Golden: a resumed run depends on them, so they may never change."""
+    """Golden: a resumed run depends on them, so they must never change."""
     assert [
         step_seed(0, 0, 0),
         step_seed(0, 1, 0),
@@ -62,7 +62,7 @@ def test_step_seed_has_the_values_it_has_always_had() -> None:
 
 
 def splitmix64(state: int) -> int:
-    """Return the first output of SplitMix64, in NumPy's wrapping integers."""
+    """Return the first output of SplitMix64, with NumPy's wrapping integers."""
     with np.errstate(over="ignore"):
         z = np.uint64(state) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -97,7 +97,7 @@ def test_dropout_depends_on_the_step_alone_and_not_on_what_was_drawn_before() ->
 
 
 class FunctionalDropout(nn.Module):
-    """As timm's efficientnet keeps its rate."""
+    """Like timm's efficientnet, which stores its rate."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole runs of a small real job: what they leave, how they end, how they go on."""
+"""Complete runs of a small real job: their files, how they end, and how they resume."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RunJob = Callable[..., dict[str, Any]]
 
 
 def state_of(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The newest checkpoint's tensors by group/name, and values that must not depend on time."""
+    """Return the newest checkpoint's tensors by group/name, and its time-independent values."""
     loaded = Checkpoints(folder / "checkpoints").newest()
     assert loaded is not None
     tensors = {
@@ -109,7 +109,7 @@ def test_every_epoch_sees_every_example_once(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob) -> Path:
-    """A run that nothing interrupted."""
+    """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed") / "whole"
     run(job(folder), points())
     return folder
@@ -176,7 +176,7 @@ def test_a_finished_run_is_not_trained_again(
     assert task.seen == []
 
 
-def test_more_epochs_go_on_where_a_finished_run_ended(
+def test_more_epochs_continue_where_a_finished_run_ended(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     run(job(tmp_path / "whole", schedule=ScheduleConfig(max_epochs=5)), points())
@@ -189,7 +189,7 @@ def test_more_epochs_go_on_where_a_finished_run_ended(
 
 
 class Countdown(IterableDataset):
-    """Says that it holds twenty examples, and yields thirteen."""
+    """Claims to hold twenty examples, and yields thirteen."""
 
     def __len__(self) -> int:
         return 20
@@ -198,7 +198,7 @@ class Countdown(IterableDataset):
         return ((torch.zeros(2), torch.tensor(0)) for _ in range(13))
 
 
-def test_a_dataset_that_yields_less_than_its_length_is_told(
+def test_a_dataset_that_yields_less_than_its_length_is_reported(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = points()
@@ -229,7 +229,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(
     assert parts["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-4)
 
 
-def test_only_the_head_learns_and_frozen_batchnorm_stands_still(
+def test_only_the_head_learns_and_frozen_batchnorm_is_unchanged(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     run(job(tmp_path / "run", train=TrainMode.HEAD), points())
@@ -442,7 +442,7 @@ def test_a_mean_instead_of_losses_is_refused(
         run(job(tmp_path / "run"), Mean())
 
 
-def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
+def test_the_loss_shown_after_a_validation_is_since_the_last_display(
     tmp_path: Path, job: MakeJob, points: Any
 ) -> None:
     shown: list[float] = []
@@ -451,7 +451,7 @@ def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
         def validation(self, values: Any) -> None:
             shown.append(values["train_loss"])
 
-    # validations between log lines: those come at the ends of epochs of five steps
+    # validations between log lines: those are at the ends of epochs of five steps
     stopping = StoppingConfig(early=False, validate_every_steps=2)
     short = job(tmp_path / "run", log_every=1000, stopping=stopping)
     train(short, points(), task_name="points.py:PointsTask", display=Spy(io.StringIO()))
@@ -459,7 +459,7 @@ def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
     logged = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "train"]
     loaded = Checkpoints(tmp_path / "run" / "checkpoints").newest()
     assert loaded is not None
-    # what was shown, and when, changes no state
+    # what is displayed, and when, does not change the state
     assert loaded.state["last_loss"] == logged[-1]["train_loss"]
 
 

@@ -1,4 +1,4 @@
-"""Signals sent for real, to this process and to others."""
+"""Real signals, sent to this process and to others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def send(number: signal.Signals) -> None:
 
 @pytest.fixture(autouse=True)
 def python_handlers() -> None:
-    """Begin from Python's own handlers, whatever this session was started with."""
+    """Start from Python's own handlers, however this session was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -54,7 +54,7 @@ def test_the_first_signal_is_noted_and_gives_the_exit_code(
         assert guard.requested == 0
         send(number)
         assert guard.requested == wanted
-    error = guard.interruption(fix="Run the same command again to go on.")
+    error = guard.interruption(fix="Run the same command again to resume.")
     assert error.exit_code == code
     assert "the same command" in str(error)
 

@@ -176,7 +176,7 @@ def evaluation(*values: float) -> Evaluation:
 
 
 def kept_after(*means: float, restore_best: bool = True) -> int | None:
-    """Judge validations of such means, each with its number as its weights."""
+    """Judge validations with these means, each with its number as its weights."""
     rule = ValidationRule(StoppingConfig(restore_best=restore_best))
     for epoch, mean in enumerate(means):
         weights = {"epoch": torch.tensor(epoch)}

@@ -1,4 +1,4 @@
-"""Updates: clipping, and no weight changed by or after a number that is not finite."""
+"""Updates: clipping, and no weight changes with or after a non-finite value."""
 
 from __future__ import annotations
 

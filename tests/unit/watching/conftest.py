@@ -18,7 +18,7 @@ Watched = Callable[..., WatchReport]
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Return a function that runs code as a script of its own, looking on."""
+    """Return a function that runs and watches code as a script of its own."""
     monkeypatch.chdir(tmp_path)
 
     def run(code: str, *, is_probing: bool = False, max_steps: int | None = None) -> WatchReport:
@@ -51,7 +51,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 @pytest.fixture(scope="session")
 def snippets() -> dict[str, tuple[str, str]]:
-    """Return for each detector a program that it must find, and the same one put right."""
+    """Return a faulty program for each detector, and the same one fixed."""
     spec = importlib.util.spec_from_file_location(
         "snippets", Path(__file__).with_name("snippets.py")
     )

@@ -1,4 +1,4 @@
-"""For each detector a program that it must find, and the same one put right."""
+"""A faulty program for each detector, and the same one fixed."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from stepladder.watching.seen import Seen
 
 Watched = Callable[..., WatchReport]
 Snippets = dict[str, tuple[str, str]]
-UNSEEN = {"ranks_differ"}  # told only where each rank is watched and compared
+UNSEEN = {"ranks_differ"}  # detected only by comparing all ranks
 
 
 @pytest.fixture(scope="module")
 def sound_ones() -> dict[str, WatchReport]:
-    """Reports of sound programs, each watched once: most are those of several detectors."""
+    """Reports of sound programs, each watched once, as several detectors share most of them."""
     return {}
 
 

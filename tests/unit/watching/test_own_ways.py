@@ -1,4 +1,4 @@
-"""Sound programs that look like faulty ones, faulty ones that look sound, and both done by hand."""
+"""Sound programs that look faulty, faulty ones that look sound, and both written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Watched = Callable[..., WatchReport]
 
 @pytest.fixture(autouse=True)
 def _time_for_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the watcher look as often as it wants to: how much it sees is then the same anywhere."""
+    """Let the watcher sample whenever it wants, so that its coverage is the same on any machine."""
     monkeypatch.setattr(patches, "_FIRST_S", 60.0)
 
 
@@ -50,7 +50,7 @@ def epoch_of(model, optimizer, size=32):
         learn(F.cross_entropy(model(x[rows]), y[rows]), optimizer)
 """
 
-# Each: the fault, the program as it should be, and what makes it faulty.
+# each: the fault, the sound program, and the change that makes it faulty
 PAIRS = {
     "an_init_that_seeds_nothing": (
         "same_draws_in_workers",
@@ -848,7 +848,7 @@ for step in range(60):
 }
 
 
-# By the fault.
+# by fault
 FAULTY = {
     "parameters_twice": """
 body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
@@ -934,7 +934,7 @@ for step in range(100):
 """,
 }
 
-# Validated on in one call in training mode, with gradients.
+# validated in one call in training mode, with gradients
 HELD_OUT = """
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
 sgd = torch.optim.SGD(net.parameters(), 1e-2)
@@ -986,7 +986,8 @@ for step in range(160):
 """
     (found,) = [f for f in watched(START + code).findings if f.check == "missing_zero_grad"]
     assert (found.fault is None) is bool(clear)
-    # 32 steps at first and five from 50, 100 and 150 on; each but a row's first has one before it
+    # 32 steps at first and five from 50, 100 and 150 on; each except a row's first has one before
+    # it
     assert "43 of" in found.evidence
 
 
@@ -997,7 +998,7 @@ def test_a_run_that_is_ended_early_accuses_no_optimiser_of_waiting(watched: Watc
     assert not report.alarms, report.alarms
 
 
-def test_a_validation_in_one_call_is_told_with_its_line(watched: Watched) -> None:
+def test_a_validation_in_one_call_is_reported_with_its_line(watched: Watched) -> None:
     report = watched(START + HELD_OUT)
     found = {alarm.fault: alarm.where for alarm in report.alarms}
     assert set(found) == {"train_mode_in_validation", "gradients_in_validation"}

@@ -1,4 +1,4 @@
-"""Steps that are only counted: what is told of a long training is the same as if all were seen."""
+"""Steps that are only counted: a long training gets the same findings as if all were followed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def validate():
     net.train()
 """
 
-# Each: a sound training, and whether some of its steps may pass without being followed.
+# each: a sound training, and whether some of its steps may be skipped
 TRAININGS = {
     "plain": ("for step in range(150):\n    usual()\n", True),
     "epochs_with_validation": (
@@ -159,7 +159,7 @@ for step in range(200):
     learn(sgd, F.cross_entropy(net(CALL), y[rows]))
 """
 
-# Each: a training in which something comes late that is rare, or that is no fault of the data.
+# each: a training with a late and rare event, or one that is not a fault of the data
 LATE_AND_ALIKE = {
     "backwards_that_raise": """
 for step in range(200):
@@ -207,7 +207,7 @@ for step in range(200):
     "data_in_the_second_place": WITH_TWO_INPUTS.replace("CALL", "first, second"),
 }
 
-# Each: the fault, and a training in which it first shows when most steps are only counted.
+# each: the fault, and a training that shows it only when most steps are only counted
 LATE = {
     "validation_in_training_mode": (
         "train_mode_in_validation",
@@ -315,12 +315,12 @@ for step in range(200):
 
 
 def told(report: WatchReport) -> list[tuple[str, str]]:
-    """Return what each detector answers."""
+    """Return the answer of each detector."""
     return sorted((one.check, one.outcome.value) for one in report.findings)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_what_is_told_is_the_same_as_if_all_steps_were_followed(
+def test_findings_are_the_same_as_if_all_steps_were_followed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     code, may_rest = TRAININGS[name]
@@ -330,7 +330,7 @@ def test_what_is_told_is_the_same_as_if_all_steps_were_followed(
 
 
 @pytest.mark.parametrize("name", LATE_AND_ALIKE)
-def test_what_comes_late_is_told_the_same(
+def test_late_events_are_reported_in_the_same_way(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     report = require_alike(watched, monkeypatch, LATE_AND_ALIKE[name])
@@ -340,7 +340,7 @@ def test_what_comes_late_is_told_the_same(
 
 
 def require_alike(watched: Watched, monkeypatch: pytest.MonkeyPatch, code: str) -> WatchReport:
-    """Watch a training as it is, and following all of its steps; give what is told of the first."""
+    """Watch a training with and without following all steps; return the findings of the former."""
     report = watched(START + code)
     assert report.watcher_error is None
     monkeypatch.setattr(Rest, "_is_usual", lambda _: False)
@@ -363,7 +363,7 @@ def test_a_fault_that_shows_late_is_found(watched: Watched, name: str) -> None:
         assert report.facts[COUNTED] > 0
 
 
-def test_a_loss_that_is_lost_while_steps_are_only_counted_is_told_with_its_step(
+def test_a_loss_that_is_lost_while_steps_are_only_counted_is_reported_with_its_step(
     watched: Watched,
 ) -> None:
     code = """
@@ -394,7 +394,7 @@ def test_a_model_that_is_called_in_evaluation_mode_wakes() -> None:
     assert not rest.is_on
 
 
-def test_a_rest_ends_at_a_close_look() -> None:
+def test_a_rest_ends_at_a_sampled_step() -> None:
     seen = Seen()
     rest = Rest(seen)
     for seen.num_steps in range(1, 70):
@@ -432,7 +432,7 @@ def test_the_parts_of_steps_that_were_not_timed_are_those_of_the_others() -> Non
     assert phases.whole_s(CHECKPOINT) == pytest.approx(10.0)
 
 
-def test_steps_at_round_numbers_stand_for_themselves() -> None:
+def test_steps_at_round_numbers_represent_only_themselves() -> None:
     phases = counting()
     for number in range(100):
         phases.is_own = number % 10 == 0
@@ -442,7 +442,7 @@ def test_steps_at_round_numbers_stand_for_themselves() -> None:
     assert phases.whole_s(FORWARD) == pytest.approx(2 * 9.0 + 98.0)
 
 
-def test_a_stretch_of_steps_stands_for_itself_alone() -> None:
+def test_a_range_of_steps_represents_only_itself() -> None:
     phases = counting()
     for number in range(150):
         phases.is_sampling = number < 50 or number % 50 < 10
@@ -451,7 +451,7 @@ def test_a_stretch_of_steps_stands_for_itself_alone() -> None:
     assert phases.whole_s(BACKWARD) == pytest.approx(50 + 500.0)
 
 
-def test_a_validation_that_stands_open_ends_where_steps_are_only_counted() -> None:
+def test_an_open_validation_ends_where_steps_are_only_counted() -> None:
     phases = counting()
     phases.open_validation()
     phases.still_validation()
@@ -464,7 +464,7 @@ def test_a_validation_that_stands_open_ends_where_steps_are_only_counted() -> No
 
 
 def counting() -> Phases:
-    """Return phases whose first steps, which are left out, are over."""
+    """Return phases after their first, discarded steps."""
     phases = Phases()
     for _ in range(3):
         phases.step_ended()

@@ -1,4 +1,4 @@
-"""What was seen so far is kept for a script that is killed, and costs slow steps little."""
+"""Interim results are kept for a script that is killed, at little cost for slow steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stepladder.watching.script import session as session_module
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.session import Session
 
-WRITE_S = 1 / 128  # what writing takes here, by the clock of the test
+WRITE_S = 1 / 128  # the cost of writing, by the test's clock
 
 
 class Clock:
-    """A clock that moves as it is told."""
+    """A clock that is set by the test."""
 
     now_s = 0.0
 
@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that lets steps of so many seconds pass, and gives the steps written at."""
+    """Return a function that simulates steps of some seconds and returns the steps written at."""
     clock = Clock()
     monkeypatch.setattr(session_module, "perf_counter", clock)
     monkeypatch.setattr(session_module, "to_json", lambda report: report)
@@ -65,7 +65,7 @@ def test_quick_steps_are_written_every_five_seconds(writing: Any) -> None:
 
 def test_slow_steps_wait_until_writing_costs_them_little(writing: Any) -> None:
     found = writing(0.5, 400)
-    assert found[0] == 11  # the first after five seconds: a script may be killed early
+    assert found[0] == 11  # the first one after five seconds, as a script may be killed early
     assert 110 <= found[1] - found[0] <= 130  # then a minute
     assert len(found) * WRITE_S / 400 < 200e-6
 

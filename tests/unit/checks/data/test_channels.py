@@ -1,4 +1,4 @@
-"""Channels that were reshaped, not moved, show in noise too; textures and noise alone do not."""
+"""Channels that were reshaped instead of permuted are detected in noise; textures are no alarm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE, NUM = 24, 64
 
 
 def discs(num_channels: int, generator: torch.Generator) -> Tensor:
-    """Draw coloured discs, (n, h, w, c), in noise as strong as they are."""
+    """Draw colored discs, (n, h, w, c), with noise of equal strength."""
     at = torch.linspace(-1, 1, SIZE)
     middle = 0.6 * torch.rand(NUM, 2, 1, 1, generator=generator) - 0.3
     far = (at[:, None] - middle[:, 0]).square() + (at[None] - middle[:, 1]).square()
@@ -33,7 +33,7 @@ def discs(num_channels: int, generator: torch.Generator) -> Tensor:
 
 
 def gratings(_: int, generator: torch.Generator) -> Tensor:
-    """Draw waves in all directions, three to twelve pixels long, alike in all channels."""
+    """Draw waves in all directions, three to twelve pixels long, equal in all channels."""
     at = torch.arange(SIZE, dtype=torch.float32)
     turn = 3.14 * torch.rand(NUM, 1, 1, generator=generator)
     speed = 0.5 + 1.6 * torch.rand(NUM, 1, 1, generator=generator)

@@ -1,4 +1,4 @@
-"""Colours of examples against those of the files that they come from."""
+"""Color order of examples, compared with the files that they come from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def look(task: Task, folder: Path, recipe: Recipe | None = None) -> Finding:
 
 
 def drawn(split: Split, *, colour: float = 50.0) -> list[np.ndarray]:
-    """Draw pictures, each of a colour of its own; uint8 (h, w, 3)."""
+    """Draw pictures, each of its own color; uint8 (h, w, 3)."""
     random = np.random.default_rng(list(Split).index(split))
     ground = 120 + random.normal(0, 20, (NUM, 1, 1, 1)) + random.normal(0, colour, (NUM, 1, 1, 3))
     pictures = ground + random.normal(0, 10, (NUM, SIDE, SIDE, 1))
@@ -46,11 +46,11 @@ def drawn(split: Split, *, colour: float = 50.0) -> list[np.ndarray]:
 
 
 class Listed(Dataset[tuple[Tensor, int]]):
-    """A dataset that knows its files in one of the usual ways.
+    """A dataset that lists its files in one of the usual ways.
 
     Args:
-        names: what it lists.
-        pictures: what it gives, (h, w, 3) each.
+        names: the files that it lists.
+        pictures: the pictures that it returns, (h, w, 3) each.
     """
 
     def __init__(self, names: list[Any], pictures: list[np.ndarray], root: Path) -> None:
@@ -66,7 +66,7 @@ class Listed(Dataset[tuple[Tensor, int]]):
 
 
 class Wrapped(Dataset[tuple[Tensor, int]]):
-    """A dataset that changes what another one gives."""
+    """A dataset that transforms another one."""
 
     def __init__(self, inner: Dataset[Any], change: Callable[[Tensor], Tensor]) -> None:
         self.inner, self.change = inner, change
@@ -106,7 +106,7 @@ def as_bytes(paths: list[Path]) -> list[Any]:
 
 
 class Pictures(SoundPictures):
-    """Pictures that lie in files, as some dataset gives them."""
+    """Pictures in files, as some dataset returns them."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ def turned(data: Dataset[Any]) -> Dataset[Any]:
     return Wrapped(data, lambda picture: picture.flip(0))
 
 
-# --- where files are named
+# --- where file names are found
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def turned(data: Dataset[Any]) -> Dataset[Any]:
         (as_bytes, True),
     ],
 )
-def test_the_order_is_told_wherever_the_files_are_named(
+def test_the_order_is_found_wherever_the_files_are_named(
     names: Callable[[list[Path]], list[Any]], is_turned: bool, tmp_path: Path
 ) -> None:
     wrap = turned if is_turned else (lambda data: data)
@@ -174,12 +174,12 @@ def test_normalisation_and_crops_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("colour", [0.0, 1.0])
-def test_grey_pictures_tell_nothing(colour: float, tmp_path: Path) -> None:
+def test_grey_pictures_say_nothing(colour: float, tmp_path: Path) -> None:
     finding = look(Pictures(tmp_path, wrap=turned, colour=colour), tmp_path)
     assert finding.outcome is Outcome.NOT_APPLICABLE
 
 
-def test_files_of_other_pictures_tell_nothing(tmp_path: Path) -> None:
+def test_files_of_other_pictures_say_nothing(tmp_path: Path) -> None:
     def wrap(data: Dataset[Any]) -> Dataset[Any]:
         assert isinstance(data, Listed)
         data.entries = data.entries[::-1]
@@ -199,7 +199,7 @@ def test_files_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     assert np.isnan(colours([good].__getitem__, [0], seconds=-1)).all()
 
 
-# --- how bad it is
+# --- severity
 
 
 def test_one_split_alone_is_an_error(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_one_split_alone_is_an_error(tmp_path: Path) -> None:
 def test_what_pretrained_weights_have_seen_counts(
     learnt_with_red_first: bool, outcome: Outcome, tmp_path: Path
 ) -> None:
-    """Blue first is right for weights that learnt with blue first, as those of Caffe did."""
+    """Blue first is right for weights trained with blue first, such as Caffe's."""
 
     class Pretrained(Pictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -237,7 +237,7 @@ def test_what_pretrained_weights_have_seen_counts(
 
 
 class Turning(ImageClassification):
-    """The built-in Task, with colours turned on the way to the model."""
+    """The built-in Task, with colors permuted on the way to the model."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         return super().augment(batch, seed=seed, epoch=epoch)._replace(inputs=batch.inputs.flip(1))

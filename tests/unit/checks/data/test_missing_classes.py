@@ -1,4 +1,4 @@
-"""Classes that are known by reading only: samples raise a suspicion, and more rows settle it."""
+"""Classes found by reading only: samples raise a suspicion, and more rows settle it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUTS = {Split.TRAIN: (0, 1200), Split.VAL: (1200, 1600), Split.TEST: (1600, NUM)
 
 
 class Sorted(SoundPictures):
-    """Rows that lie by class, cut into splits as they lie."""
+    """Rows sorted by class, split in that order."""
 
     def labels(self) -> Tensor:
         return torch.arange(NUM) * 4 // NUM
@@ -36,7 +36,7 @@ class Sorted(SoundPictures):
 
 
 class Mixed(Sorted):
-    """The same, in an order drawn first."""
+    """The same, shuffled before splitting."""
 
     def order(self) -> Tensor:
         return torch.randperm(NUM, generator=torch.Generator().manual_seed(2))
@@ -51,14 +51,14 @@ class ManyAndRare(Mixed):
 
 
 class InTurn(Sorted):
-    """Classes come in turn, so that an even sample may meet few of them."""
+    """Classes alternate, so that an even sample may contain only some of them."""
 
     def labels(self) -> Tensor:
         return torch.arange(NUM) % 8
 
 
 class RareLeftOut(Mixed):
-    """Ten classes, one of them of one row in thirty; validation goes without it."""
+    """Ten classes, one of them in one row of thirty, which validation lacks."""
 
     def labels(self) -> Tensor:
         drawn = torch.randint(9, (NUM,), generator=torch.Generator().manual_seed(4))
@@ -74,7 +74,7 @@ class RareLeftOut(Mixed):
 
 
 class NewInVal(Sorted):
-    """Train ends before the last class begins."""
+    """Train ends before the last class starts."""
 
     def labels(self) -> Tensor:
         return (torch.arange(NUM) % 3).where(torch.arange(NUM) < 1300, torch.tensor(3))
@@ -107,7 +107,7 @@ def test_splits_with_all_classes_are_not_accused(task: Sorted, tmp_path: Path) -
 
 
 def test_an_even_sample_alone_would_accuse_classes_in_turn(tmp_path: Path) -> None:
-    """Every sixteenth row of classes in turn shows one of eight: only more rows clear it."""
+    """Every sixteenth row of alternating classes shows one of eight; only more rows clear it."""
 
     class Aliased(InTurn):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:

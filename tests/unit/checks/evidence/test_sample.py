@@ -1,4 +1,4 @@
-"""The examples that checks look at: augmented as in the run, or as they are stored."""
+"""The examples that checks inspect: augmented as in the run, or as stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepladder.records.findings import Outcome
 
 
 class Noisy(SoundPictures):
-    """Covers most of each training picture."""
+    """Masks most of each training picture."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         del seed, epoch
@@ -29,7 +29,7 @@ class Noisy(SoundPictures):
 
 
 class TwoViews(SoundPictures):
-    """Its loss compares two views, which augmenting makes."""
+    """Its loss compares two views, which augmentation creates."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         del seed, epoch

@@ -1,4 +1,4 @@
-"""The first loss and the first hits, against what a guess gives."""
+"""The first loss and accuracy, compared with those of guessing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def generator_of(split: Split) -> torch.Generator:
 
 
 class Columns(Task):
-    """Eight columns; the class is where the largest of the first ones stands."""
+    """Eight columns; the class is the index of the largest of the first ones."""
 
     num_classes = 4
     num_rows = 200
@@ -47,13 +47,13 @@ class Columns(Task):
 
 
 class FewRows(Columns):
-    """Four rows: the mean of their losses is anywhere near the chance level."""
+    """Four rows: their mean loss can be far from chance level."""
 
     num_rows = 4
 
 
 class Rare(Columns):
-    """One in twenty is of the second class, and the head knows nothing of it."""
+    """One in twenty is of the second class, and the head starts without this prior."""
 
     num_classes = 2
 
@@ -62,7 +62,7 @@ class Rare(Columns):
 
 
 class Prior(Rare):
-    """The head begins with the logarithms of the classes' shares as its bias."""
+    """The head's bias starts with the log class frequencies."""
 
     shares = (0.95, 0.05)
 
@@ -74,13 +74,13 @@ class Prior(Rare):
 
 
 class WrongPrior(Prior):
-    """The shares are at the wrong class: sure of what is seldom so."""
+    """The frequencies are assigned to the wrong classes: confident in rare ones."""
 
     shares = (0.05, 0.95)
 
 
 class InBatch(Columns):
-    """Contrastive: labels are places in the batch, not those of the data."""
+    """Contrastive: labels are indices in the batch, not those of the data."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return nn.Sequential(nn.Linear(8, 48), nn.ReLU(), nn.Linear(48, 8))
@@ -114,7 +114,7 @@ class Segments(Task):
 
 
 class Tied(Task):
-    """A language model whose last weights are those of its embedding."""
+    """A language model with tied input and output embeddings."""
 
     is_by_module = True
 
@@ -131,7 +131,7 @@ class Tied(Task):
 
 
 class TiedByHand(Tied):
-    """The same, by a product with the transposed weights."""
+    """The same, as a product with the transposed weights."""
 
     is_by_module = False
 
@@ -154,7 +154,7 @@ class Language(nn.Module):
 
 
 class Penalised(Columns):
-    """Cross-entropy and a term that asks for small scores."""
+    """Cross-entropy and a penalty on large scores."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         scores = model(batch.inputs)
@@ -163,7 +163,7 @@ class Penalised(Columns):
 
 
 class Peeking(Columns):
-    """Ten classes; the class's column is added to its score: right before anything is learnt."""
+    """Ten classes; the class's column is added to its score: correct before any training."""
 
     num_classes = 10
 

@@ -1,4 +1,4 @@
-"""Saved, loaded in another process, taken up again: what is lost on the way is named."""
+"""Save, load in another process, and resume: whatever is lost is named."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_tensors_outside_the_state_dict_are_named() -> None:
 
 
 class DrawsAnew(SoundPictures):
-    """Noise in training from a generator that no seed reaches."""
+    """Noise in training from an unseeded generator."""
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         drawn = np.random.default_rng().normal(0, 0.1, tuple(batch.inputs.shape))

@@ -1,4 +1,4 @@
-"""What the machine allows against what the job asks for, by the facts of machines not at hand."""
+"""The machine's limits compared with the job's needs, using facts of other machines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Return a function that makes this a sound machine, but for the facts that it is given."""
+    """Return a function that makes this a sound machine, except for the given facts."""
     shm = tmp_path / "shm"
     shm.mkdir()
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
@@ -94,7 +94,7 @@ def look(folder: Path, **changes: Any) -> Finding:
 
 
 def assert_found(finding: Finding, what: str, fix: str) -> None:
-    """One thing is found, with what to do, and beside it what the machine has."""
+    """Exactly one problem is found, with a fix, and the machine's facts are listed."""
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "machine_limit"), finding
     said, _, facts = finding.evidence.partition(" (")
     assert said == what
@@ -282,7 +282,7 @@ def changes_of(task: ImageClassification, where: Where) -> dict[str, Any]:
     return {"task": task, "model": SMALL, "data": data}
 
 
-def test_pictures_held_in_memory_have_to_fit_beside_the_weights(
+def test_pictures_held_in_memory_have_to_fit_with_the_weights(
     machine: Machine, pictures: ImageClassification, tmp_path: Path
 ) -> None:
     held = changes_of(pictures, Where.MEMORY)
@@ -338,7 +338,7 @@ def test_the_port_is_asked_for_by_the_rank_that_opens_it(
 @pytest.mark.parametrize(
     ("bytes_per_s", "where", "is_found"),
     [
-        (1.0, Where.STREAM, True),  # no model takes pictures so slowly
+        (1.0, Where.STREAM, True),  # no model is this slow
         (1.0, Where.MEMORY, False),
         (1e18, Where.STREAM, False),
         (None, Where.STREAM, False),

@@ -1,4 +1,4 @@
-"""What ranks must have in common, and what they must not."""
+"""What ranks must have in common, and what must differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rank() -> int:
 
 
 class Seeded(SoundPictures):
-    """Weights that are seeded with the rank."""
+    """Weights seeded with the rank."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         torch.manual_seed(recipe.seed + rank())
@@ -90,7 +90,7 @@ def other_classes(pictures: Tensor, labels: Tensor) -> Dataset[Any]:
 
 
 class Stream(IterableDataset[Item]):
-    """Every second example, as for a loader that does not cut batches by rank."""
+    """Every second example, for a loader that does not split batches by rank."""
 
     def __init__(self, pictures: Tensor, labels: Tensor) -> None:
         self.items = list(zip(pictures, labels, strict=True))[rank() :: 2]
@@ -225,7 +225,7 @@ class Animals(SoundPictures):
 
 
 def animals(folder: Path, order: str) -> CheckedJob:
-    """Return the job of a Task that lies in a file, as the command line does."""
+    """Return the job of a Task in a file, as the command line does."""
     file = folder / "animals.py"
     file.write_text(TASK.replace("{order}", order))
     name = f"{file}:Animals"
@@ -233,7 +233,7 @@ def animals(folder: Path, order: str) -> CheckedJob:
 
 
 @pytest.mark.parametrize(("order", "fault"), [("list", "ranks_differ"), ("sorted", None)])
-def test_an_order_that_differs_by_process_is_found_where_the_task_lies_in_a_file(
+def test_an_order_that_differs_by_process_is_found_where_the_task_is_in_a_file(
     order: str, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
@@ -246,13 +246,13 @@ def test_an_order_that_differs_by_process_is_found_where_the_task_lies_in_a_file
         assert run_check(reproducible.CHECK, job).fault == "not_reproducible"
 
 
-def test_without_forks_a_task_in_a_file_is_looked_at_in_a_fresh_process(
+def test_without_forks_a_task_in_a_file_is_checked_in_a_fresh_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "can_fork", lambda: False)  # as where CUDA is in use
+    monkeypatch.setattr(ranks, "can_fork", lambda: False)  # as when CUDA is in use
     assert look(SoundPictures(), tmp_path).outcome is Outcome.NOT_APPLICABLE
     first, second = views_of(animals(tmp_path, "list"), 0, num_looks=2)
-    assert first == second, "an order that differs by process is the same within one"
+    assert first == second, "the order is stable within a process"
     assert len(first.data["train"].targets) == 16
 
 
@@ -264,13 +264,13 @@ def test_a_fresh_process_that_fails_says_why(tmp_path: Path) -> None:
         views_of(job, 1, fresh=True)
 
 
-def test_a_task_that_was_made_in_python_is_not_made_anew_from_its_file(tmp_path: Path) -> None:
+def test_a_task_created_in_python_is_not_created_again_from_its_file(tmp_path: Path) -> None:
     made = SoundPictures()
     assert not ranks.has_file(job_of(made, tmp_path, name_of(made)))
     assert ranks.has_file(animals(tmp_path, "sorted"))
 
 
-def test_a_task_that_waits_for_the_others_could_not_be_looked_at(
+def test_a_task_that_waits_for_the_others_could_not_be_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Joined(SoundPictures):
@@ -286,7 +286,7 @@ def test_a_task_that_waits_for_the_others_could_not_be_looked_at(
     assert "MASTER_ADDR" in finding.evidence
 
 
-def test_a_rank_that_dies_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_dies_is_reported(tmp_path: Path) -> None:
     class Dying(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
             if os.environ.get("RANK") == "1":

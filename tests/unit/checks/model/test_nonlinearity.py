@@ -1,4 +1,4 @@
-"""A model that is linear as a whole, however its layers are put together, is told."""
+"""A model that is linear as a whole is reported, however its layers are combined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.records.findings import Finding, Outcome
 
 
 class Skips(nn.Module):
-    """A hidden layer whose outputs go to the head beside the inputs."""
+    """A hidden layer whose outputs are concatenated with the inputs for the head."""
 
     def __init__(self, between: nn.Module, width: int = 16) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Skips(nn.Module):
 
 
 class Sides(nn.Module):
-    """Two layers side by side: their outputs are added."""
+    """Two parallel layers whose outputs are added."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def pooled(between: nn.Module) -> nn.Module:
 
 
 def projected() -> nn.Module:
-    """Directions that are drawn once, and stay."""
+    """Fixed random directions."""
     directions = nn.Linear(432, 64)
     directions.requires_grad_(False)
     return nn.Sequential(nn.Flatten(), directions, nn.Unflatten(1, (64,)), nn.Linear(64, 4))
@@ -80,8 +80,8 @@ def test_layers_that_read_each_other_through_something_linear_are_found(
     "model",
     [
         Skips(nn.ReLU()),
-        Skips(nn.Hardtanh(-40.0, 40.0)),  # linear for any inputs of usual size
-        Skips(nn.Identity(), width=2),  # narrower than both ends, as a factorisation is
+        Skips(nn.Hardtanh(-40.0, 40.0)),  # linear for inputs of usual size
+        Skips(nn.Identity(), width=2),  # narrower than both ends, like a factorization
         pooled(nn.ReLU()),
         Sides(),
         projected(),

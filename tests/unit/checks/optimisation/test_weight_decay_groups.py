@@ -1,4 +1,4 @@
-"""What decays is looked at after a forward pass where layers are lazy."""
+"""Weight decay groups are inspected after a forward pass if layers are lazy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lazy(SoundPictures):
 
 
 class LazyScale(Lazy):
-    """A scale of several dimensions beside them, which decays."""
+    """A decayed multi-dimensional scale next to lazy layers."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = super().build_model(recipe)
@@ -39,7 +39,7 @@ class LazyScale(Lazy):
 
 
 class LazyPenalised(Lazy):
-    """A penalty on all weights, biases among them."""
+    """A penalty on all weights, including biases."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
@@ -71,21 +71,21 @@ def test_lazy_layers_get_their_shapes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "said"), [(LazyScale(), "scale"), (LazyPenalised(), "2 biases")])
-def test_what_is_wrong_beside_lazy_layers_is_found(task: Task, said: str, tmp_path: Path) -> None:
+def test_faults_next_to_lazy_layers_are_found(task: Task, said: str, tmp_path: Path) -> None:
     found = finding(task, tmp_path)
     assert found.outcome is Outcome.WARNED, found
     assert found.fault == "decay_on_norms_and_biases"
     assert said in found.evidence
 
 
-def test_weights_that_never_get_a_shape_are_told(tmp_path: Path) -> None:
+def test_weights_that_never_get_a_shape_are_reported(tmp_path: Path) -> None:
     found = finding(NeverReached(), tmp_path)
     assert found.outcome is Outcome.NOT_APPLICABLE, found
     assert "no shape" in found.evidence
 
 
 class OneRow(SoundPictures):
-    """Matrices of one row, of a layer and by hand, and a token put before others."""
+    """Matrices with one row, in a layer and by hand, and a prepended token."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         class Attends(nn.Module):
@@ -107,7 +107,7 @@ class OneRow(SoundPictures):
 
 
 class ScaleInUse(SoundPictures):
-    """A scale a channel, shaped to fit pictures."""
+    """A scale per channel, shaped to broadcast over pictures."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         class Scales(nn.Module):
@@ -128,7 +128,7 @@ def test_matrices_of_one_row_and_tokens_are_no_scales(tmp_path: Path) -> None:
     assert found.outcome is Outcome.PASSED, found
 
 
-def test_a_scale_of_several_dimensions_is_told_where_it_is_used(tmp_path: Path) -> None:
+def test_a_scale_of_several_dimensions_is_reported_where_it_is_used(tmp_path: Path) -> None:
     found = finding(ScaleInUse(), tmp_path)
     assert found.outcome is Outcome.WARNED, found
     assert "gain" in found.evidence

@@ -1,4 +1,4 @@
-"""Which checkpoint is kept, and where it would lie."""
+"""Which checkpoint is kept, and where."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_a_validation_that_never_comes_chooses_nothing(tmp_path: Path) -> None:
     assert "1 validations" in in_time.evidence
 
 
-def test_the_last_weights_are_no_best_where_validation_could_tell(tmp_path: Path) -> None:
+def test_the_last_weights_are_not_the_best_if_validation_could_choose(tmp_path: Path) -> None:
     class Many(SoundPictures):
         def data(self, split: Split):  # type: ignore[no-untyped-def]
             part = super().data(split)
             return ConcatDataset([part] * 3) if split is Split.VAL else part
 
     recipe = replace(sound_recipe(), stopping=StoppingConfig(patience=6, restore_best=False))
-    assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 cannot tell
+    assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 are not enough
     many = look(Example(task=Many(), recipe=recipe), tmp_path)
     assert many.outcome is Outcome.WARNED
     assert "ends training 6 validations after the best one" in many.evidence

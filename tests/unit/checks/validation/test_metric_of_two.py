@@ -1,4 +1,4 @@
-"""The accuracy of one score an example: counted at the border that the loss has."""
+"""Accuracy of one score per example: the threshold must match the loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.task.contract import Metrics
 
 
 class Churn(SoundPictures):
-    """Does a customer leave? One logit each, (n,)."""
+    """Binary churn prediction with one logit each, (n,)."""
 
     border = 0.0
     share_of_leavers = 0.4
@@ -56,25 +56,25 @@ class Churn(SoundPictures):
 
 
 class HalfOfLogits(Churn):
-    """Logits above a half, as if they were shares."""
+    """Logits above 0.5, as if they were probabilities."""
 
     border = 0.5
 
 
 class HalfOfLogitsNobodyLeaves(HalfOfLogits):
-    """The same, of a split with one class."""
+    """The same, on a split with one class."""
 
     share_of_leavers = 0.0
 
 
 class Careful(Churn):
-    """A border that somebody chose."""
+    """A threshold chosen on purpose."""
 
     border = -1.5
 
 
 class Shares(Churn):
-    """The model ends in a sigmoid, and gives (n, 1)."""
+    """The model ends with a sigmoid, and returns (n, 1)."""
 
     border = 0.5
 
@@ -92,13 +92,13 @@ class Shares(Churn):
 
 
 class SharesAboveZero(Shares):
-    """Every share is above 0."""
+    """Every probability is above 0."""
 
     border = 0.0
 
 
 class SigmoidInLoss(Churn):
-    """Logits become shares in the loss, and in the metric."""
+    """Logits become probabilities in the loss and in the metric."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         shares = torch.sigmoid(model(batch.inputs))
@@ -111,7 +111,7 @@ class SigmoidInLoss(Churn):
 
 
 class MeanOfMeans(Churn):
-    """Each batch counts as much, however short."""
+    """Each batch has equal weight, however short."""
 
     def counted(self, losses: Tensor, hits: Tensor, scores: Tensor) -> Metrics:
         return Metrics(
@@ -148,6 +148,6 @@ def test_an_accuracy_of_the_loss_s_border_or_a_chosen_one_passes(
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_one_border_is_told_from_the_other(tmp_path: Path) -> None:
+def test_one_threshold_is_distinguished_from_the_other(tmp_path: Path) -> None:
     assert "threshold of 0.5" in look(HalfOfLogits(), tmp_path).evidence
     assert "threshold of 0 for logits" in look(HalfOfLogits(), tmp_path).fix

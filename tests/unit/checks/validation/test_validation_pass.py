@@ -1,4 +1,4 @@
-"""Validation before training: what fails, draws or keeps gradients is found by name."""
+"""Validation before training: failures, random draws and kept gradients are found by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def look(task: SoundPictures, folder: Path, check: object = CHECK) -> Finding:
 
 
 class Cracks(SoundPictures):
-    """Fails on a batch of one, as squeeze() does."""
+    """Fails on a batch of one, like squeeze()."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         scores = model(batch.inputs).squeeze()
@@ -46,14 +46,14 @@ class CracksAtItsEnd(Cracks):
 
 
 class Averaged(SoundPictures):
-    """Gives the mean where each loss is wanted."""
+    """Returns the mean instead of per-example losses."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         return Metrics(losses=F.cross_entropy(model(batch.inputs), batch.targets))
 
 
 class Keeps(SoundPictures):
-    """Turns gradients on again."""
+    """Enables gradients again."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         with torch.enable_grad():
@@ -61,14 +61,14 @@ class Keeps(SoundPictures):
 
 
 class Drops(SoundPictures):
-    """Functional dropout, which is on unless it is told otherwise."""
+    """Functional dropout, which is on by default."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         return super().metrics(model, batch._replace(inputs=F.dropout(batch.inputs, 0.5)))
 
 
 class RunningScale(SoundPictures):
-    """Divides by a scale that each batch moves."""
+    """Divides by a scale that each batch updates."""
 
     scale = 1.0
 
@@ -79,7 +79,7 @@ class RunningScale(SoundPictures):
 
 
 class Draws(SoundPictures):
-    """A metric of some of the examples, drawn anew each time."""
+    """A metric of a random subset of the examples."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)
@@ -96,7 +96,7 @@ class DividesByZero(SoundPictures):
 
 
 class OtherNames(SoundPictures):
-    """A count under a name of its own."""
+    """A count with a custom name."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)
@@ -106,7 +106,7 @@ class OtherNames(SoundPictures):
 
 
 class PlainNumbers(SoundPictures):
-    """Sums as numbers of Python's."""
+    """Sums as Python numbers."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)
@@ -115,7 +115,7 @@ class PlainNumbers(SoundPictures):
 
 
 class ByClassAndAll(SoundPictures):
-    """A sum over all for counts by class."""
+    """A total sum with counts by class."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)
@@ -124,7 +124,7 @@ class ByClassAndAll(SoundPictures):
 
 
 class MoreCounts(SoundPictures):
-    """A count that no sum asks for, and a mean over classes."""
+    """A count without a sum, and a mean over classes."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)
@@ -166,7 +166,7 @@ def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_a_batch_of_one_that_never_comes_is_no_fault(tmp_path: Path) -> None:
+def test_a_batch_of_one_that_never_comes_is_not_a_fault(tmp_path: Path) -> None:
     finding = look(Cracks(), tmp_path)  # 128 examples are four batches of 32
     assert finding.outcome is Outcome.PASSED, finding
     assert "the last 32 as a separate batch; a batch of one would fail" in str(finding.coverage)
@@ -179,7 +179,7 @@ def test_a_metric_that_is_drawn_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_how_much_was_looked_at_is_said(tmp_path: Path) -> None:
+def test_the_number_of_inspected_examples_is_reported(tmp_path: Path) -> None:
     finding = look(SoundPictures(), tmp_path)
     assert finding.outcome is Outcome.PASSED
     assert finding.coverage is not None
@@ -203,7 +203,7 @@ class WrongDim(SoundPictures):
 
 
 class Above(SoundPictures):
-    """Scores above a half, as of a binary classifier."""
+    """Scores above 0.5, as of a binary classifier."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         found = super().metrics(model, batch)

@@ -23,7 +23,7 @@ PER_SAMPLE = AugmentConfig(crop=0.3, flip=True, randaugment_ops=2)
 
 
 def pictures(n: int, height: int = 24, width: int = 20) -> Tensor:
-    """Ramps, discs and some grain, each picture with its own tint."""
+    """Gradients, discs and grain, each picture with its own tint."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
     rng = np.random.default_rng(0)
     made = []
@@ -142,7 +142,7 @@ def test_quarter_turn_agrees_with_torch() -> None:
 def test_shear_moves_rows_in_proportion_to_their_height() -> None:
     x = pictures(1, 8, 8)
     sheared = warp.warp(x, warp.shears(np.array([2.0]), is_x=True), is_filled=True)
-    assert torch.equal(sheared[0, :, 4, :7], x[0, :, 4, 1:])  # 0.5 below the centre: 1 pixel
+    assert torch.equal(sheared[0, :, 4, :7], x[0, :, 4, 1:])  # 0.5 below the center: 1 pixel
     assert torch.equal(sheared[0, :, 5, :5], x[0, :, 5, 3:])  # 1.5 below: 3 pixels
 
 
@@ -191,7 +191,7 @@ def test_agrees_with_pillow_to_one_level(
     wanted = np.stack([np.asarray(theirs(pil(one))).transpose(2, 0, 1) for one in x])
     difference = np.abs(ours(x).numpy().astype(int) - wanted)
     assert difference.max() <= (2 if name.startswith("sharpness") else 1)
-    assert (difference > 0).mean() < 0.15  # Pillow truncates products that are a hair too small
+    assert (difference > 0).mean() < 0.15  # Pillow truncates products that are slightly too small
 
 
 def test_smoothing_kernel_is_pillows() -> None:

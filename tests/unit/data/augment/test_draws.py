@@ -37,7 +37,7 @@ def test_purposes_keep_their_numbers() -> None:
 
 
 def plain_bits(sample: int, seed: int, epoch: int, purpose: int, idx: int) -> int:
-    """The same function in Python's own integers."""
+    """The same function with Python integers."""
     mask, state = 2**64 - 1, 0
     for word in (seed, epoch, purpose, sample, idx):
         x = ((state ^ (word & mask)) + 0x9E3779B97F4A7C15) & mask

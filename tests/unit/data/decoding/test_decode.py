@@ -1,4 +1,4 @@
-"""Any JPEG or PNG becomes the same upright RGB square by either decoder; the rest is refused."""
+"""Either decoder turns any JPEG or PNG into the same upright RGB square, and rejects the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepladder.data.decoding.formats import (
 
 
 def photo(height: int = 60, width: int = 80) -> Image.Image:
-    """Draw smooth colours with a dark block in one corner, so that every turn differs."""
+    """Draw smooth colors with a dark block in one corner, so that all orientations differ."""
     down, right = np.mgrid[0:height, 0:width]
     red = 250 * down / height
     green = 250 * right / width
@@ -78,7 +78,7 @@ def test_resize_is_antialiased_as_pillow_does_it() -> None:
     shrunk = decode_content(encode(Image.fromarray(stripes), "PNG"), size=30, fit=Fit.PAD)
     want = np.asarray(Image.fromarray(stripes).resize((30, 30), Image.Resampling.BILINEAR))
     assert difference(shrunk, want) < 1
-    assert abs(float(shrunk.mean()) - 127.5) < 2  # without antialias: stripes or one colour
+    assert abs(float(shrunk.mean()) - 127.5) < 2  # without antialiasing: stripes or one color
 
 
 @pytest.mark.parametrize("height_width", [(1, 500), (500, 1), (3, 7)])

@@ -1,4 +1,4 @@
-"""Features on disk are whole or not there, known by what they were made of, and checked."""
+"""Feature files are complete or absent, identified by their inputs, and verified."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     *,
     stop: int | None = None,
 ) -> FeatureFolder:
-    """Write in batches of four, and break off before the row `stop`."""
+    """Write in batches of four, and stop before row `stop`."""
     place = FeatureFolder(root, FACTS)
     with place.writing(len(features)) as writer:
         assert writer is not None
@@ -119,7 +119,7 @@ def test_a_flipped_bit_a_cut_file_and_a_missing_one_are_damage(name: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_broken_off_is_not_there_and_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_partial_file_is_not_visible_and_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, stop=8)
     place = FeatureFolder(tmp_path, FACTS)
@@ -147,7 +147,7 @@ def test_rows_past_the_last_sync_are_written_again(tmp_path: Path) -> None:
     assert torch.equal(found.features, FEATURES)
 
 
-def test_a_partial_file_that_lost_rows_is_begun_anew(tmp_path: Path) -> None:
+def test_a_partial_file_that_lost_rows_is_restarted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, stop=8)
     half = next(tmp_path.glob("*.partial")) / "features.npy"
@@ -194,7 +194,7 @@ def test_one_who_waits_can_be_called_off(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_is_told_before_anything_is_written(
+def test_a_full_disk_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -205,7 +205,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match="cannot be written"):
         write(tmp_path / "file")

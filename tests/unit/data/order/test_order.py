@@ -1,4 +1,4 @@
-"""The order: golden vectors freeze it, properties say what it promises."""
+"""The order: golden vectors freeze it, properties verify its promises."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_any_cut_of_an_epoch_gives_the_same_rows(n: int, cuts: list[int]) -> Non
 def test_ranks_and_restarts_leave_the_order_alone(
     n: int, batch: int, world: int, other_world: int, restart: int
 ) -> None:
-    """Ranks joined give each global batch in order; a restart on another world goes on in it."""
+    """Joined ranks give each global batch in order; so does a restart with other ranks."""
     restart, made = min(restart, n), order(n)
 
     def run(begin: int, end: int, num_ranks: int) -> list[int]:

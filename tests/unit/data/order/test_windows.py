@@ -22,7 +22,7 @@ SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 
 
 class Far(Source):
-    """Rows in blocks, far away or near."""
+    """Rows in blocks, remote or local."""
 
     has_mixed_blocks = True
 
@@ -121,7 +121,7 @@ def test_a_sample_of_blocks_touches_no_more_blocks_than_it_needs() -> None:
 
 
 def test_within_a_window_rows_of_all_its_blocks_are_mixed() -> None:
-    """A batch of a window of four equal blocks holds a quarter of each, within chance."""
+    """A batch from a window of four equal blocks holds a quarter of each, within chance."""
     rows = epoch_of(windowed((1000,) * 8, 4000))
     counts = np.bincount((rows[:400] // 1000).astype(int), minlength=8)
     used = counts[counts > 0]

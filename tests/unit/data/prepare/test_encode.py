@@ -1,4 +1,4 @@
-"""What a store keeps of a picture: sums over some of its pixels, as if it stood in its square."""
+"""What a store records of a picture: sums over some pixels, as if it were padded to its square."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of source files: when one may be trusted without hashing again."""
+"""Hashes of source files: when they can be reused without hashing again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen(path: Path) -> Hashed:
 
 
 def test_a_file_that_nothing_touched_is_not_hashed_again(file: Path) -> None:
-    assert seen(file).holds(b"never looked at", str(file), file.stat())
+    assert seen(file).holds(b"never read", str(file), file.stat())
 
 
 def test_a_file_hashed_soon_after_a_change_is_hashed_again(file: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_file_hashed_soon_after_a_change_is_hashed_again(file: Path) -> None:
 
 def test_a_change_shows_though_size_time_and_inode_are_put_back(file: Path) -> None:
     before = file.stat()
-    hashed = replace(seen(file), changed_ns=before.st_ctime_ns - 1)  # the clock ticks coarsely
+    hashed = replace(seen(file), changed_ns=before.st_ctime_ns - 1)  # the clock is coarse
     file.write_bytes(b"a PICTURE")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     after = file.stat()

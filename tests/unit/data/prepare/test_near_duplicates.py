@@ -1,4 +1,4 @@
-"""Shots of one scene are near each other, other pictures are not, however alike their kind is."""
+"""Shots of one scene are near-duplicates; other pictures are not, however similar their kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepladder.data.prepare.near_duplicates import NearCount, count_near, look
 
 
 def scene(seed: int) -> NDArray[np.float64]:
-    """Draw a coarse scene (60, 80, 3), as blurred photographs of different places are."""
+    """Draw a coarse scene (60, 80, 3), like a blurred photograph of a place."""
     coarse = np.random.default_rng(seed).uniform(0, 255, size=(6, 8, 3))
     return np.kron(coarse, np.ones((10, 10, 1)))
 
@@ -17,7 +17,7 @@ def scene(seed: int) -> NDArray[np.float64]:
 def shot(
     pixels: NDArray[np.float64], *, seed: int, shift: int = 0, gain: float = 1.0
 ) -> NDArray[np.uint8]:
-    """Take one picture: with noise, a small move of the camera, another exposure."""
+    """Take one picture: with noise, a small camera shift, another exposure."""
     noise = np.random.default_rng(seed).normal(0, 5, size=pixels.shape)
     return np.clip(np.roll(pixels, shift, axis=1) * gain + noise, 0, 255).astype(np.uint8)
 
@@ -40,7 +40,7 @@ def test_other_scenes_are_not_near() -> None:
 
 
 def test_pictures_of_one_kind_are_not_near_for_that_alone() -> None:
-    common = scene(0)  # as all X-rays of a chest share most of what is seen
+    common = scene(0)  # like chest X-rays, which share most of their content
     train = looks([shot(0.8 * common + 0.2 * scene(seed), seed=seed) for seed in range(1, 200)])
     other = looks([shot(0.8 * common + 0.2 * scene(seed), seed=seed) for seed in range(300, 350)])
     assert count_near(other, train).num_near == 0

@@ -1,4 +1,4 @@
-"""Prepare makes the same store of the same pictures, says what it found, and refuses the rest."""
+"""Prepare writes the same store from the same pictures, reports problems, and rejects the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 24
 
 
 def save_photo(path: Path, seed: int) -> None:
-    """Save a picture that no other seed gives."""
+    """Save a picture that is unique to its seed."""
     coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(coarse).resize((36, 30), Image.Resampling.BICUBIC).save(path)
@@ -56,7 +56,7 @@ def made(kept_photos: Path) -> PrepareResult:
 
 @pytest.fixture
 def split_photos(kept_photos: Path, tmp_path: Path) -> Path:
-    """The same photos, of this test alone."""
+    """The same photos, for one test."""
     return Path(shutil.copytree(kept_photos, tmp_path / "photos"))
 
 
@@ -66,7 +66,7 @@ def make(source: Path, out: Path, **options: object) -> PrepareResult:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Read all files of a store but the log, which says when and where it was made."""
+    """Read all files of a store except the log, which has timestamps and paths."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files.pop("prepare_log.json")
     return files
@@ -383,7 +383,7 @@ def test_a_file_that_changes_meanwhile_is_put_aside(
     assert verify_store(result.folder) == []
 
 
-def test_what_a_stopped_run_had_finished_is_kept_and_told(
+def test_what_a_stopped_run_had_finished_is_kept_and_reported(
     split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Files of a store are made by one thread or by several, to the same bytes, whole or not at all."""
+"""Store files have the same bytes from one thread and from several, and are written atomically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = PrepareConfig(size=SIZE)
 
 
 def picture(row: Row) -> bytes:
-    """Draw a picture, or half of one where the path says so."""
+    """Draw a picture, or half of one if the path says so."""
     file = io.BytesIO()
     Image.new("RGB", (SIZE, SIZE), (row.label, 7, 200)).save(file, "png")
     data = file.getvalue()
@@ -55,7 +55,7 @@ def maker(folder: Path, pool: Executor) -> ShardMaker:
 
 
 def ignore(_: Bad | None) -> None:
-    """Take no notice."""
+    """Ignore all arguments."""
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,7 +70,7 @@ def test_one_thread_and_several_give_the_same_bytes_and_records(tmp_path: Path) 
     assert [one.key for one in here] == [one.key for one in there] == [one.name for one in plans]
     assert [len(one.bad) for one in here] == [2, 0]
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
-    assert len(contents(tmp_path / "here")) == 6  # of each file: it, its index and its record
+    assert len(contents(tmp_path / "here")) == 6  # of each file: the file, its index and its record
 
 
 @pytest.mark.parametrize("pool", [Inline, lambda: ThreadPoolExecutor(2)], ids=["one", "several"])

@@ -1,4 +1,4 @@
-"""The split of a picture hangs on its content or its group, and on nothing else."""
+"""The split of a picture depends only on its content or its group."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_adding_files_moves_no_old_one() -> None:
     assert assign(some) == assign(more)[:100]
 
 
-def test_the_sources_own_splits_stand() -> None:
+def test_the_sources_own_splits_are_kept() -> None:
     pictures = [
         Picture(f"{i}.jpg", "a", split) for i in range(50) for split in (Split.TRAIN, Split.VAL)
     ]

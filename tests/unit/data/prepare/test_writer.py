@@ -1,4 +1,4 @@
-"""Shards: any Parquet reader opens them, the bytes are the same each time, publishing is atomic."""
+"""Shards: readable by any Parquet reader, same bytes each time, published atomically."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_pixels_of_another_size_are_refused(tmp_path: Path) -> None:
         writer.add(sha256=bytes(32), path="a", label=0, picture=bytes(191))
 
 
-def test_publish_replaces_a_store_and_leaves_nothing_beside_it(
+def test_publish_replaces_a_store_and_leaves_nothing_next_to_it(
     tmp_path: Path, build_store: Any
 ) -> None:
     build_store(tmp_path / "store", seed=1)
@@ -176,7 +176,7 @@ def test_the_fingerprint_covers_everything_but_itself(tmp_path: Path, build_stor
         assert fingerprint_of(replace(manifest, **change)) != manifest.fingerprint  # type: ignore[arg-type]
 
 
-def test_a_stop_between_the_renames_is_told_with_the_way_out(
+def test_a_stop_between_the_renames_is_reported_with_the_way_out(
     tmp_path: Path, build_store: Any
 ) -> None:
     build_store(tmp_path / "store")

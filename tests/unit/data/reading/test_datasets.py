@@ -19,7 +19,7 @@ from stepladder.errors import DataError, UsageError
 
 
 class Squares(Dataset[tuple[Tensor, int]]):
-    """x and x squared, with noise from a generator of choice."""
+    """x and x squared, with noise from a given generator."""
 
     def __init__(self, n: int, noise: str | None = None, broken: int | None = None) -> None:
         self.n, self.noise, self.broken = n, noise, broken
@@ -164,7 +164,7 @@ def test_another_fingerprint_is_another_order() -> None:
     ],
     ids=["conjugate", "a truth", "empty", "words", "a mapping"],
 )
-def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
+def test_examples_of_any_kind_have_a_fingerprint(value: object) -> None:
     one, again = (DatasetSource([(value, idx) for idx in range(3)]) for _ in range(2))
     other = DatasetSource([(value, idx + 1) for idx in range(3)])
     assert one.some_examples == again.some_examples != other.some_examples
@@ -172,6 +172,6 @@ def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
 
 
 @pytest.mark.parametrize("place", ["rows.parquet", Path("store"), b"store"], ids=str)
-def test_a_path_is_no_dataset_of_letters(place: Any) -> None:
+def test_a_path_is_not_a_dataset_of_letters(place: Any) -> None:
     with pytest.raises(UsageError, match=r"is a path.*\n.*open_table.*Store\.open"):
         as_source(place)

@@ -1,4 +1,4 @@
-"""The reader in the shape of a DataLoader: lengths, epochs, ranks, exact resumption."""
+"""The reader with the interface of a DataLoader: lengths, epochs, ranks, exact resumption."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_without_end_epoch_follows_epoch() -> None:
     worlds=st.lists(st.integers(1, 4), min_size=5, max_size=5),
     mode=st.sampled_from([OrderMode.GLOBAL, OrderMode.SEQUENTIAL]),
 )
-def test_stopped_anywhere_and_gone_on_with_on_other_ranks_each_example_comes_once(
+def test_stopped_anywhere_and_resumed_on_other_ranks_each_example_comes_once(
     n: int, batch_size: int, stops: list[int], worlds: list[int], mode: OrderMode
 ) -> None:
-    """Order and batches too: what ranks get, put together, is what one rank would have got."""
+    """The joined batches of all ranks are those of a single rank, in the same order."""
     whole = [batch.tolist() for batch in itertools.islice(forever(n, batch_size, mode), 60)]
     seen: list[list[int]] = []
     state = None
@@ -151,7 +151,7 @@ def test_a_state_of_another_loader_is_refused(other: dict[str, Any]) -> None:
 
 
 class Blocks(Source):
-    """Rows in files of a hundred, as machines with more or less memory see them."""
+    """Rows in files of a hundred, for machines with more or less memory."""
 
     fingerprint = "blocks"
     block_rows = (100,) * 20
@@ -225,7 +225,7 @@ def test_a_place_that_leaves_no_whole_batch_ends_its_epoch() -> None:
     assert large.state_dict()["epoch"] == 2
 
 
-def test_without_the_last_batch_all_are_whole_wherever_an_epoch_is_gone_on_with() -> None:
+def test_without_the_last_batch_all_are_full_wherever_an_epoch_is_resumed() -> None:
     small = loader(97)
     numbers(itertools.islice(small, 1))
     large = loader(97, 32, drop_last=True)
@@ -234,7 +234,7 @@ def test_without_the_last_batch_all_are_whole_wherever_an_epoch_is_gone_on_with(
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 4, 8, 9])
-def test_an_iteration_that_is_gone_on_with_ends_with_the_same_epoch(num_steps: int) -> None:
+def test_a_resumed_iteration_ends_with_the_same_epoch(num_steps: int) -> None:
     made = loader(20, num_epochs=3)  # of three batches each
     whole = [batch.tolist() for batch in made]
     following = [batch.tolist() for batch in made]
@@ -282,7 +282,7 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
     ],
     ids=str,
 )
-def test_arguments_that_cannot_be_are_told(options: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_reported(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Loader(Numbers(options.pop("n", 40)), **{"batch_size": 8, **options})
 
@@ -322,7 +322,7 @@ def test_a_last_batch_below_a_size_is_left_out(min_last: int, sizes: list[int]) 
 
 
 class Short(IterableDataset[int]):
-    """Says twenty, and gives ten."""
+    """Claims twenty, yields ten."""
 
     def __len__(self) -> int:
         return 20
@@ -331,7 +331,7 @@ class Short(IterableDataset[int]):
         return iter(range(10))
 
 
-def test_batches_that_end_too_early_are_told() -> None:
+def test_batches_that_end_too_early_are_reported() -> None:
     with pytest.raises(DataError, match="the batches ended after example 12 of 20"):
         list(Loader(Short(), batch_size=4))
     made = loader(40)

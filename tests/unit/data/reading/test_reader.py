@@ -1,4 +1,4 @@
-"""The reader: the order's batches whatever the threads, and nothing left behind."""
+"""The reader: batches in the given order with any number of threads, and no leftovers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepladder.errors import DataError, UsageError
 
 
 class Counting(PictureSource):
-    """Pictures that are filled with their row number; rows in `broken` cannot be read."""
+    """Pictures filled with their row number; rows in `broken` cannot be read."""
 
     def __init__(self, n: int, broken: tuple[int, ...] = ()) -> None:
         self.fingerprint = "counting"
@@ -121,7 +121,7 @@ def test_ranks_and_restarts_join_to_the_global_order(
         for rank in range(world)
     ]
     seen: list[int] = []
-    for parts in zip(*ranks, strict=True):  # every rank has every step, be its part empty
+    for parts in zip(*ranks, strict=True):  # every rank takes every step, even if its part is empty
         for part in parts:
             assert part.inputs.shape == (len(part.ids), 3, 2, 4)
             assert part.inputs.float().mean(dim=(1, 2, 3)).tolist() == part.ids.tolist()
@@ -184,7 +184,7 @@ def test_a_fraction_reads_only_its_rows_into_memory() -> None:
         assert sum(len(batch.ids) for batch in batches) == made.num_examples == 20
         for batch in batches:
             assert batch.inputs.float().mean(dim=(1, 2, 3)).tolist() == batch.ids.tolist()
-    assert made.stats.num_read == 20, "what memory gives is not read"
+    assert made.stats.num_read == 20, "data in memory is not read"
     assert made.stats.num_bytes == 20 * 24
     assert made.stats.num_rows == 2 * 20
 
@@ -233,7 +233,7 @@ def test_an_error_in_a_thread_reaches_the_consumer_at_its_batch() -> None:
     assert num_threads() == 0
 
 
-def test_endless_goes_on_with_the_next_epoch() -> None:
+def test_endless_continues_with_the_next_epoch() -> None:
     made = reader(Counting(10), 4)
     batches = made.endless(epoch=2, start=8)
     sizes = [len(next(batches).ids) for _ in range(5)]
@@ -268,11 +268,11 @@ def test_choices_that_do_not_go_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["mode", "sample", "where"])
-def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None:
+def test_a_name_that_is_not_a_choice_is_reported_with_those_that_are(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}: 'bogus' is none .*\n.*one of: auto, "):
         reader(Counting(40), **{name: "bogus"})
 
 
-def test_data_without_an_example_is_told() -> None:
+def test_data_without_an_example_is_reported() -> None:
     with pytest.raises(UsageError, match="the data has no examples"):
         reader(Counting(0))

@@ -1,4 +1,4 @@
-"""The reader's own numbers."""
+"""The reader's own statistics."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ KB = 1000
 
 
 class Elsewhere:
-    """A place with one file, which counts what is read of it."""
+    """A place with one file, which counts reads."""
 
     def __init__(self, name: str, *, num_bytes: int = KB, index: bytes | None = None) -> None:
         self.data = hashlib.shake_128(name.encode()).digest(num_bytes)
@@ -43,7 +43,7 @@ class Elsewhere:
 
 
 def entries(cache: FileCache) -> set[str]:
-    """Return the names of what is in the cache, without hashes."""
+    """Return the names in the cache, without hashes."""
     return {path.name[65:] for path in cache.folder.iterdir() if path.name[64:65] == "-"}
 
 
@@ -91,7 +91,7 @@ def test_a_file_in_use_stays_and_a_limit_that_is_too_small_is_an_error(cache: Fi
         cache.get(Elsewhere("d").wanted)
     assert "s3://photos/d (1 kB): 3 kB of 3 kB are in use" in str(caught.value)
     assert "--data.max-cache-bytes 4000" in str(caught.value)
-    assert entries(cache) == {"a", "b", "c"}  # nothing went in vain, and no part is left
+    assert entries(cache) == {"a", "b", "c"}  # nothing was fetched in vain, and no part is left
     held[1].release()
     cache.get(Elsewhere("d").wanted)
     assert entries(cache) == {"a", "c", "d"}
@@ -105,7 +105,7 @@ def test_fetching_ahead_removes_what_was_used_but_not_what_was_fetched_ahead(
     assert entries(cache) == {"a", "b", "c"}
     assert not cache.get_ahead(Elsewhere("d").wanted)
     assert entries(cache) == {"a", "b", "c"}
-    cache.get(Elsewhere("now").wanted)  # wanted at once: it may
+    cache.get(Elsewhere("now").wanted)  # requested now: it may
     assert len(entries(cache)) == 3
 
 
@@ -121,7 +121,7 @@ def test_other_bytes_than_named_are_refused_and_not_kept(cache: FileCache) -> No
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_file_is_fetched_again_which_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_fetched_again_with_a_warning(tmp_path: Path, damage: str) -> None:
     there = Elsewhere("a")
     held = FileCache(tmp_path, 3 * KB).get(there.wanted)
     held.release()
@@ -159,7 +159,7 @@ def test_what_a_killed_process_left_is_removed(cache: FileCache) -> None:
     assert entries(cache) == {"a"}
 
 
-def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
+def test_a_folder_of_other_things_is_not_a_cache(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError, match="contains other files"):
         FileCache(tmp_path, KB)
@@ -167,7 +167,7 @@ def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
     assert is_cache(tmp_path / "new")
 
 
-def test_a_place_in_an_object_store_is_no_folder_of_a_cache() -> None:
+def test_a_place_in_an_object_store_is_not_a_folder_of_a_cache() -> None:
     with pytest.raises(UsageError, match=r"s3://photos/cache: .*\n.*--data\.cache-dir"):
         cache_folder(Path("s3://photos/cache"))
 
@@ -198,7 +198,7 @@ sys.stdin.readline()
 
 @contextmanager
 def other_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Give a process that gets and holds a file once it is sent a line."""
+    """Return a process that opens and holds a file after receiving a line."""
     words = [sys.executable, "-c", OTHER, str(folder)]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -253,7 +253,7 @@ def test_many_threads_in_a_small_cache_always_read_what_they_asked_for(tmp_path:
                 held: HeldFile = cache.get(there.wanted)
                 assert held.path.read_bytes() == there.data
                 held.release()
-        except BaseException as error:  # told below
+        except BaseException as error:  # reported below
             failures.append(error)
 
     threads = [threading.Thread(target=use, args=(seed,)) for seed in range(3)]

@@ -1,4 +1,4 @@
-"""Features are fetched whole or not at all, whoever else fetches them."""
+"""Features are fetched completely or not at all, with any number of concurrent readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPIES = FeatureCopies(ObjectPlace("photos", "store.features"))
 
 
 class Hooked(FolderCopies):
-    """Does something before each file that it fetches."""
+    """Runs a hook before each file that it fetches."""
 
     def __init__(self, folder: Path, hook: Callable[[], None]) -> None:
         super().__init__(folder)
@@ -31,7 +31,7 @@ class Hooked(FolderCopies):
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Put features at the place of the copies; give the folder that they are fetched to."""
+    """Upload features to the place of the copies; return the local target folder."""
     there, root = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     root.mkdir()
@@ -63,7 +63,7 @@ def test_two_processes_that_fetch_the_same_do_not_disturb_each_other(
     assert sorted(path.name for path in (root / KEY).iterdir()) == ["features.npy", "manifest.json"]
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(serve: Callable[..., Path]) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(serve: Callable[..., Path]) -> None:
     def fill() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -19,7 +19,7 @@ def test_all_tasks_run_on_as_many_threads_as_asked_for() -> None:
     assert sorted(done) == list(range(6))
 
 
-def test_this_thread_is_told_how_many_are_done() -> None:
+def test_this_thread_learns_how_many_are_done() -> None:
     told: list[int] = []
     threads: set[int] = set()
 

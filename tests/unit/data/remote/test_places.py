@@ -27,7 +27,7 @@ def test_a_path_keeps_bucket_and_key() -> None:
     assert object_place(place.path) == place
 
 
-def test_a_place_below_and_a_place_beside() -> None:
+def test_a_place_below_and_a_sibling_place() -> None:
     place = ObjectPlace("photos", "a/store")
     assert str(place.join("manifest.json")) == "s3://photos/a/store/manifest.json"
     assert str(place.beside(".features").join("KEY")) == "s3://photos/a/store.features/KEY"
@@ -41,7 +41,7 @@ def test_any_other_path_is_of_this_machine(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["s3://", "s3://photos/../other"])
-def test_a_place_that_is_none_is_refused(path: str) -> None:
+def test_an_invalid_place_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="s3://"):
         object_place(path)
 
@@ -54,7 +54,7 @@ def test_a_place_that_is_none_is_refused(path: str) -> None:
         ("s3://AKIA:canary", "s3://…"),
     ],
 )
-def test_a_key_in_an_address_is_refused_and_not_told(path: str, where: str) -> None:
+def test_a_key_in_an_address_is_refused_and_not_reported(path: str, where: str) -> None:
     with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         object_place(Path(path))
     assert caught.value.where == where
@@ -89,7 +89,7 @@ def test_an_address_of_another_kind_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize("path", ["store", "/data/gs:/store", "a:/b", "data/gs:/b", "~/store"])
-def test_a_folder_of_this_machine_is_no_address(path: str) -> None:
+def test_a_folder_of_this_machine_is_not_an_address(path: str) -> None:
     assert supported_place(Path(path)) is None
 
 
@@ -106,7 +106,7 @@ def test_s3_is_supported() -> None:
         "wasbs://host/store?sig=canary",
     ],
 )
-def test_what_is_secret_in_an_address_is_not_told(address: str) -> None:
+def test_what_is_secret_in_an_address_is_not_reported(address: str) -> None:
     with pytest.raises(UsageError) as caught:
         supported_place(Path(address))
     assert "canary" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_no_option_that_names_a_folder_takes_an_address_of_another_kind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_for_spark_is_no_address_and_no_secret_of_it_is_told() -> None:
+def test_a_cache_for_spark_is_not_an_address_and_no_secret_of_it_is_reported() -> None:
     with pytest.raises(UsageError, match="mounted on every machine") as caught:
         local_folder("S3A://AKIA:canary@photos/cache")
     assert caught.value.where == "S3A://…@photos/cache"

@@ -15,7 +15,7 @@ QUICK = RetryPolicy(patience_s=0.2, first_patience_s=0.2, first_pause_s=0.01)
 
 
 class Server:
-    """Fails so many times before it answers."""
+    """Fails this many times before it answers."""
 
     def __init__(self, num_failures: int, *, retry_after_s: float | None = None) -> None:
         self.num_left = num_failures
@@ -34,7 +34,7 @@ def call(retrier: Retrier, server: Server) -> str:
     return retrier.call(server, what="it could not be read", place=PLACE)
 
 
-def test_a_failure_that_passes_is_counted_and_told_once() -> None:
+def test_a_failure_that_passes_is_counted_and_reported_once() -> None:
     said: list[str] = []
     stats = TransferStats()
     server = Server(3)
@@ -89,7 +89,7 @@ def test_a_pause_beyond_patience_is_not_begun() -> None:
 def test_progress_renews_patience() -> None:
     retrier = Retrier(QUICK, TransferStats())
     attempts = retrier.attempts(what="it could not be read", place=PLACE)
-    for _ in range(3):  # each pause alone is within patience, together they are not
+    for _ in range(3):  # each pause alone is within patience, both together are not
         attempts.pause(PassingFailure("cut", retry_after_s=0.12))
         attempts.progressed()
 

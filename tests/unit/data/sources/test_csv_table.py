@@ -1,4 +1,4 @@
-"""A CSV is read as people write it, and what is wrong is told by row and column."""
+"""CSV files are read as users write them, and errors name row and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders are listed whole, in one order, and nothing in them can lead astray or block."""
+"""Folders are listed completely, in one order, and nothing in them can mislead or block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepladder.errors import DataError, UsageError
 
 
 def fill(root: Path, *names: str) -> Path:
-    """Make files; listing opens none of them, so any content will do."""
+    """Create files with any content, as listing opens none of them."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_split_folders_hold_class_folders(tmp_path: Path, val: str) -> None:
     }
 
 
-def test_other_folders_beside_splits_are_left_out_loudly(tmp_path: Path) -> None:
+def test_other_folders_next_to_splits_are_left_out_loudly(tmp_path: Path) -> None:
     root = fill(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "docs/figures/3.jpg")
     listing = listed(root)
     assert len(listing.pictures) == 3
@@ -69,7 +69,7 @@ def test_a_class_may_be_named_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folders", "meant"), [(("train", "tset"), "test"), (("trian", "val"), "train")]
 )
-def test_a_split_with_a_typing_error_is_no_class(
+def test_a_split_with_a_typing_error_is_not_a_class(
     tmp_path: Path, folders: tuple[str, str], meant: str
 ) -> None:
     root = fill(tmp_path, *(f"{folder}/{label}/1.jpg" for folder in folders for label in "ab"))
@@ -77,7 +77,7 @@ def test_a_split_with_a_typing_error_is_no_class(
         listed(root)
 
 
-def test_a_lone_folder_beside_train_with_the_same_classes_is_no_class(tmp_path: Path) -> None:
+def test_a_lone_folder_next_to_train_with_the_same_classes_is_not_a_class(tmp_path: Path) -> None:
     root = fill(
         tmp_path, *(f"{folder}/{label}/1.jpg" for folder in ("train", "x") for label in "ab")
     )
@@ -115,7 +115,7 @@ def test_junk_of_file_managers_is_never_a_class(tmp_path: Path) -> None:
 
 def test_files_that_are_no_pictures_are_counted(tmp_path: Path) -> None:
     listing = listed(fill(tmp_path, "a/1.jpg", "a/notes.txt", "b/1.jpg", "b/2.gif", "stray.jpg"))
-    assert "b/2.gif" in paths(listing)  # a picture to a person: it ends in quarantine.csv
+    assert "b/2.gif" in paths(listing)  # a picture to a user: it ends up in quarantine.csv
     assert "'a/notes.txt'" in listing.warnings[0]
     assert "'stray.jpg'" in listing.warnings[0]
 
@@ -220,7 +220,7 @@ def test_what_can_make_no_data_set_is_refused(
     assert caught.value.exit_code == 3
 
 
-def test_an_empty_class_folder_in_val_is_no_error(tmp_path: Path) -> None:
+def test_an_empty_class_folder_in_val_is_not_an_error(tmp_path: Path) -> None:
     root = fill(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg")
     (root / "val" / "b").mkdir()
     assert len(listed(root).pictures) == 3

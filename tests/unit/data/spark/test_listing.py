@@ -1,4 +1,4 @@
-"""Names as Spark gives them are listed by the rules of a folder on this machine."""
+"""Names from Spark are listed by the same rules as local folders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stepladder.errors import DataError, UsageError
         ("photos", None),
     ],
 )
-def test_an_address_is_told_from_a_folder(source: str, address: str | None) -> None:
+def test_an_address_is_distinguished_from_a_folder(source: str, address: str | None) -> None:
     assert spark_address(Path(source)) == address
 
 
@@ -39,7 +39,7 @@ def test_an_address_is_told_from_a_folder(source: str, address: str | None) -> N
     "address",
     ["s3a://AKIA:can/canary@photos/x", "s3a://AKIA@photos/x", "hdfs://AKIA:canary@host/x"],
 )
-def test_a_key_in_an_address_is_refused_and_not_told(address: str) -> None:
+def test_a_key_in_an_address_is_refused_and_not_reported(address: str) -> None:
     with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         spark_address(Path(address))
     assert "AKIA" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Settings of a machine alone are made only where Spark's own settings name no cluster."""
+"""Settings for a local machine are used only if Spark's own settings name no cluster."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ except ResourceError as error:
 """
 
 
-def test_a_cluster_is_not_told_that_this_machine_is_127_0_0_1(tmp_path: Path) -> None:
-    """What spark-submit is given: executors could not reach a driver there."""
+def test_a_cluster_does_not_use_127_0_0_1(tmp_path: Path) -> None:
+    """Set as spark-submit does: executors could not reach a driver there."""
     own = {"PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", *NAMES}
     environment = {name: value for name, value in os.environ.items() if name not in own}
     for name, text in {

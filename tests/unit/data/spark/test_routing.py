@@ -1,4 +1,4 @@
-"""A sorted file of hashes says which files of a store want a picture."""
+"""A sorted file of hashes maps a picture to the store files that need it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nothing_is_wanted_where_all_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    """Paths may be any bytes, which Python writes as surrogates."""
+    """Paths may be any bytes, which Python represents as surrogates."""
     hashed = Hashed(b"\1" * 32, (5, 6, 7), changed_ns=8)
     rows = (Row("a/ü \udcff\n.jpg", 1, hashed), Row("b", 0, Hashed(b"\2" * 32, (1, 0, 0))))
     shard = ShardPlan("train-a.parquet", Split.TRAIN, rows, "key", 1000)
@@ -48,7 +48,7 @@ def test_a_task_that_outlives_its_driver_puts_nothing_in_place(tmp_path: Path) -
     first = open_site(tmp_path / "work")
     made = tmp_path / "made"
     made.write_text("old")
-    open_site(tmp_path / "work")  # of the driver that came after
+    open_site(tmp_path / "work")  # of the later driver
     with pytest.raises(Superseded):
         first.publish(made, tmp_path / "target")
     assert not (tmp_path / "target").exists()

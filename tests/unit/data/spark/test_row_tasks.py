@@ -1,4 +1,4 @@
-"""A task that is given too few rows publishes nothing; what is gone is told from what is cut."""
+"""A task with too few rows publishes nothing; missing and truncated input are distinguished."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUM_FILES, NUM_ROWS = 2, 5
 
 
 class Desk:
-    """A work folder with two files to make, and the rows that make them."""
+    """A work folder with two files to write, and the rows that they need."""
 
     def __init__(self, root: Path) -> None:
         self.work = WorkFolder(root)
@@ -70,7 +70,7 @@ class Desk:
         self.records = shard_maker(site, CONFIG, read=unread, workers=Workers(Inline(), 1))
 
     def make(self, rows: Sent, *, end: Exception | None = None) -> list[int]:
-        """Return a task rows, in batches of two, and then perhaps an error."""
+        """Return a task with rows in batches of two, followed by an optional error."""
         made = self.tasks.make(batches(rows, end))
         return [number for batch in made for number in batch.column(0).to_pylist()]
 
@@ -107,20 +107,20 @@ def test_input_that_ends_early_publishes_no_short_file(desk: Desk, num_lacking: 
     with pytest.raises(CutInputError, match="are truncated"):
         desk.make(desk.rows[:-num_lacking])
     assert desk.published() == {desk.plans[0].name}
-    assert desk.make(desk.rows) == [0, 1]  # Spark tries again
+    assert desk.make(desk.rows) == [0, 1]  # Spark retries
     assert desk.published() == {plan.name for plan in desk.plans}
     assert all(not found.bad for plan in desk.plans if (found := desk.records.recorded(plan)))
 
 
 def test_input_that_breaks_within_a_batch_is_for_spark_to_try_again(desk: Desk) -> None:
-    """Pyarrow's word for it is that of a disk error, which would end the work."""
+    """Pyarrow reports it like a disk error, which would end the work."""
     broken = OSError("Expected to be able to read 800 bytes for message body, got 12")
     with pytest.raises(CutInputError, match="message body"):
         desk.make(desk.rows[:-4], end=broken)
     assert desk.published() == {desk.plans[0].name}
 
 
-def test_a_picture_that_the_frame_no_longer_gives_is_told_as_changed(desk: Desk) -> None:
+def test_a_picture_that_the_frame_no_longer_gives_is_reported_as_changed(desk: Desk) -> None:
     gone = [desk.plans[0].rows[at] for at in (0, NUM_ROWS - 1)]
     hashes = {row.sha256 for row in gone}
     assert desk.make([row for row in desk.rows if row[1] not in hashes]) == [0, 1]
@@ -137,7 +137,7 @@ def test_a_file_of_which_nothing_is_left_is_recorded_without_one(desk: Desk) -> 
 
 
 def test_what_is_published_is_what_the_last_attempt_left(desk: Desk) -> None:
-    """Spark may give a file to two tasks; the record of the first may have been seen by then."""
+    """Spark may give a file to two tasks; the first one's record may have been read by then."""
     told: list[Bad | None] = []
     arrivals = Arrivals(desk.plans, desk.records, desk.work.records, told.append)
     desk.make(desk.rows[1:])

@@ -1,4 +1,4 @@
-"""What Spark lacks is told in words before anything is begun."""
+"""Missing requirements of Spark are reported before anything is started."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytest.importorskip("pyspark")
 
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away a session of other tests: where one has begun, Java is not asked for."""
+    """Remove a session of other tests: with one, Java is not checked."""
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
 
 def java(folder: Path, version: str) -> Path:
-    """Make a Java that tells its version."""
+    """Create a fake Java that prints a version."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
@@ -41,7 +41,7 @@ def test_without_pyspark_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install 'stepladder[spark]'" in str(caught.value)
 
 
-def test_without_java_it_is_told_what_to_install(
+def test_without_java_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -77,7 +77,7 @@ def test_an_old_java_is_refused_by_its_number(
         ),
     ],
 )
-def test_what_an_engine_cannot_read_is_told_before_it_begins(
+def test_what_an_engine_cannot_read_is_reported_before_it_begins(
     tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     given = {"engine": EngineName.SPARK, **options}
@@ -125,7 +125,7 @@ def test_why_spark_gave_up_is_one_line(text: str, words: str) -> None:
         ),
     ],
 )
-def test_another_python_of_executors_is_mended_by_naming_this_one(
+def test_another_python_of_executors_is_fixed_by_naming_this_one(
     text: str, master: str, words: str
 ) -> None:
     error = explain(RuntimeError(text), master=master)

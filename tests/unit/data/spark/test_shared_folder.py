@@ -1,4 +1,4 @@
-"""A work folder that executors do not see is told with its reason, and with what gives one."""
+"""A work folder that executors cannot see is reported with the reason and a fix."""
 
 from __future__ import annotations
 

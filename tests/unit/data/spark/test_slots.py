@@ -1,4 +1,4 @@
-"""A job without a slot ends; one that had a slot is left alone, however long it takes."""
+"""A job without a slot ends; one that had a slot is not ended, however long it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 0.02
 
 
 class Tracker:
-    """A status tracker that tells what it is told."""
+    """A status tracker with given answers."""
 
     def __init__(self) -> None:
         self.stages: list[SparkStageInfo] = []
@@ -33,7 +33,7 @@ def stage(*, running: int) -> SparkStageInfo:
     return SparkStageInfo(0, 0, "stage", 4, running, 0, 0)
 
 
-def test_a_stage_that_waits_too_long_is_told_with_what_to_set() -> None:
+def test_a_stage_that_waits_too_long_is_reported_with_what_to_set() -> None:
     tracker = Tracker()
     slots = Slots(tracker, WAIT_S)
     tracker.stages = [stage(running=0)]

@@ -1,4 +1,4 @@
-"""What a header says is remembered: pictures are then decoded as at first, and shorter."""
+"""Headers are cached: pictures are then decoded to the same pixels, faster."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_forms_are_forgotten_with_a_file_that_changed(split: StoreSplit) -> None
     assert shard.forms.get(0) is None
 
 
-def test_damage_that_nobody_looks_for_is_an_error_of_that_row(split: StoreSplit) -> None:
-    """Pages are not compared here, so that a form is of other bytes than those that are read."""
+def test_damage_that_is_not_verified_is_an_error_of_that_row(split: StoreSplit) -> None:
+    """Pages are not verified here, so that the cached header belongs to other bytes."""
     unseen = Store.open(split._shards[0].path.parent, verify_pages=VerifyPages.NEVER)
     train = unseen.split(Split.TRAIN)
     assert train is not None
@@ -125,7 +125,9 @@ def test_damage_that_nobody_looks_for_is_an_error_of_that_row(split: StoreSplit)
         train.picture(row)
 
 
-def test_more_forms_than_two_bytes_count_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_forms_than_two_bytes_can_count_are_parsed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(forms_module, "_MAX_FORMS", 3)
     forms = Forms(4)
     many = [Form("JPEG", height, 1, 1, is_direct=True) for height in range(1, 5)]

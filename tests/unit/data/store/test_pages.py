@@ -62,7 +62,7 @@ def footer_of(path: Path) -> Any:
 
 
 class Marker:
-    """Unpickled, it would leave a file behind."""
+    """Leaves a marker file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +96,7 @@ def test_a_pickled_extension_type_is_refused_and_not_run(tmp_path: Path) -> None
         (b"\x89PNG" + b"\0" * 100, "not a complete Parquet file"),
     ],
 )
-def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_what_is_not_parquet_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(LayoutError, match=reason):
         footer_of(tmp_path / "a.parquet")

@@ -1,4 +1,4 @@
-"""A store of JPEGs that is decoded once gives the same rows, pixels and batches."""
+"""A store of JPEGs that was decoded once returns the same rows, pixels and batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 16
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of JPEGs more than twice as large as its pictures are read; never changed."""
+    """A store of JPEGs more than twice as large as the target size; never changed."""
     folder = tmp_path_factory.mktemp("prepared")
     for idx in range(24):
         path = folder / "photos" / "abc"[idx % 3] / f"{idx}.jpg"
@@ -50,7 +50,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(prepared: Path, tmp_path: Path) -> Store:
-    """A store of JPEGs of this test alone."""
+    """A store of JPEGs for one test."""
     return Store.open(shutil.copytree(prepared, tmp_path / "store"))
 
 
@@ -126,7 +126,7 @@ def test_a_full_decode_uses_every_pixel_of_the_file() -> None:
     scaled, full = (
         decode_picture(data, size=16, fit=Fit.PAD, is_scaled=flag) for flag in (True, False)
     )
-    # of a picture no larger than needed, both are the same decode
+    # for a picture no larger than needed, both decodes are the same
     same = [decode_picture(data, size=64, fit=Fit.PAD, is_scaled=flag) for flag in (True, False)]
     assert not np.array_equal(scaled, full)
     assert np.array_equal(*same)

@@ -1,4 +1,4 @@
-"""Stores: what was written is read, what changed is refused, and verify finds all of it."""
+"""Stores: what was written is read, changes are rejected, and verify finds all of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_jpegs_are_decoded(tmp_path: Path, build_store: Any) -> None:
     pictures = build_store(tmp_path / "s", encoding=Encoding.JPEG, size=32)
     rows = train_of(tmp_path / "s")
     apart = np.abs(rows.picture(3).astype(int) - pictures["train"][3]).mean()
-    assert apart < 8  # JPEG's own loss; another picture is 30 or more away
+    assert apart < 8  # JPEG's own loss; another picture differs by 30 or more
     assert verify_store(tmp_path / "s") == []
 
 
@@ -70,7 +70,7 @@ def test_an_index_that_cannot_be_used_is_made_again(
     whole = path.read_bytes()
     if damage == "missing":
         path.unlink()
-    elif damage == "foreign":  # of a shard of the same size and other pictures
+    elif damage == "foreign":  # of a shard of the same size with other pictures
         build_store(tmp_path / "other", seed=9)
         shutil.copy(tmp_path / "other" / path.name, path)
     elif damage == "flipped":
@@ -93,7 +93,7 @@ def first_picture_offset(folder: Path) -> int:
     return train_of(folder)._shards[0].index.offsets[0]
 
 
-def test_a_flipped_byte_is_told_with_row_path_and_what_to_type(
+def test_a_flipped_byte_is_reported_with_row_path_and_what_to_type(
     tmp_path: Path, build_store: Any
 ) -> None:
     build_store(tmp_path / "s")
@@ -134,7 +134,7 @@ def test_a_change_that_another_read_has_seen_first_is_not_forgotten(
     rows = train_of(tmp_path / "s")
     rows.picture(0)
     flip(tmp_path / "s" / "train-0.parquet", rows._shards[0].index.offsets[0])
-    assert not rows._shards[0].is_unchanged(), "as a check before reading names does"
+    assert not rows._shards[0].is_unchanged(), "like a check before reading names"
     with pytest.raises(DataError, match="CRC"):
         rows.picture(0)
 
@@ -166,7 +166,7 @@ def test_a_store_that_is_replaced_stays_readable_where_it_is_open(
 
 
 def test_a_shard_of_another_store_is_refused(tmp_path: Path, build_store: Any) -> None:
-    """Same size, sound pages, sound index; not what the manifest names."""
+    """Same size, valid pages, valid index, but not the shard in the manifest."""
     options = {"num_rows": {"train": 3}, "shards": 1}
     build_store(tmp_path / "s", **options)
     size = (tmp_path / "s" / "train-0.parquet").stat().st_size
@@ -226,7 +226,7 @@ def test_what_killed_processes_leave_is_passed_over(tmp_path: Path, build_store:
     assert verify_store(tmp_path / "s") == []
 
 
-def test_a_folder_without_a_store_is_told_what_to_type(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_suggests_a_command(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the folder does not exist"):
         Store.open(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"is not a store[\s\S]*stepladder prepare"):

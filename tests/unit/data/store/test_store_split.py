@@ -1,4 +1,4 @@
-"""A split of a store whose files lie elsewhere, or behind a network: what is open, and for whom."""
+"""A split of a store with remote files: which files are open, and for whom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_FILES = 24
 
 
 class FetchedFiles(LocalShardFiles):
-    """The files of a folder, as if each had to be fetched; counts those that are held."""
+    """Files that must be fetched; counts those that are held."""
 
     is_local = False
 
@@ -63,7 +63,7 @@ def train_of(folder: Path, files: FetchedFiles | None = None) -> StoreSplit:
 
 @pytest.fixture
 def many(tmp_path: Path, build_store: Any, monkeypatch: pytest.MonkeyPatch) -> FetchedFiles:
-    """A store of more files than a window of it has."""
+    """A store with more files than a window has."""
     monkeypatch.setattr("stepladder.data.order.order_choice.MIN_WINDOW_ROWS", 1)
     build_store(tmp_path / "s", num_rows={"train": 10 * NUM_FILES}, shards=NUM_FILES)
     return FetchedFiles(tmp_path / "s")
@@ -90,7 +90,7 @@ def test_a_rank_without_rows_gets_an_empty_part_of_the_batch(
 
 
 @pytest.mark.parametrize("where", [Where.STREAM, Where.MEMORY])
-def test_reading_in_stored_order_holds_a_few_files_which_it_told_ahead(
+def test_reading_in_stored_order_holds_a_few_files_announced_ahead(
     many: FetchedFiles, tmp_path: Path, where: Where
 ) -> None:
     split = train_of(tmp_path / "s", many)
@@ -102,7 +102,7 @@ def test_reading_in_stored_order_holds_a_few_files_which_it_told_ahead(
 
 
 @pytest.mark.parametrize("name", ["describe", "sha256", "picture"])
-def test_rows_that_nobody_told_ahead_hold_a_few_files(
+def test_rows_that_were_not_announced_hold_a_few_files(
     many: FetchedFiles, tmp_path: Path, name: str
 ) -> None:
     split, here = train_of(tmp_path / "s", many), train_of(tmp_path / "s")
@@ -123,6 +123,6 @@ def test_a_store_behind_a_network_is_read_in_windows_and_not_mapped(
     split = train_of(tmp_path / "s")
     assert resolve_order(DataConfig(), split).order is OrderMode.WINDOWED
     os.truncate(tmp_path / "s" / "train-0.parquet.index", 0)  # read when it was opened
-    for _ in range(2):  # the second time pages have been seen, and would be mapped
+    for _ in range(2):  # the second time, pages are verified and would be mapped
         assert np.array_equal(split.picture(0), pictures[0])
     assert "mapping" not in vars(split._shards[0])

@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: what is written is read, and damage is refused."""
+"""Thrift's compact protocol: round trips work, and damage is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row groups are decoded once, ahead where that is asked for, and memory has a limit."""
+"""Row groups are decoded once, ahead if requested, within a memory limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK_BYTES = 100
 
 
 class Table:
-    """Blocks of one array each, which count how often they were decoded."""
+    """Blocks of one array each, which count how often they are decoded."""
 
     def __init__(self, cache: BlockCache) -> None:
         self.counts: Counter[int] = Counter()
@@ -85,7 +85,7 @@ def test_a_table_that_is_gone_leaves_nothing() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_decodes_for_itself() -> None:
     table = Table(BlockCache(8 * BLOCK_BYTES))
-    table.blocks.expect([0])  # begins threads, which a fork does not copy
+    table.blocks.expect([0])  # starts threads, which a fork does not copy
     table.blocks.get(0)
     reading, writing = os.pipe()
     child = os.fork()

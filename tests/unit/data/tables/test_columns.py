@@ -1,4 +1,4 @@
-"""Columns of every kind, gathered in any order, against pyarrow's own values."""
+"""Columns of every kind, gathered in any order, compared with pyarrow's values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ML_VECTOR = pa.struct(
 
 
 def write(folder: Path, columns: dict[str, Any], *, rows_a_group: int = 4) -> Path:
-    """Write one file, in several row groups."""
+    """Write one file in several row groups."""
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=rows_a_group)
     return folder
 
@@ -186,7 +186,7 @@ TIME = pa.timestamp("ms")
 FILLS = [
     (pa.int64(), 3.0, 3),
     (pa.int64(), np.int64(3), 3),
-    (pa.uint16(), -1, -1),  # a batch holds it as int32
+    (pa.uint16(), -1, -1),  # a batch stores it as int32
     (pa.float16(), 0.5, 0.5),
     (pa.float32(), float("inf"), float("inf")),
     (pa.bool_(), True, True),
@@ -287,7 +287,7 @@ def test_a_fill_value_is_no_cure_for_vectors_of_other_lengths(tmp_path: Path) ->
 
 
 class Pickled(pa.ExtensionType):
-    """What a hostile file would name."""
+    """What a hostile file would contain."""
 
     def __init__(self) -> None:
         super().__init__(pa.binary(), "arrow.py_extension_type")
@@ -308,7 +308,7 @@ def test_an_extension_type_is_refused_and_not_opened(tmp_path: Path) -> None:
     assert open_table(tmp_path, columns=["y"]).columns == ("y",)
 
 
-def test_a_type_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
     columns = {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
     with pytest.raises(DataError, match="column m has type map"):
         open_table(write(tmp_path, columns))

@@ -1,4 +1,4 @@
-"""A Delta table is read at one version, and a run goes on with the version that it began with."""
+"""A Delta table is read at one version, and a resumed run uses the version that it started with."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def place(tmp_path: Path) -> Path:
 
 
 class Points(Task):
-    """Tell on which side of a line a point lies."""
+    """Classify points by the side of a line."""
 
     def __init__(self, place: Path, *, version: int | None = None) -> None:
         self.place = place
@@ -105,7 +105,7 @@ class Points(Task):
 
 
 class Stacked(nn.Module):
-    """Put the columns side by side, and through a layer that does not learn."""
+    """Concatenate the columns, and apply a fixed layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Stacked(nn.Module):
 
 
 class Frozen(Points):
-    """The same by a trunk and a head."""
+    """The same with a trunk and a head."""
 
     is_random_before_head = False
 
@@ -199,7 +199,7 @@ def test_a_column_that_came_later_is_null_before(place: Path) -> None:
         open_table(place, columns=["c"]).read(np.arange(len(source)))
 
 
-def test_a_version_that_is_not_there_and_a_vacuumed_file_are_told(place: Path) -> None:
+def test_a_version_that_is_not_there_and_a_vacuumed_file_are_reported(place: Path) -> None:
     with pytest.raises(UsageError, match=r"no version 7(.|\n)*version=0"):
         open_table(place, version=7)
     next(place.rglob("*.parquet")).unlink()
@@ -216,7 +216,7 @@ def vacuum(place: Path) -> None:
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) -> None:
+def test_a_missing_version_is_reported_in_the_terms_of_the_caller(place: Path) -> None:
     now = open_table(place)
     vacuum(place)
     newest = deltalake.DeltaTable(place).version()
@@ -232,7 +232,7 @@ def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) ->
             now.at_version(version)
 
 
-def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) -> None:
+def test_a_version_whose_log_was_removed_is_reported_with_the_latest(place: Path) -> None:
     append(place, 4, seed=5)
     append(place, 4, seed=6)
     deltalake.DeltaTable(place).create_checkpoint()
@@ -244,7 +244,7 @@ def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) ->
 
 
 @pytest.mark.parametrize("version", [-1, "1", 1.5, True], ids=repr)
-def test_what_is_no_version_is_refused(version: Any, place: Path) -> None:
+def test_what_is_not_a_version_is_refused(version: Any, place: Path) -> None:
     with pytest.raises(UsageError, match=r"invalid version .*\n  Use an integer, 0 or more"):
         open_table(place, version=version)
     assert open_table(place, version=np.int64(0)).version == 0
@@ -297,7 +297,7 @@ def test_no_newer_version_stops_a_run_that_reads_an_older_one(
 
 
 class ValidatedElsewhere(Points):
-    """Reads validation from another table."""
+    """Reads validation data from another table."""
 
     def __init__(self, place: Path, other: Path) -> None:
         super().__init__(place)
@@ -308,7 +308,7 @@ class ValidatedElsewhere(Points):
 
 
 class OpenedOnce(ValidatedElsewhere):
-    """Opens both tables at the first call, and holds them."""
+    """Opens both tables on the first call, and keeps them."""
 
     held: dict[Split, TableSource] | None = None
 
@@ -329,9 +329,9 @@ def test_the_version_is_that_of_the_training_data_alone(
     task = ValidatedElsewhere(place, tmp_path / "other")
     sources = open_at_version(task, 1)
     assert (sources.train.version, sources.val.version) == (1, num_others - 1)
-    assert open_table(place).version == 2  # outside all is as before
+    assert open_table(place).version == 2  # outside, nothing has changed
     assert open_at_version(task, None, earlier=1).train.version == 1
-    assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, maybe
+    assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, possibly
     with pytest.raises(UsageError, match="no version 9; its latest is 2"):
         open_at_version(task, 9)
     with pytest.raises(UsageError, match=r"version 1 is that of the training data(.|\n)*version=N"):
@@ -372,9 +372,7 @@ def test_an_executor_that_finds_other_rows_refuses(place: Path, tmp_path: Path) 
         opened(None)
 
 
-def test_a_climb_that_goes_on_reads_the_version_that_it_began_with(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_climb_reads_the_version_that_it_began_with(place: Path, tmp_path: Path) -> None:
     (tmp_path / "climb").mkdir()
     ledger = Ledger(tmp_path / "climb")
     config = job(tmp_path / "climb")

@@ -1,4 +1,4 @@
-"""The columns of a Delta table are those of its log, whether or not a file holds them."""
+"""The columns of a Delta table are those of its log, whether or not a file has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is too large is removed, although tasks that were cancelled still write to it."""
+"""A folder that is too large is removed, although cancelled tasks still write to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from stepladder.data.tables.disk_space import folder_bytes, remove_written
 
 
-def test_a_folder_that_a_late_task_makes_anew_is_removed_again(tmp_path: Path) -> None:
+def test_a_folder_that_a_late_task_creates_again_is_removed_again(tmp_path: Path) -> None:
     folder = tmp_path / "partial"
     folder.mkdir()
     is_made_anew = threading.Event()

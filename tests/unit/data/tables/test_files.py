@@ -1,4 +1,4 @@
-"""Which files a table has, in which order, and what a damaged one is told by."""
+"""The files of a table, their order, and how damage is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(path: Path, numbers: range, *, checksums: bool = False, **more: pa.Arr
 
 
 def footer_lost(data: bytes) -> bytes:
-    """Overwrite the footer, and leave its length and the magic bytes."""
+    """Overwrite the footer, except its length and the magic bytes."""
     size = int.from_bytes(data[-8:-4], "little")
     return data[: -8 - size] + b"\xff" * size + data[-8:]
 
@@ -39,7 +39,7 @@ def all_x(source: TableSource) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files, a writer's leavings, and a hidden file."""
+    """Two files, leftovers of a writer, and a hidden file."""
     write(tmp_path / "t" / "b.parquet", range(5, 9))
     write(tmp_path / "t" / "a.parquet", range(5))
     for name in ("_SUCCESS", "_metadata", ".a.parquet.crc", ".hidden.parquet", "read.me"):
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def test_rows_lie_by_file_name_then_row_group(folder: Path) -> None:
+def test_rows_are_ordered_by_file_name_then_row_group(folder: Path) -> None:
     source = open_table(folder)
     assert all_x(source) == list(range(9))
     assert source.block_rows == (3, 2, 3, 1)
@@ -116,7 +116,7 @@ def test_folders_give_columns_and_splits(tmp_path: Path) -> None:
     assert open_table(tmp_path, split="train", target="day").read(np.array([3])).targets[0] == 7
 
 
-def test_file_names_tell_splits_as_hugging_face_writes_them(tmp_path: Path) -> None:
+def test_file_names_name_splits_as_hugging_face_writes_them(tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00001.parquet", range(4))
     write(tmp_path / "test-00000-of-00001.parquet", range(4, 6))
     assert all_x(open_table(tmp_path, split=Split.TEST)) == [4, 5]
@@ -124,7 +124,7 @@ def test_file_names_tell_splits_as_hugging_face_writes_them(tmp_path: Path) -> N
         open_table(tmp_path, split="val")
 
 
-def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
+def test_a_column_names_splits_where_file_names_do_not(tmp_path: Path) -> None:
     marks = pa.array(["train", "val", "train", "val", "val", "train", None])
     write(tmp_path / "a.parquet", range(7), part=marks)
     source = open_table(tmp_path, split="val", split_column="part", columns=["x"])
@@ -138,7 +138,7 @@ def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.string()], ids=str)
-def test_a_column_of_texts_of_any_kind_tells_splits(kind: pa.DataType, tmp_path: Path) -> None:
+def test_a_column_of_texts_of_any_kind_names_splits(kind: pa.DataType, tmp_path: Path) -> None:
     columns = {
         "s": pa.array(["a", None, "c"], kind),
         "raw": pa.array([b"a", b"b", b"c"], pa.binary_view()),
@@ -154,7 +154,7 @@ def test_a_column_of_texts_of_any_kind_tells_splits(kind: pa.DataType, tmp_path:
 
 
 def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")  # which keeps the times of the files
+    copy = shutil.copytree(folder, tmp_path / "copy")  # which preserves the modification times
     first = open_table(folder).fingerprint
     assert open_table(copy).fingerprint == first
     assert open_table(folder, target="x").fingerprint != first
@@ -164,7 +164,7 @@ def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_pa
 
 @pytest.mark.parametrize("path", ["", "a.parquet", "*.parquet"])
 def test_rows_that_took_the_place_of_others_are_other_data(path: str, tmp_path: Path) -> None:
-    """Of as many bytes, with the same smallest and largest value: no footer tells them apart."""
+    """Same size, same minimum and maximum: footers cannot distinguish them."""
     file = tmp_path / "a.parquet"
 
     def written(values: list[int], changed_s: int) -> str:
@@ -207,7 +207,7 @@ def test_a_damaged_file_is_named(damage, said: str, folder: Path) -> None:
 def test_a_flipped_byte_is_found_by_the_page_checksum(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", range(1000, 1003), checksums=True)
     data = bytearray((tmp_path / "a.parquet").read_bytes())
-    place = data.index((1001).to_bytes(8, "little"))  # plain, within the page
+    place = data.index((1001).to_bytes(8, "little"))  # plain encoding, within the page
     data[place] ^= 0x55
     (tmp_path / "a.parquet").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.parquet, row group 0: .*CRC"):
@@ -225,7 +225,7 @@ def test_drift_of_the_columns_names_the_file(folder: Path) -> None:
         open_table(folder)
 
 
-def test_a_file_that_changes_while_it_is_read_is_told(folder: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_reported(folder: Path) -> None:
     source = open_table(folder, max_cache_bytes=1)  # nothing is kept
     source.read(np.array([8]))
     source.read(np.array([0]))
@@ -243,7 +243,7 @@ def test_a_table_that_is_being_written_is_refused(folder: Path) -> None:
         open_table(folder)
 
 
-def test_places_without_a_table_are_told(tmp_path: Path) -> None:
+def test_places_without_a_table_are_reported(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet", tmp_path / "none" / "*"):
         with pytest.raises(DataError, match="no Parquet files found"):
             open_table(path)
@@ -256,12 +256,12 @@ def test_places_without_a_table_are_told(tmp_path: Path) -> None:
         open_table(tmp_path / "[z-a].parquet")
 
 
-def test_a_split_that_is_none_is_told(folder: Path) -> None:
+def test_an_unknown_split_is_reported(folder: Path) -> None:
     with pytest.raises(UsageError, match="invalid choice 'bogus'"):
         open_table(folder, split="bogus")
 
 
-def test_two_columns_of_one_name_are_told_where_they_are_read(folder: Path) -> None:
+def test_two_columns_of_one_name_are_reported_where_they_are_read(folder: Path) -> None:
     arrays = [pa.array([value], pa.int64()) for value in range(3)]
     pq.write_table(pa.Table.from_arrays(arrays, names=["y", "y", "x"]), folder / "c.parquet")
     with pytest.raises(DataError, match=r"c\.parquet: several columns have the same name: y"):
@@ -269,7 +269,7 @@ def test_two_columns_of_one_name_are_told_where_they_are_read(folder: Path) -> N
     assert all_x(open_table(folder, columns=["x"]))[-1] == 2
 
 
-def test_a_password_in_an_address_is_refused_and_not_told() -> None:
+def test_a_password_in_an_address_is_refused_and_not_reported() -> None:
     with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         open_table("abfs://user:canary@account.dfs.core.windows.net/t")
     assert "canary" not in str(caught.value)
@@ -283,7 +283,7 @@ def test_a_password_in_an_address_is_refused_and_not_told() -> None:
         ("dbfs:///tables/one", "Use /dbfs/tables/one"),
     ],
 )
-def test_sparks_names_of_places_are_told_as_ours(typed: str, meant: str) -> None:
+def test_sparks_names_of_places_are_reported_as_ours(typed: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"not supported here\n.*{meant}$"):
         open_table(typed)
 

@@ -1,4 +1,4 @@
-"""Loaders of shards: no shard waits in vain, and an epoch is whole however it is gone on with."""
+"""Loaders with shards: no shard waits forever, and an epoch is complete however it is resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Parts = list[list[list[int]]]  # by shard, by batch
 def taken(
     num_rows: int, size: tuple[int, int], state: dict[str, Any] | None, num_steps: int | None
 ) -> tuple[Parts, dict[str, Any]]:
-    """Return the batches of all shards, from a state on, and the state that all of them have then."""
+    """Return the batches of all shards from a state on, and their common state after these."""
     batch_size, shard_count = size
     parts, states = [], []
     for shard in range(shard_count):
@@ -75,7 +75,7 @@ Ways = list[tuple[int, int, int]]  # batch_size, shard_count, steps
 def test_each_row_comes_once_however_shards_and_batches_change_within_an_epoch(
     num_rows: int, ways: Ways, last: tuple[int, int]
 ) -> None:
-    """Only a last batch of fewer rows than there are shards is left out; no batch is empty."""
+    """Only a last batch with fewer rows than shards is dropped; no batch is empty."""
     state, seen = None, []
     for batch_size, shard_count, num_steps in [*ways, (*last, None)]:
         begin = state["position"] if state else 0
@@ -111,6 +111,6 @@ def test_what_is_left_out_comes_in_the_next_epoch() -> None:
     ],
     ids=str,
 )
-def test_a_shard_that_cannot_be_is_told(options: dict[str, Any], said: str) -> None:
+def test_an_impossible_shard_is_reported(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         shard_loader(Rows(20), **{"batch_size": 4, **options})

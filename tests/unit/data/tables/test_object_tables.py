@@ -1,4 +1,4 @@
-"""Tables that lie in an object store, on a real S3 server."""
+"""Tables in an object store, on a real S3 server."""
 
 from __future__ import annotations
 

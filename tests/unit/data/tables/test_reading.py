@@ -1,4 +1,4 @@
-"""A table through the Reader: shuffled, streamed in windows, by ranks; and a Task of tokens."""
+"""A table through the Reader: shuffled, streamed in windows, by rank; and a Task on tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUM_ROWS = 3000
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files of ten row groups each; x is the number of the row."""
+    """Three files of ten row groups each; x is the row number."""
     folder = tmp_path_factory.mktemp("numbers")
     for i in range(3):
         x = np.arange(i * 1000, (i + 1) * 1000)
@@ -48,7 +48,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
-    """How often each row group is read."""
+    """Return how often each row group is read."""
     counts: Counter[tuple[int, int]] = Counter()
     plain = RowGroups.read
 
@@ -74,7 +74,7 @@ def make_reader(source: TableSource, mode: OrderMode, **more: int) -> Reader:
         (OrderMode.WINDOWED, "*", 12_000),
     ],
 )
-def test_an_epoch_is_every_row_once_wherever_it_lies(
+def test_an_epoch_is_every_row_once_wherever_it_is(
     mode: OrderMode, files: str, limit: int | None, numbers: Path
 ) -> None:
     source = open_table(numbers / f"{files}.parquet", max_cache_bytes=limit)
@@ -88,7 +88,7 @@ def test_an_epoch_is_every_row_once_wherever_it_lies(
 def test_windows_decode_each_row_group_once_an_epoch_in_bounded_memory(
     numbers: Path, reads: Counter[tuple[int, int]]
 ) -> None:
-    limit = 12_000  # 15 row groups of 30: two windows of four, and some that are under way
+    limit = 12_000  # 15 row groups of 30: two windows of four, and some in flight
     source = open_table(numbers, max_cache_bytes=limit)
     reads.clear()
     for _ in make_reader(source, OrderMode.WINDOWED, threads=2).epoch(0):
@@ -118,7 +118,7 @@ def test_ranks_share_a_batch_and_an_empty_part_keeps_its_form(numbers: Path) -> 
 
 
 class Languages(Task):
-    """Tell two languages apart by their tokens: padded lists, and lengths that say what is real."""
+    """Classify two languages by their tokens: padded lists, with a column of lengths."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

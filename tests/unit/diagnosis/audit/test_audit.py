@@ -1,4 +1,4 @@
-"""What an audit says of logs whose truth is known."""
+"""Audits of logs whose truth is known."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_log(
     train: Sequence[float] | None = None,
     extra: str = "",
 ) -> str:
-    """A CSV of one training: an epoch a row, twenty seconds each."""
+    """A CSV of one training: one epoch per row, twenty seconds each."""
     rows = [
         "epoch,elapsed_s,loss,val_loss,val_accuracy" + (f",{extra.split('=')[0]}" if extra else "")
     ]
@@ -68,7 +68,7 @@ def finding(run: AuditedRun, check: str) -> Finding:
 
 
 def rising_then_flat(num_epochs: int, *, best: int, top: int = 800) -> list[int]:
-    """Right answers that rise to `top` at epoch `best` and then jump by a few below it."""
+    """Correct answers that rise to `top` at epoch `best`, then fluctuate slightly below."""
     random.seed(0)
     rise = [int(top - 300 * (1 - idx / (best - 1)) ** 2) for idx in range(best - 1)]
     return [*rise, top, *(top - random.randint(2, 9) for _ in range(num_epochs - best))]
@@ -92,7 +92,7 @@ def test_836_against_844_is_under_one_standard_error() -> None:
     assert "under one standard error" in fourth.words
 
 
-def test_steps_3_and_4_stand_on_other_pictures_and_step_2_took_11_epochs_instead_of_60() -> None:
+def test_steps_3_and_4_use_other_pictures_and_step_2_took_11_epochs_instead_of_60() -> None:
     differences = audit([str(SIX_STEPS)]).differences
     assert differences[2].relation is Relation.OTHER_EXAMPLES
     assert "other examples (270 and 3,060)" in differences[2].words
@@ -105,7 +105,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
     assert audit_text(audit([str(SIX_STEPS)])).strip() in page
 
 
-# -- how many examples --------------------------------------------------------------------
+# -- number of examples -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num", [57, 270, 1727])
@@ -149,7 +149,7 @@ def test_what_is_given_goes_before_what_is_inferred_and_an_impossible_size_is_re
         Sizes(num_val=0)
 
 
-# -- how long -----------------------------------------------------------------------------
+# -- number of epochs ---------------------------------------------------------------------
 
 
 def test_epochs_past_the_best_are_counted_with_their_time(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_run_that_ends_two_epochs_after_its_best_is_neither(tmp_path: Path) ->
     assert finding(run, "early_stopping").evidence.endswith("would not have ended it sooner")
 
 
-def test_how_many_epochs_cannot_be_told_from_the_best(tmp_path: Path) -> None:
+def test_the_number_of_epochs_cannot_be_judged_from_the_best(tmp_path: Path) -> None:
     run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(30, best=10))]))
     alike = finding(run, "epochs_differ").numbers["alike"]
     assert isinstance(alike, int)
@@ -203,7 +203,9 @@ def test_a_short_course_ended_early_by_what_it_still_gained_not_by_its_start(
 
 
 @pytest.mark.parametrize("right", [0, 500])
-def test_a_metric_that_never_changes_is_not_told_to_stop_early(right: int, tmp_path: Path) -> None:
+def test_a_metric_that_never_changes_gets_no_advice_to_stop_early(
+    right: int, tmp_path: Path
+) -> None:
     run = only(audit([write_log(tmp_path / "a.csv", [right] * 6)]))
     length = finding(run, "length")
     assert length.outcome is Outcome.WARNED
@@ -228,7 +230,7 @@ def test_a_log_that_was_cut_asks_for_the_whole_one(tmp_path: Path) -> None:
     assert length.fix == "Give the log of the whole training."
 
 
-# -- what chose the epoch -----------------------------------------------------------------
+# -- selection of the epoch ---------------------------------------------------------------
 
 
 def test_the_best_of_k_readings_is_too_good_by_a_bounded_amount(tmp_path: Path) -> None:
@@ -242,14 +244,14 @@ def test_the_best_of_k_readings_is_too_good_by_a_bounded_amount(tmp_path: Path) 
     assert 0 < jitter < math.sqrt(0.8 * 0.2 / NUM)
 
 
-def test_a_test_result_beside_validation_is_no_selection(tmp_path: Path) -> None:
+def test_a_test_result_next_to_validation_is_not_a_selection(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.csv", rising_then_flat(14, best=12), extra="test_accuracy=0.79")
     run = only(audit([log]))
     assert run.log.test_accuracy == 0.79
     assert finding(run, "selection").outcome is Outcome.PASSED
 
 
-def test_a_test_set_that_was_read_at_each_epoch_is_no_result_that_chose_nothing(
+def test_a_test_set_that_was_read_at_each_epoch_is_not_a_result_that_chose_nothing(
     tmp_path: Path,
 ) -> None:
     log = Path(write_log(tmp_path / "a.csv", rising_then_flat(30, best=10)))
@@ -277,7 +279,7 @@ def test_a_test_result_that_was_read_once_is_a_held_out_number(tmp_path: Path) -
     assert "accuracy 75.0 %" in found.evidence
 
 
-def test_a_price_that_the_log_does_not_tell_is_not_nothing(tmp_path: Path) -> None:
+def test_a_cost_missing_in_the_log_is_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("epoch,val_loss\n1,2.0\n2,1.75\n3,1.5\n4,1.25\n5,1.0\n")
     assert (
@@ -335,13 +337,13 @@ def test_a_short_training_that_was_logged_to_its_end_is_underfit(tmp_path: Path)
     assert finding(only(audit([str(path)])), "fit").numbers["kind"] == "underfit"
 
 
-def test_waiting_for_data_is_told_where_it_is_logged(tmp_path: Path) -> None:
+def test_waiting_for_data_is_reported_where_it_is_logged(tmp_path: Path) -> None:
     for percent, outcome in ((40, Outcome.WARNED), (2, Outcome.PASSED)):
         log = write_log(tmp_path / "a.csv", [700, 710, 720], extra=f"data_loading(%)={percent}")
         assert finding(only(audit([log])), "data_wait").outcome is outcome
 
 
-def test_a_log_without_validation_says_so_and_still_tells_the_rest(tmp_path: Path) -> None:
+def test_a_log_without_validation_says_so_and_reports_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("epoch,loss\n" + "".join(f"{i},{3 / i}\n" for i in range(1, 8)))
     run = only(audit([str(path)]))
@@ -363,7 +365,7 @@ def test_a_clear_difference_is_clear_and_a_small_one_is_not(tmp_path: Path) -> N
     assert large.in_sems == pytest.approx(5.0, abs=0.3)
 
 
-def test_logs_that_cannot_be_read_are_listed_and_the_others_told(tmp_path: Path) -> None:
+def test_logs_that_cannot_be_read_are_listed_and_the_others_reported(tmp_path: Path) -> None:
     good = write_log(tmp_path / "a.csv", [700, 710, 720])
     (tmp_path / "b.csv").write_text("")
     found = audit([good, str(tmp_path / "b.csv")])
@@ -383,10 +385,10 @@ def test_an_audit_comes_back_from_its_json(tmp_path: Path) -> None:
     ]
 
 
-# -- what is not there, and what cannot be read -------------------------------------------
+# -- missing and unreadable input ---------------------------------------------------------
 
 
-def test_a_cell_that_is_no_number_is_named_and_logging_is_not_blamed(tmp_path: Path) -> None:
+def test_a_cell_that_is_not_a_number_is_named_and_logging_is_not_blamed(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("epoch;val_accuracy;val_loss\n1;0,5;2,0\n2;0,6;-\n3;0,65;1,5\n4;x;1,3\n")
     run = only(audit([str(log)]))
@@ -397,7 +399,7 @@ def test_a_cell_that_is_no_number_is_named_and_logging_is_not_blamed(tmp_path: P
     assert "Log every epoch" not in length.fix
 
 
-def test_a_text_is_no_log_whatever_its_commas(tmp_path: Path) -> None:
+def test_a_text_is_not_a_log_whatever_its_commas(tmp_path: Path) -> None:
     text = tmp_path / "README.md"
     text.write_text("# Title\n\nScale training in the right order: a sound job, a fast one.\n")
     with pytest.raises(DataError, match="this is no log that is known"):

@@ -1,4 +1,4 @@
-"""A trained model beside what needs no training."""
+"""A trained model compared with baselines that need no training."""
 
 from __future__ import annotations
 

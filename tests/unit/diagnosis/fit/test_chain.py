@@ -1,4 +1,4 @@
-"""A chain of networks: the stage that is broken is the one to improve first."""
+"""A chain of networks: the broken stage is the one to improve first."""
 
 from __future__ import annotations
 

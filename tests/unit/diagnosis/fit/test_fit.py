@@ -1,4 +1,4 @@
-"""The rules of the fit, each on curves whose answer is known, and on trainings of small nets."""
+"""The fit rules, on curves with a known answer and on trainings of small nets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def curves(
     num_classes: int | None = 10,
     is_equal: bool = False,
 ) -> Curves:
-    """Curves with one evaluation an epoch of ten steps."""
+    """Return curves with one evaluation per epoch of ten steps."""
     points = []
     for idx, (loss, held_out) in enumerate(zip(train, val, strict=True)):
         accuracy = None if train_accuracy is None else train_accuracy[idx]
@@ -69,12 +69,12 @@ def test_on_equal_terms_it_is_sure() -> None:
     assert fit.confidence is Confidence.SURE
 
 
-def test_a_rise_within_twice_its_noise_is_no_overfit() -> None:
+def test_a_rise_within_twice_its_noise_is_not_overfit() -> None:
     fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, sem=0.4))
     assert fit.kind is not FitKind.OVERFIT
 
 
-def test_a_gap_alone_is_no_overfit() -> None:
+def test_a_gap_alone_is_not_overfit() -> None:
     flat = [1.8, 1.2, 0.9, 0.8, 0.8, 0.81, 0.8, 0.8]
     accuracy = [0.35, 0.6, 0.7, 0.72, 0.72, 0.72, 0.72, 0.72]
     fit = judge_fit(curves(FALLING, flat, train_accuracy=HIGH, val_accuracy=accuracy))
@@ -107,7 +107,7 @@ def test_fewer_worse_evaluations_than_patience_are_not_enough() -> None:
     assert judge_fit(replace(found, patience=2)).kind is FitKind.OVERFIT
 
 
-def test_a_rise_with_training_that_rises_too_is_no_overfit() -> None:
+def test_a_rise_with_training_that_rises_too_is_not_overfit() -> None:
     worse = [2.0, 1.2, 0.7, 0.4, 0.5, 0.6, 0.7, 0.8]
     fit = judge_fit(curves(worse, RISING, train_accuracy=HIGH))
     assert fit.kind is FitKind.NOT_YET_KNOWN
@@ -150,7 +150,7 @@ def test_what_still_falls_is_no_sure_good_fit() -> None:
     assert judge_fit(replace(found, is_running=True)).kind is FitKind.NOT_YET_KNOWN
 
 
-def test_a_steep_start_is_no_falling_end() -> None:
+def test_a_steep_start_is_not_a_falling_end() -> None:
     val = [2.0, 1.2, 0.75, 0.7, 0.72, 0.69]
     fit = judge_fit(curves(FALLING[:6], val, train_accuracy=HIGH[:6]))
     assert not fit.is_still_improving
@@ -205,7 +205,7 @@ def test_no_evaluation_is_not_yet_known() -> None:
     assert fit.best_step is None
 
 
-def test_a_loss_that_is_no_number_is_left_out_of_validation() -> None:
+def test_a_loss_that_is_not_a_number_is_left_out_of_validation() -> None:
     val = [*RISING[:7], math.nan]
     fit = judge_fit(curves(FALLING, val, train_accuracy=HIGH))
     assert fit.numbers["num_evaluations"] == 7
@@ -227,7 +227,7 @@ def test_accuracies_alone_are_judged_in_their_binomial_noise() -> None:
 def trained(
     *, width: int, num_train: int, lr: float, wrong: float = 0.0, epochs: int = 15, seed: int = 0
 ) -> Curves:
-    """Train a small net on points of five classes, and measure it after each epoch."""
+    """Train a small net on points of five classes, and evaluate it after each epoch."""
     torch.manual_seed(seed)
     teacher = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 5))
     for weight in teacher.parameters():
@@ -274,7 +274,7 @@ def trained(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_small_nets_are_told_apart(seed: int) -> None:
+def test_small_nets_are_distinguished(seed: int) -> None:
     overfit = trained(width=128, num_train=150, lr=0.01, wrong=0.3, epochs=25, seed=seed)
     assert judge_fit(overfit).kind is FitKind.OVERFIT
     underfit = judge_fit(trained(width=2, num_train=800, lr=0.02, epochs=12, seed=seed))

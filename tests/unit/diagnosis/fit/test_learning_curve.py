@@ -1,4 +1,4 @@
-"""What more data would give: from errors of a known law, and from real trainings."""
+"""Predicted effect of more data: from errors of a known law, and from real trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = [100, 100, 200, 200, 400, 400]
 
 
 def judged(shares: list[float], *, num_val: int = NUM_VAL, seed: int = 0) -> list[Judged]:
-    """Validation examples of which these shares are wrong; the hard ones are the same for all."""
+    """Return validation results with these error rates; the hard examples are the same for all."""
     ranks = np.random.default_rng(seed).permutation(num_val)
     hits = [(ranks >= share * num_val).astype(np.float64) for share in shares]
     return [Judged(losses=1 - hit, hits=hit) for hit in hits]
@@ -69,4 +69,4 @@ def test_real_trainings_on_parts_of_the_data(
     after = {path.name for path in underfit_run.iterdir()}
     assert after - before <= {"diagnosis.json", "diagnosis.html"}
     assert "Learning curve" in (underfit_run / "diagnosis.html").read_text()
-    assert (mirror / "config.yaml").read_bytes() == config, "it is the mirror of the run alone"
+    assert (mirror / "config.yaml").read_bytes() == config, "only the run has a mirror"

@@ -1,4 +1,4 @@
-"""The range of learning rates: read from losses whose answer is known, and from a real sweep."""
+"""The range of learning rates, from losses with a known answer and from a real sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LRS = [10 ** (-5 + 0.06 * idx) for idx in range(100)]
 
 
 def losses(*, noise: float = 0.02, seed: int = 0) -> list[float]:
-    """Flat up to 1e-3, falling up to 1e-1, and then blowing up."""
+    """Flat up to 1e-3, falling up to 1e-1, then diverging."""
     random = np.random.default_rng(seed)
     found = []
     for lr in LRS:
@@ -29,7 +29,7 @@ def losses(*, noise: float = 0.02, seed: int = 0) -> list[float]:
     return found
 
 
-def test_the_range_lies_where_the_loss_falls() -> None:
+def test_the_range_is_where_the_loss_falls() -> None:
     found = read_range(LRS, losses())
     assert found.low is not None
     assert found.high is not None
@@ -42,7 +42,7 @@ def test_the_range_lies_where_the_loss_falls() -> None:
     assert found.verdict(5.0) is LrVerdict.TOO_HIGH
 
 
-def test_a_rate_just_below_the_range_is_not_said_to_lie_in_it() -> None:
+def test_a_rate_just_below_the_range_is_not_said_to_be_in_it() -> None:
     for lr, said in ((0.001, "a little below the usable range"), (0.002, "within the usable")):
         test = RangeTest(
             lrs=(0.001, 0.01),
@@ -75,7 +75,7 @@ def test_a_sweep_leaves_no_trace_and_finds_where_a_net_learns(
 ) -> None:
     files = read_run(underfit_run)
     assert files.job is not None
-    name = f"{task_file}:Rings"  # a net that can learn, by the same recipe
+    name = f"{task_file}:Rings"  # a net that can learn, with the same recipe
     task = load_task(name, store=Path("none"), recipe=files.job.recipe)
     opened = open_run(underfit_run, files.job, task)
     torch.manual_seed(7)

@@ -1,4 +1,4 @@
-"""What is advised follows from what is high; a high training error is never met with more data."""
+"""Advice follows from which error is high; more data is never advised for a high training error."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def known(fit: Fit = FIT, levels: Levels = POOR, **changes: object) -> Known:
 
 
 def every_known() -> list[Known]:
-    """Return all combinations of what is told, of runs of the built-in Task and of others."""
+    """Return all combinations of evidence, for runs of the built-in Task and of user Tasks."""
     flags = list(itertools.product((False, True), repeat=3))
     fits = [
         replace(
@@ -113,7 +113,7 @@ def test_a_high_training_error_is_never_met_with_more_data_or_regularisation() -
             side = sides.pop()
             met[side] += 1
             assert names <= set(FOR_TRAINING if side == TRAINING else FOR_VALIDATION)
-    assert min(met.values()) > 100  # both sides were looked at
+    assert min(met.values()) > 100  # both cases occurred
 
 
 def test_every_remedy_that_a_climb_tries_is_a_rung() -> None:
@@ -181,7 +181,7 @@ def test_more_data_comes_with_what_it_would_give() -> None:
     assert "more_data" not in names
 
 
-def test_data_that_lies_ready_comes_before_data_to_collect() -> None:
+def test_available_data_comes_before_data_to_collect() -> None:
     fit = replace(FIT, kind=FitKind.OVERFIT)
     recipe = Recipe()
     half = replace(recipe, data=replace(recipe.data, fraction=0.5))

@@ -1,4 +1,4 @@
-"""Trainings beside each other: pairs of predictions, options, curves, logs of others."""
+"""Comparison of trainings: pairs of predictions, options, curves, third-party logs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_run(
     options: Mapping[str, str] | None = None,
     num_epochs: int = 5,
 ) -> Path:
-    """A run folder as `train` leaves it, in what a comparison reads."""
+    """Write the files of a run folder that a comparison reads."""
     write_predictions(folder, hits)
     lines = []
     for epoch in range(1, num_epochs + 1):
@@ -132,7 +132,7 @@ def test_runs_are_compared_with_the_first_by_table_options_and_pairs(tmp_path: P
     assert from_json(Comparison, to_json(found)).pairs == found.pairs
 
 
-def test_a_log_of_another_tool_stands_beside_a_run(tmp_path: Path) -> None:
+def test_a_log_of_another_tool_is_compared_with_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first", [True] * 70 + [False] * 30)
     log = tmp_path / "other.csv"
     log.write_text("epoch,elapsed_s,val_loss,val_accuracy\n1,9,1.5,0.5\n2,18,1.2,0.75\n")
@@ -182,7 +182,7 @@ def write_events(run: Path, events: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def write_losses_run(folder: Path, losses: Sequence[float], *, is_ended: bool) -> Path:
-    """A run of a user's Task, which has no accuracy; where it goes on it has no summary."""
+    """A run of a user's Task, without accuracy; an unfinished one has no summary."""
     run = write_run(folder, [True, False], num_epochs=len(losses))
     events = [{"event": "start", "attempt": 1, "elapsed_s": 0.0}, *events_of(run)]
     validations = (event for event in events if event["event"] == "validation")
@@ -211,7 +211,7 @@ def test_losses_are_judged_against_their_own_standard_errors(tmp_path: Path) -> 
     assert found.runs[1].audited.num_val == 40  # by its val_losses
 
 
-def test_a_task_of_ones_own_has_no_store(tmp_path: Path) -> None:
+def test_a_users_task_has_no_store(tmp_path: Path) -> None:
     runs = [
         str(write_losses_run(tmp_path / name, [0.5, 0.4], is_ended=is_ended))
         for name, is_ended in (("a", True), ("b", False))
@@ -219,7 +219,7 @@ def test_a_task_of_ones_own_has_no_store(tmp_path: Path) -> None:
     assert compare(runs).options == ()
 
 
-def test_a_run_that_has_not_ended_is_said_to_go_on_or_to_be_cut_short(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_reported_as_running_or_interrupted(tmp_path: Path) -> None:
     first = write_run(tmp_path / "first", [True, False])
     second = write_losses_run(tmp_path / "second", [0.5, 0.4], is_ended=False)
     assert "cut short" in compare_text(compare([str(first), str(second)]))
@@ -233,7 +233,7 @@ def test_the_accuracy_is_that_of_the_weights_that_a_run_ended_with(tmp_path: Pat
     first, second = (write_run(tmp_path / name, [True, False]) for name in ("first", "second"))
     events = events_of(first)
     validations = [event for event in events if event["event"] == "validation"]
-    accuracies = (0.5, 0.9, 0.6, 0.7, 0.55)  # the best is of weights with a higher loss
+    accuracies = (0.5, 0.9, 0.6, 0.7, 0.55)  # the best one is of weights with a higher loss
     for event, accuracy in zip(validations, accuracies, strict=True):
         event["val_accuracy"] = accuracy
         event["is_best"] = event["epoch"] <= 3
@@ -270,7 +270,7 @@ def test_damaged_files_are_named(tmp_path: Path, file: str, damage: str) -> None
 
 
 @pytest.mark.parametrize("damage", ["half", "header", "loss", "empty"])
-def test_damaged_predictions_are_not_told_as_missing(tmp_path: Path, damage: str) -> None:
+def test_damaged_predictions_are_not_reported_as_missing(tmp_path: Path, damage: str) -> None:
     first = write_predictions(tmp_path / "a", [True] * 10)
     second = write_predictions(tmp_path / "b", [True] * 10)
     path = second / "predictions.csv"
@@ -286,7 +286,7 @@ def test_damaged_predictions_are_not_told_as_missing(tmp_path: Path, damage: str
     assert "predictions.csv of second is damaged" in why
 
 
-def test_a_run_beside_itself_is_one_and_the_same_folder(tmp_path: Path) -> None:
+def test_a_run_compared_with_itself_is_the_same_folder(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [True, False])
     found = compare([str(run), f"{run}/../a"])
     assert found.pairs[0].why_not == "both are one and the same folder"
@@ -301,7 +301,7 @@ def test_one_run_or_ten_are_refused(tmp_path: Path) -> None:
         compare([run] * 10)
 
 
-def test_a_page_that_cannot_be_written_is_told_with_what_to_type(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_reported_with_what_to_type(tmp_path: Path) -> None:
     run = str(write_run(tmp_path / "a", [True, False]))
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot be written") as caught:

@@ -1,4 +1,4 @@
-"""What low or uneven use comes from, told from samples and the phases of the clock."""
+"""Causes of low or uneven utilization, from samples and the phases of the clock."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_memory_that_keeps_growing_is_said() -> None:
     assert "grew" not in said(files(steady))
 
 
-def test_a_built_in_job_that_grows_is_ours_to_mend() -> None:
+def test_a_built_in_job_that_grows_is_our_bug() -> None:
     growing = files([{"rss_bytes": 2e9 + 1e8 * idx} for idx in range(30)])
     ours = " ".join(judge_machine(growing, is_built_in=True).said)
     assert "report it" in ours
@@ -132,7 +132,7 @@ def test_waits_of_short_steps_are_not_said_before_there_is_a_summary() -> None:
     assert "waiting for data" in said(going_on(10.0))
 
 
-def test_disk_network_and_energy_are_told() -> None:
+def test_disk_network_and_energy_are_reported() -> None:
     samples = [
         {"disk_read_bytes_per_s": 1e6 * idx, "network_bytes_per_s": 5.0, "energy_wh": 0.1 * idx}
         for idx in range(6)
@@ -163,7 +163,7 @@ def test_a_real_run_has_samples_of_all_that_linux_counts(underfit_run: Path) -> 
     assert found.phases["forward"] > 0
 
 
-# A run that was stopped and resumed: each attempt is judged by itself.
+# a run that was stopped and resumed: each attempt is judged separately
 MEMORY = pytest.mark.parametrize("key", ["rss_bytes", "gpu_memory_bytes"])
 
 
@@ -206,7 +206,7 @@ def test_memory_that_jumps_once_is_left_alone(jump_at: int) -> None:
 
 
 @MEMORY
-def test_a_leak_in_the_second_attempt_is_told_with_its_number(key: str) -> None:
+def test_a_leak_in_the_second_attempt_is_reported_with_its_number(key: str) -> None:
     first = of(key, flat(965e6, 30))
     leak = [level + 5e7 * idx for idx, level in enumerate(flat(1250e6, 40))]
     text = said(run_of(first, of(key, [*SETTLING, *leak])))
@@ -214,12 +214,12 @@ def test_a_leak_in_the_second_attempt_is_told_with_its_number(key: str) -> None:
     assert "of attempt 2 to the last" in text
 
 
-def test_a_leak_in_the_first_attempt_is_told_after_a_short_second_one() -> None:
+def test_a_leak_in_the_first_attempt_is_reported_after_a_short_second_one() -> None:
     leak = of("rss_bytes", [1e9 + 5e7 * idx for idx in range(40)])
     assert "of attempt 1 to the last" in said(run_of(leak, of("rss_bytes", flat(9e8, 6))))
 
 
-def test_a_leak_that_begins_halfway_or_comes_with_each_epoch_is_told() -> None:
+def test_a_leak_that_begins_halfway_or_comes_with_each_epoch_is_reported() -> None:
     halfway = [1e9 + 8e7 * max(0, idx - 30) for idx in range(60)]
     stairs = [1e9 + 3e8 * (idx // 7) for idx in range(60)]
     for levels in (halfway, stairs):
@@ -239,7 +239,7 @@ def test_use_of_the_cores_is_of_the_machine_that_the_last_attempt_ran_on() -> No
     assert "in attempt 2, 100 % of one core was used on average, of 4 cores: 25.0 %" in text
 
 
-def test_an_attempt_too_short_to_tell_leaves_the_word_to_the_one_before() -> None:
+def test_an_attempt_that_is_too_short_is_judged_by_the_one_before() -> None:
     long, short = of("gpu_percent", [30.0] * 10), of("gpu_percent", [95.0] * 2)
     assert "in attempt 1, the GPU had a kernel running 30 %" in said(run_of(long, short))
     assert "kernel" not in said(run_of(short, short, short))
@@ -259,7 +259,7 @@ def test_energy_is_that_of_all_attempts() -> None:
     assert judge_machine(run_of([], [])).energy_wh is None
 
 
-# What helps against a wait for data, by what the reading threads were busy with.
+# remedies for waiting on data, by what the reader threads were doing
 READ = {"event": "reader", "attempt": 1, "num_read": 100, "read_bytes": 2e8}
 
 

@@ -1,4 +1,4 @@
-"""How far two recipes compute the same."""
+"""How closely two recipes compute the same."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_more_than_rounding_is_another_result(after: list[float]) -> None:
 
 
 class Convolution(nn.Module):
-    """A bias before BatchNorm, whose gradient is zero by algebra."""
+    """A bias before BatchNorm, whose gradient is exactly zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_a_gradient_that_is_zero_by_algebra_is_rounding(blobs, recipe) -> None:
 def test_a_fused_optimizer_takes_the_same_steps_where_gradients_are_more_than_rounding(
     blobs, recipe, name: OptimizerName
 ) -> None:
-    """A bias before BatchNorm has a gradient of rounding, along which Adam takes whole steps."""
+    """A bias before BatchNorm has a gradient of rounding noise, on which Adam takes full steps."""
     task = convolving(blobs)
     material = Material(task=task, sources=open_sources(task))
     optimizer = replace(recipe.optimizer, name=name)
@@ -160,7 +160,7 @@ def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> N
 
 
 class Centred(nn.Module):
-    """Takes the mean over the batch away."""
+    """Subtracts the mean over the batch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)
@@ -168,7 +168,7 @@ class Centred(nn.Module):
 
 @pytest.fixture
 def centred(blobs: type[Task]) -> Task:
-    """The blobs with a trunk whose features depend on the others of a batch."""
+    """The blobs with a trunk whose features depend on the rest of the batch."""
 
     class CentredTask(blobs):  # type: ignore[misc,valid-type]
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -230,7 +230,7 @@ def test_another_model_is_seen(blobs, recipe) -> None:
 
 
 class Patches(Dataset):
-    """Noise of four channels, 6 × 6."""
+    """Noise with four channels, 6 × 6."""
 
     def __len__(self) -> int:
         return 24
@@ -241,7 +241,7 @@ class Patches(Dataset):
 
 
 class Dropping(nn.Module):
-    """Layers that drop, by a layer of their own and by a rate that another layer holds."""
+    """Layers that drop: a dropout layer, and a rate stored in another layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Everything that was kept against the job as written."""
+"""The comparison of everything that was kept with the original job."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_the_bound_does_not_exclude_is_said(
     found = Comparison(accuracy=accuracy, num_held_out=732, num_seeds=5)
     monkeypatch.setattr(joint, "compare", lambda *_: found)
     together = compare_together(make_lab(), recipe, shorter(recipe))
-    assert together.loses is None, "by the estimate it is within what may be lost"
+    assert together.loses is None, "the estimate is within the allowed loss"
     assert (together.change.unsure or "").startswith(unsure or "")
     assert (together.change.unsure is None) == (unsure is None)
     row = together_row(JointChange(accuracy=accuracy, unsure="may be worse"), WIDE)

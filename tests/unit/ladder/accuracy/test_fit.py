@@ -1,4 +1,4 @@
-"""Which part of the error is the larger, and which rungs are no remedy for it."""
+"""Which part of the error dominates, and which rungs do not address it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_without_classes_errors_are_losses() -> None:
     )
     assert found.is_loss
     assert (found.training, found.held_out) == (0.5, 2.0)
-    assert found.training_sem == pytest.approx(0.5), "deviation 1 over the root of 4"
+    assert found.training_sem == pytest.approx(0.5), "standard deviation 1 over the root of 4"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_said(outcomes: list[Outcome], why: str) -> None:
     [
         (fit(0.40, 0.42), Against.TRAINING),
         (fit(0.02, 0.30), Against.GAP),
-        (fit(0.20, 0.40), Against.TRAINING),  # as large: no gap to speak of before it is lowered
+        (fit(0.20, 0.40), Against.TRAINING),  # as large: no relevant gap before it is lowered
         (fit(0.00, 0.01), None),
         (fit(0.20, 0.30, target=0.19), Against.GAP),  # nobody gets these right
         (fit(0.20, 0.21, target=0.19), None),
@@ -132,7 +132,7 @@ def test_a_training_error_that_falls_in_some_trainings_alone_is_noise() -> None:
     before = [outcome(hit=5, of=9, train=0.5, seed=seed) for seed in range(4)]
     after = [outcome(hit=5, of=9, train=t, seed=i) for i, t in enumerate((0.6, 0.4, 0.7, 0.4))]
     assert not learns_more(before, after)
-    assert not learns_more(before, after[:1]), "one training tells nothing of the others"
+    assert not learns_more(before, after[:1]), "one training says nothing about the others"
 
 
 def test_trainings_are_paired_by_seed_and_fold() -> None:

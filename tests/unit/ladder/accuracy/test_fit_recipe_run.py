@@ -1,4 +1,4 @@
-"""`fit-recipe` from a job to its files: the ledger, the summary, the recipe and the page."""
+"""`fit-recipe` from a job to its files: ledger, summary, recipe and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds: every example judged once, near ones on one side."""
+"""Folds: every example is judged once, near-duplicates in one fold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_example_is_judged_once_and_learnt_from_in_no_fold_that_judges_it()
         assert sorted(train + stop + judge) == list(range(100))
         assert len(judge) == 20
         assert min(stop) >= 80, "validation examples stop the training, as in the job"
-        assert max(train) < 80, "and it learns from training examples alone"
+        assert max(train) < 80, "and it is trained on training examples only"
         judged += judge
     assert sorted(judged) == list(range(100))
 
@@ -88,12 +88,12 @@ def test_no_fold_learns_from_a_last_batch_of_one_example(batch: int) -> None:
             was_needed |= is_one_over
             assert left == (learnt[:-1] if is_one_over else learnt)
             assert len(left) % (2 * batch) != 1
-            assert np.array_equal(before.rows, after.rows), "the same examples judge"
+            assert np.array_equal(before.rows, after.rows), "the same examples are used to judge"
             assert ids(before.sources.val) == ids(after.sources.val)
     assert was_needed
 
 
-def test_large_groups_are_dealt_evenly() -> None:
+def test_large_groups_are_distributed_evenly() -> None:
     groups = np.repeat(np.arange(8), [30, 10, 10, 10, 10, 10, 10, 10])
     folds = deal_groups(groups, 4, np.random.default_rng(0))
     assert np.bincount(folds).max() <= 40
@@ -123,7 +123,7 @@ def test_near_examples_share_a_group_across_splits_and_chains() -> None:
     assert len(set(groups.tolist())) == 58
 
 
-def test_features_that_tell_kinds_only_make_no_groups() -> None:
+def test_features_that_only_show_kinds_make_no_groups() -> None:
     kinds = torch.eye(3).repeat(20, 1)
     assert len(set(near_groups([held(kinds)]).tolist())) == 60
 

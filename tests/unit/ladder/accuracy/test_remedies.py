@@ -1,4 +1,4 @@
-"""Climbs for accuracy, for real: what helps is kept, what does not is not, by the fit measured."""
+"""Real climbs for accuracy: what helps is kept and what does not is not, by the measured fit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MakeClimb(Protocol):
 
 
 class Held(Source):
-    """Examples that lie in memory: those of a batch are read at once."""
+    """Examples in memory; those of a batch are read at once."""
 
     default_threads = 0
 
@@ -66,9 +66,9 @@ class Held(Source):
 
 
 class WideTask(Task):
-    """More weights than examples, and first weights that drown what can be learnt.
+    """More weights than examples, with large initial weights that hide the signal.
 
-    Without decay, what no training example sees stays as it was drawn; with it, that fades.
+    Without decay, weights that no training example uses stay as initialized; with it, they shrink.
     """
 
     is_random_before_head = False
@@ -96,7 +96,7 @@ class WideTask(Task):
 
 
 class TenTimesHigher(LearningRateHigher):
-    """The middle one of the rates that are tried: the others need trainings to choose by."""
+    """The middle one of the candidate rates: the others need trainings to choose from."""
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         return super().variants(profile, recipe)[:1]
@@ -104,7 +104,7 @@ class TenTimesHigher(LearningRateHigher):
 
 @pytest.fixture(name="make_climb")
 def _make_climb(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> MakeClimb:
-    """Begin a climb whose profiles are known: what is judged here is not the time."""
+    """Start a climb with known profiles, as time is not tested here."""
 
     def make(
         *rungs: Rung, lab: Lab, kind: type[AccuracyClimb] = AccuracyClimb, **facts: Any
@@ -131,13 +131,13 @@ def _make_climb(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(name="slow_rate")
 def _slow_rate(recipe: Recipe) -> Recipe:
-    """A hundredth of the rate that the points are learnt at."""
+    """A hundredth of a good learning rate."""
     return replace(recipe, batch=replace(recipe.batch, lr=recipe.batch.lr / 100))
 
 
 @pytest.fixture(name="by_heart")
 def _by_heart(recipe: Recipe) -> Recipe:
-    """Long enough to learn all training examples by heart."""
+    """Long enough to memorize all training examples."""
     return replace(
         recipe,
         batch=replace(recipe.batch, lr=0.1, global_batch_size=16),
@@ -193,7 +193,7 @@ def test_where_all_is_learnt_by_heart_decay_is_kept_and_no_rate_is_tried(
         assert "training error is the smaller part" in said[name].reason
 
 
-def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_would_tell(
+def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_would_suffice(
     make_lab, make_climb: MakeClimb, by_heart: Recipe
 ) -> None:
     class NextToNothing(WeightDecay):
@@ -208,7 +208,7 @@ def test_a_remedy_that_does_not_help_is_not_kept_and_says_how_many_examples_woul
     assert verdict.accuracy.low <= 0 <= verdict.accuracy.high
 
 
-def test_what_the_fit_had_no_use_for_is_looked_at_again_once_it_has(
+def test_what_the_fit_did_not_need_is_tried_again_once_it_does(
     make_lab, make_climb: MakeClimb, slow_rate: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = for_accuracy(make_lab, slow_rate)
@@ -281,7 +281,7 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
     slow = replace(by_heart, batch=replace(by_heart.batch, lr=1e-4))
 
     class ALittleHigher(LearningRateHigher):
-        """So little that held-out examples do not tell."""
+        """Too small for held-out examples to show."""
 
         def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
             lr = recipe.batch.lr * (10 if recipe.batch.lr < 1e-3 else 3)
@@ -296,15 +296,15 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
     climb.show = lambda trial: shown.append(trial.verdict)
     climb.run()
     kept = [verdict for verdict in shown if verdict.decision is Decision.KEPT]
-    assert len(kept) >= 2, "again and again, while the training error is the larger part"
+    assert len(kept) >= 2, "repeatedly, while the training error dominates"
     grown = [verdict for verdict in kept if verdict.reason.startswith("grown: training error")]
     for verdict in grown:
         assert verdict.accuracy is not None
-        assert verdict.accuracy.low <= 0, "else it would have been kept for that"
+        assert verdict.accuracy.low <= 0, "otherwise it would have been kept for that"
 
 
 class MisleadingTask(WideTask):
-    """Validation examples of which the opposite is true of what training examples teach."""
+    """Validation examples that contradict the training examples."""
 
     def data(self, split: Split) -> Held:
         held = super().data(split)
@@ -337,7 +337,7 @@ def test_what_was_grown_and_gets_less_right_in_the_end_is_undone(
 def _on_pictures(
     build_store, tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> Recipe:
-    """Two epochs of a head on a small trunk; each of few seeds builds its trunk once more."""
+    """Two epochs of a head on a small trunk, with few seeds, each of which builds its trunk."""
     monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
     store = tmp_path / "store"
     rows = {"train": 40, "val": 16}
@@ -353,7 +353,7 @@ def _on_pictures(
 def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
     make_lab, on_pictures: Recipe
 ) -> None:
-    """Folds mix training and validation examples; only the first come in views."""
+    """Folds mix training and validation examples; only the former have views."""
     job = on_pictures
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job))
     views = replace(
@@ -370,12 +370,12 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
     frozen = replace(views, batch=replace(views.batch, lr=1e-12))
     still = replace(job, batch=replace(job.batch, lr=1e-12))
     for one, other in zip(lab.outcomes(frozen).found, lab.outcomes(still).found, strict=False):
-        assert one.losses == pytest.approx(other.losses, abs=1e-4), "the same first weights"
+        assert one.losses == pytest.approx(other.losses, abs=1e-4), "the same initial weights"
         assert one.train_loss == pytest.approx(other.train_loss, abs=1e-4)
 
 
 @pytest.mark.parametrize("rung", [Augmentation(), Dropout()], ids=lambda rung: rung.name)
-def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
+def test_remedies_of_pictures_are_trained_next_to_the_recipe_without(
     make_lab, profile: Profile, on_pictures: Recipe, rung: Rung
 ) -> None:
     job = on_pictures

@@ -1,4 +1,4 @@
-"""Rungs that write more than the user allows are refused in words, before they are tried."""
+"""Rungs that write more than the user allows are refused before they are tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = "takes 0.5 MB of disk, and ladder.max_cache_bytes allows 0.4 MB"
 
 @pytest.fixture(name="large")
 def _large(profile):  # type: ignore[no-untyped-def]
-    """A profile by which features and pixels take 4 kB an example, 480 kB in all."""
+    """A profile in which features and pixels take 4 kB per example, 480 kB in total."""
     measured = {"trunk_s": 1e-3, "head_step_s": 1e-5, "loader_cpu_s": 1.0}
     stored = {"is_built_in": True, "store_encoding": "jpeg", "bandwidth_bytes_per_s": 1e9}
     return replace(profile, feature_bytes=4000, example_bytes=4000, **measured, **stored)
@@ -89,7 +89,7 @@ def test_work_that_a_trial_does_whole_has_to_fit_in_what_is_left(large, recipe) 
     found = why_no_time(compile_s - 1, options, large, compiled)
     left, needed = rough_time(compile_s - 1), rough_time(compile_s)
     assert found == f"the budget leaves {left}, and compiling takes {needed}"
-    features = CachedFeatures().predict(large, recipe)  # timed by parts
+    features = CachedFeatures().predict(large, recipe)  # timed in parts
     assert features.time is not None
     assert features.time.one_time_s["features"] > 10
     assert why_no_time(10.0, options, large, features) is None

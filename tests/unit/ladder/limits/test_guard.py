@@ -31,7 +31,7 @@ from stepladder.ladder.limits.guard import (
         (KeyError(), "raised KeyError"),
     ],
 )
-def test_errors_are_told_in_a_few_words(error: Exception, words: str) -> None:
+def test_errors_are_reported_in_a_few_words(error: Exception, words: str) -> None:
     assert failure_words(error) == words
     with pytest.raises(TrialFailed, match=words), guarded(Watchdog()):
         raise error
@@ -82,10 +82,10 @@ def test_a_hang_is_not_swallowed_by_a_users_except() -> None:
         try_for_ever()
 
 
-def test_each_new_expectation_starts_the_patience_anew() -> None:
+def test_each_new_expectation_restarts_the_patience() -> None:
     watchdog = Watchdog(100)
     with guarded(watchdog):
-        signal.setitimer(signal.ITIMER_REAL, 50)  # half of the patience is gone
+        signal.setitimer(signal.ITIMER_REAL, 50)  # half of the patience is used
         watchdog.expect(0.0)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 60
         watchdog.expect(50.0)
@@ -94,7 +94,7 @@ def test_each_new_expectation_starts_the_patience_anew() -> None:
     assert watchdog.deadline_s == 200
 
 
-def test_a_timer_of_someone_else_goes_on() -> None:
+def test_an_external_timer_continues() -> None:
     before = signal.getsignal(signal.SIGALRM)
     old = signal.setitimer(signal.ITIMER_REAL, 100)
     try:

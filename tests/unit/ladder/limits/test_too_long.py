@@ -1,4 +1,4 @@
-"""Trainings that are too long name the budget that allows for them, the smaller one of two ways."""
+"""Trainings that are too long name the smallest sufficient budget of two alternatives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_budget_is_the_least_that_does(
 
 
 def test_what_is_spent_comes_on_top() -> None:
-    """Five trainings of 5.6 s were refused late in a budget of 5 minutes, and 4 were named."""
+    """Five trainings of 5.6 s were refused late in a budget of 5 minutes, which named 4."""
     assert too_long(5, 5.6, spent_s=240).endswith("--budget 8m would allow it")
 
 

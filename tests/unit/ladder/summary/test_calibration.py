@@ -81,7 +81,7 @@ def test_the_table_shows_every_case_and_what_they_come_to(tmp_path: Path) -> Non
     ]
 
 
-def test_nine_of_ten_are_told_from_ten_on(tmp_path: Path) -> None:
+def test_the_90th_percentile_is_reported_from_ten_cases_on(tmp_path: Path) -> None:
     trials = [tried(f"rung {idx}", 2.0, 2.2) for idx in range(10)]
     path = write_ledger(tmp_path / "demo", *trials)
     words = calibration_words(calibration_of([path]))

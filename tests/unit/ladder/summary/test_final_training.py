@@ -1,4 +1,4 @@
-"""The training at the end of a climb: of the user's own task, done once, ended in order."""
+"""The training at the end of a climb: the user's own task, once, with a clean end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUM_TRAIN = 90
 
 
 class Mine(ImageClassification):
-    """Pictures with a model and a metric of the user's own."""
+    """Pictures with a user's own model and metric."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         super().build_model(replace(recipe, model=TINY))
@@ -53,7 +53,7 @@ class Mine(ImageClassification):
 
 
 class Scaled(nn.Module):
-    """Makes a row of numbers of a picture."""
+    """Converts a picture to a row of numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1).float() / 255
@@ -96,7 +96,7 @@ def test_a_trial_that_reads_another_form_is_of_the_subclass_too(
     assert type(task_for(lab.task, decoded)) is Mine
 
 
-def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
+def test_the_choice_of_auto_is_kept_by_a_resumed_climb(
     job: JobConfig, build_store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_store(tmp_path / "store", num_rows=SPLITS)
@@ -106,14 +106,14 @@ def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
 
     monkeypatch.setattr("stepladder.data.reading.memory.available_memory_bytes", lambda: 0)
     train_split = Store.open(tmp_path / "store").split(Split.TRAIN)
-    assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now it would be another"
+    assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now the choice would differ"
     said = io.StringIO()
     climb(auto, Mine(tmp_path / "store"), task_name="mine", display=PlainDisplay(said))
     assert "already holds a finished climb" in said.getvalue()
 
 
 class Interrupting(Display):
-    """Ends the training at its first look at the validation split: features are computed."""
+    """Ends the training at its first access to the validation split: features are computed."""
 
     def validation(self, values: Mapping[str, object]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -121,7 +121,7 @@ class Interrupting(Display):
 
 @pytest.fixture(name="on_features")
 def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
-    """Train on features that lie beside a store; give what features took that lay ready."""
+    """Train on features next to a store; return the time of the existing features."""
     cached = replace(job, recipe=replace(job.recipe, features=FeaturesConfig(cached=True)))
     task = blobs()
     task.store = SimpleNamespace(path=tmp_path / "store")
@@ -146,12 +146,12 @@ def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
 def test_features_that_a_training_found_ready_count_however_often_it_is_asked(
     on_features: Callable[..., float],
 ) -> None:
-    assert on_features("first") == 0, "it has computed them itself, by its own clock"
+    assert on_features("first") == 0, "it computed them itself, by its own clock"
     assert on_features("first") == 0
     once = on_features("second")
     assert once > 0
-    assert on_features("second") == once, "nothing was trained, and it still rests on them"
-    assert on_features("first", is_new=True) == once, "a new training finds out for itself"
+    assert on_features("second") == once, "nothing was trained, and it still depends on them"
+    assert on_features("first", is_new=True) == once, "a new training measures it again"
 
 
 def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
@@ -159,12 +159,12 @@ def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
 ) -> None:
     with pytest.raises(InterruptedRun):
         on_features("first", Interrupting(io.StringIO()))
-    assert list(tmp_path.glob("store.features/*/manifest.json")), "they lie ready by now"
+    assert list(tmp_path.glob("store.features/*/manifest.json")), "they exist by now"
     assert on_features("first") == 0
 
 
 class Impatient(Display):
-    """Ends the training while features are computed, those of train are done by then."""
+    """Ends the training during feature computation, after train is done."""
 
     def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         if done >= NUM_TRAIN:
@@ -190,7 +190,7 @@ def test_features_that_an_interrupted_training_found_ready_count_when_it_ends(
     assert on_features("second") > 0
 
 
-def test_features_of_a_training_that_ended_before_it_was_told_of_count(
+def test_features_of_a_training_count_if_its_end_was_not_logged(
     on_features: Callable[..., float], tmp_path: Path
 ) -> None:
     on_features("first")
@@ -227,9 +227,7 @@ def test_a_training_of_before_does_not_come_back_from_the_mirror(job: JobConfig,
     assert load_job(job.run.dir / "config.yaml").recipe.batch.lr == 0.01
 
 
-def test_the_job_as_written_is_trained_out_of_sight_of_its_mirror(
-    make_lab, profile, tmp_path: Path
-) -> None:
+def test_the_original_job_is_trained_without_its_mirror(make_lab, profile, tmp_path: Path) -> None:
     lab = make_lab()
     lab.job = replace(lab.job, run=replace(lab.job.run, mirror=tmp_path / "mirror"))
     whole = run_whole(lab, profile)
@@ -239,7 +237,7 @@ def test_the_job_as_written_is_trained_out_of_sight_of_its_mirror(
 
 
 class Ending(Display):
-    """Sends a signal while the job is measured, or in the training at the end."""
+    """Sends a signal while the job is measured, or in the final training."""
 
     def __init__(self, when: str) -> None:
         super().__init__(io.StringIO())
@@ -264,7 +262,7 @@ class Ending(Display):
     ],
     ids=str,
 )
-def test_a_climb_that_is_ended_says_which_command_goes_on(
+def test_an_interrupted_climb_says_which_command_resumes_it(
     job: JobConfig, blobs, when: str, flags: tuple[str, ...], without: str
 ) -> None:
     with pytest.raises(InterruptedRun) as ended:

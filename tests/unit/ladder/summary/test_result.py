@@ -1,4 +1,4 @@
-"""Both ends of a climb are measured alike, and compared only where they can be."""
+"""Both ends of a climb are measured in the same way, and compared only if they are comparable."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def job(tmp_path: Path, recipe: Recipe) -> JobConfig:
 
 @pytest.fixture(name="plain", scope="module")
 def _plain(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> tuple[ClimbSummary, Path]:
-    """What a climb leaves that had no rung to try but the GPU, which is predicted only."""
+    """Files of a climb without applicable rungs except the GPU, which is only predicted."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("plain") / "runs" / "run"
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -119,7 +119,7 @@ def _plain(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> tuple[Cl
 def climbed(
     job: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[ClimbSummary, Path]]:
-    """Climb without a rung that could be tried, or with those that are given."""
+    """Climb without applicable rungs, or with the given ones."""
 
     def run(task: Task, *rungs: Rung, **options: float) -> tuple[ClimbSummary, Path]:
         monkeypatch.setattr(run_module, "RUNGS", rungs)
@@ -148,7 +148,7 @@ def test_a_short_job_is_run_whole_as_the_result_is(plain) -> None:
 
 
 class Waiting(nn.Linear):
-    """A model that takes as long as its recipe reads batches ahead."""
+    """A model whose time depends on how many batches its recipe reads ahead."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(1, 1)
@@ -179,7 +179,7 @@ class WaitLess(Rung):
         return replace(recipe, loader=replace(recipe.loader, prefetch_batches=1))
 
 
-def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) -> None:
+def test_a_short_job_that_changed_is_run_once_more_next_to_its_result(climbed) -> None:
     summary, _ = climbed(Waits(), WaitLess(), min_gain=0.03)
     assert summary.baseline is not None
     assert not summary.is_as_written, "it waits a fraction of the time"
@@ -188,7 +188,7 @@ def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) ->
     assert summary.baseline.total_s == pytest.approx(of_looks(runs_s))
 
 
-def test_a_look_that_others_slowed_down_does_not_count() -> None:
+def test_a_timing_that_others_slowed_down_does_not_count() -> None:
     assert of_looks((10.0, 12.0)) == pytest.approx(11.0)
     assert of_looks((17280.0, 600.0)) == 600.0
     assert of_looks((5.0,)) == 5.0
@@ -203,7 +203,7 @@ def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(
     assert summary.baseline.epochs == summary.baseline.measured_epochs == 6
     assert not summary.baseline.is_extrapolated
     assert read_json(folder / "summary.json")["status"] == "finished"
-    assert capsys.readouterr().err.count("warning:") == 1, "the run beside says nothing"
+    assert capsys.readouterr().err.count("warning:") == 1, "the other run says nothing"
 
 
 def test_no_training_follows_the_one_that_passed_the_budget(
@@ -250,7 +250,7 @@ def test_a_long_job_is_extrapolated_with_its_one_time_work(
     assert before.measured_epochs < 6 == before.epochs
 
 
-def test_a_long_job_that_changed_is_timed_once_more_beside_its_result(
+def test_a_long_job_that_changed_is_timed_once_more_next_to_its_result(
     climbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
@@ -262,7 +262,7 @@ def test_a_long_job_that_changed_is_timed_once_more_beside_its_result(
     assert before.total_s == pytest.approx(sum(before.runs_s) / 2)
 
 
-def test_the_validation_accuracy_as_written_is_told_where_it_is_trained_for_its_test_split(
+def test_the_original_validation_accuracy_is_reported_if_trained_for_its_test_split(
     climbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "with_accuracy", lambda climbing, baseline: baseline)
@@ -273,7 +273,7 @@ def test_the_validation_accuracy_as_written_is_told_where_it_is_trained_for_its_
 
 @pytest.fixture
 def stopping_early(job: JobConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that stops early and is too long to be trained just to be looked at."""
+    """A job that stops early and is too long to be trained just for the comparison."""
     stopping = replace(job.recipe.stopping, early=True)
     schedule = replace(job.recipe.schedule, max_epochs=400)
     recipe = replace(job.recipe, stopping=stopping, schedule=schedule)
@@ -296,7 +296,7 @@ def test_epochs_that_early_stopping_would_not_have_taken_are_no_gain(climbed) ->
     assert after is not None
     assert after.epochs is not None
     assert after.epochs < 400
-    assert before.epochs == after.epochs, "nothing was kept: they stop alike"
+    assert before.epochs == after.epochs, "nothing was kept: both stop at the same epoch"
     assert before.epochs_are is Provenance.ASSUMED
     (written,) = (
         json.loads(line)
@@ -339,7 +339,7 @@ def test_the_whole_run_leaves_no_trace_and_reads_no_test(make_lab, recipe, profi
     assert task.data(Split.TEST) is not None, "the task itself still has its test split"
 
 
-def test_a_task_whose_model_looks_at_its_data_is_run_whole(make_lab, recipe, profile) -> None:
+def test_a_task_whose_model_reads_its_data_is_run_whole(make_lab, recipe, profile) -> None:
     class Looks(Line):
         def build_model(self, recipe: Recipe) -> nn.Module:
             x, y = self.data(Split.TRAIN)[0]
@@ -361,7 +361,7 @@ def test_a_task_that_cannot_be_run_whole_is_extrapolated(climbed, monkeypatch) -
     assert summary.speedup is not None
 
 
-def test_a_fault_of_the_job_as_written_does_not_cost_the_result(climbed, monkeypatch) -> None:
+def test_a_fault_of_the_original_job_does_not_lose_the_result(climbed, monkeypatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("of the forecast")
 
@@ -448,7 +448,7 @@ def test_one_example_or_a_loss_that_is_not_finite_is_not_compared(climbed, task:
 
 def test_the_gpu_is_predicted_for_the_job_as_it_is_at_the_end(plain) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU, so nothing is beyond this machine")
+        pytest.skip("with a GPU, nothing is beyond this machine")
     summary, _ = plain
     assert summary.next is not None
     assert summary.next.rung == "gpu"

@@ -72,7 +72,7 @@ CLIMB = {
 }
 
 
-def test_the_columns_stand_under_their_titles() -> None:
+def test_the_columns_are_aligned_with_their_titles() -> None:
     lines = [header(WIDE), baseline_row(BASELINE, WIDE), row(STOPPING, WIDE)]
     assert lines == [
         " rung                     predicted  measured            accuracy (paired)  verdict",
@@ -83,7 +83,7 @@ def test_the_columns_stand_under_their_titles() -> None:
     ]
 
 
-def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
+def test_in_a_hundred_columns_words_wrap_below_their_column() -> None:
     made = trial(
         "gradient_checkpointing", 7, Decision.DROPPED,
         "no faster beyond doubt: the lower bound is 0.97×", predicted=1.06,
@@ -100,7 +100,7 @@ def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
     assert all(len(line) <= 100 for line in row(made).splitlines())
 
 
-def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
+def test_a_kept_rung_reports_the_numbers_that_it_chose() -> None:
     change = {
         "batch.global_batch_size": (2, 8),
         "batch.lr": (None, 0.008),
@@ -115,7 +115,7 @@ def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
     assert "batch 8" not in reason_words(dropped)
 
 
-def test_the_end_is_told_with_its_noise() -> None:
+def test_the_end_is_reported_with_its_noise() -> None:
     assert end_line(CLIMB, 200) == (
         " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
         "(661 examples, read once), difference +0.3 ± 0.9 from a single training run each"
@@ -130,7 +130,7 @@ def test_the_end_is_told_with_its_noise() -> None:
     )
 
 
-def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
+def test_the_original_job_is_not_reported_as_a_speedup() -> None:
     same = CLIMB | {"is_as_written": True, "speedup": 0.83}
     assert end_line(same, WIDE) == (
         " end to end                          nothing paid off: the original job, 6.0 s, "
@@ -158,7 +158,7 @@ def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
         (-3.5, -4.0, (-0.5, -0.6, -0.4), "−3.500 → −4.000, difference −0.500 [−0.600, −0.400]"),
     ],
 )  # fmt: skip
-def test_losses_are_told_at_both_ends_to_the_same_digits(
+def test_losses_are_reported_at_both_ends_to_the_same_digits(
     before: float, after: float, change: tuple[float, float, float], said: str
 ) -> None:
     ends = {
@@ -174,7 +174,7 @@ def test_a_small_loss_has_the_digits_that_show_its_change() -> None:
     assert loss_interval(interval(0.0, 0.0, 0.0)) == "0.000 [0.000, 0.000]"
 
 
-def test_numbers_that_are_none_are_refused_and_control_characters_spelled_out() -> None:
+def test_invalid_numbers_are_refused_and_control_characters_escaped() -> None:
     with pytest.raises(DataError, match="total_s"):
         baseline_row({"total_s": "soon"})
     assert "\x1b" not in row(trial("gpu", 3, Decision.NOT_HERE, "\x1b[2Jgone"))
@@ -193,7 +193,7 @@ def test_a_row_as_json_has_numbers_and_no_words_for_them() -> None:
     [(0.604, "0.60×"), (1.0, "1.00×"), (1.19, "1.19×"), (1.2, "1.2×"), (9.94, "9.9×"),
      (9.96, "10×"), (240.4, "240×"), (12000.0, "12,000×"), (math.inf, "unknown")],
 )  # fmt: skip
-def test_a_gain_has_the_digits_that_tell_it_from_one(value: float, said: str) -> None:
+def test_a_gain_has_enough_digits_to_differ_from_one(value: float, said: str) -> None:
     assert gain(value) == said
 
 
@@ -203,7 +203,7 @@ def test_bounds_have_the_digits_of_what_is_nearest_to_one() -> None:
     assert gain_interval(interval(5.2, 1.1, math.inf)) == "5.20× [1.10, unknown]"
 
 
-def test_bounds_never_look_like_the_estimate_while_two_decimals_tell_them_apart() -> None:
+def test_bounds_differ_from_the_estimate_if_two_decimals_suffice() -> None:
     assert gain_interval(interval(1.2187, 1.1988, 1.2388)) == "1.22× [1.20, 1.24]"
     assert gain_interval(interval(36.4, 36.1, 36.9)) == "36.4× [36.1, 36.9]"
     assert gain_interval(interval(2.0, 2.0, 2.0)) == "2.00× [2.00, 2.00]"

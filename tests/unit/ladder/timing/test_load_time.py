@@ -1,4 +1,4 @@
-"""Filling memory, of recipes that read otherwise."""
+"""Loading data into memory, for recipes that read differently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN_S = 9.0
 
 @pytest.fixture(name="held")
 def _held(recipe: Recipe, build_store, tmp_path) -> Recipe:  # type: ignore[no-untyped-def]
-    """A job whose pictures, 90 to learn from and 30 to validate, are held in memory."""
+    """A job whose pictures, 90 for training and 30 for validation, are held in memory."""
     rows = {"train": 90, "val": 30}
     build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.JPEG)
     model = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
@@ -40,7 +40,7 @@ def _lab(make_lab, held: Recipe) -> Lab:  # type: ignore[no-untyped-def]
 
 @pytest.fixture(name="loaded")
 def _loaded(profile):  # type: ignore[no-untyped-def]
-    """A profile that found what loading takes."""
+    """A profile that measured the loading time."""
     return replace(profile, time=replace(profile.time, one_time_s={"load": KNOWN_S}))
 
 
@@ -70,12 +70,12 @@ def test_each_of_two_ways_to_read_is_timed(lab, loaded, held, monkeypatch) -> No
     monkeypatch.setattr(loading, "_example_s", example_s)
     before, after = loading_s(lab, loaded, one, two, watchdog=Watchdog())
     assert asked[:6] == [1, 2, 2, 1, 1, 2], "in turn"
-    assert (len(before), len(after)) == (8, 8), "the first looks meet cold pages"
+    assert (len(before), len(after)) == (8, 8), "the first timings have cold pages"
     assert before[:2] == (pytest.approx(12 / 4), pytest.approx(12 / 5)), "90 + 30 examples"
     assert after[:2] == (pytest.approx(12 / 3), pytest.approx(12 / 6))
 
 
-def test_a_look_fills_memory_with_a_sample(lab, held, monkeypatch) -> None:
+def test_a_timing_fills_memory_with_a_sample(lab, held, monkeypatch) -> None:
     opened: list[Reader] = []
 
     def reader_of(*given: object) -> Reader:
@@ -110,7 +110,7 @@ def test_nothing_is_loaded_that_is_streamed_or_read_once_for_features(
     assert looked == []
     before, after = loading_s(lab, loaded, stream, held, watchdog=watchdog)
     assert (before, len(after)) == ((), 8)
-    assert all(recipe == held for recipe in looked), "what streams is not looked at"
+    assert all(recipe == held for recipe in looked), "streaming recipes are not timed"
 
 
 def test_the_noise_of_loading_is_in_the_blocks(lab, loaded, held) -> None:

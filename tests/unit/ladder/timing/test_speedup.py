@@ -1,4 +1,4 @@
-"""Time before and after: seeds that both finished, and blocks until the budget ends."""
+"""Time before and after: seeds that finished in both, and blocks until the budget ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_too_few_common_seeds_are_no_comparison() -> None:
         pair_lengths(before, after)
 
 
-def test_a_length_tells_its_seeds_and_leaves_out_those_that_diverged(
+def test_a_length_lists_its_seeds_without_those_that_diverged(
     make_lab, recipe, monkeypatch
 ) -> None:
     early = replace(recipe, stopping=StoppingConfig(early=True))
@@ -163,14 +163,14 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
         folder=tmp_path,
         watchdog=Watchdog(),
     )
-    assert longer.before_s == (), "of another length alone the profile tells"
+    assert longer.before_s == (), "if only the length differs, the profile is used"
     assert opened == [recipe]
 
 
 def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
     make_lab, profile, recipe, tmp_path
 ) -> None:
-    """Half of the epochs, and all of the work done once."""
+    """Half of the epochs, with all one-time work."""
     time = replace(profile.time, one_time_s={"load": 0.05})
     half = replace(recipe, schedule=replace(recipe.schedule, max_epochs=3))
     speed = measure_speed(
@@ -182,7 +182,7 @@ def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
         watchdog=Watchdog(),
     )
     assert len(speed.before_s) == len(speed.after_s) >= 8
-    assert speed.before.step_s == speed.after.step_s, "both totals are of the same blocks"
+    assert speed.before.step_s == speed.after.step_s, "both totals use the same blocks"
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 

@@ -1,4 +1,4 @@
-"""Features as an instrument: what they are forecast to take."""
+"""Predicted cost of cached features as an instrument."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.training.setup.build import open_sources
 
 
 class SlowRows(Dataset[Any]):
-    """Rows that take a second each by a clock that moves only then."""
+    """Rows that take a second each, on a fake clock."""
 
     def __init__(self, rows: Dataset[Any], take: Callable[[float], None]) -> None:
         self.rows, self.take = rows, take
@@ -37,7 +37,7 @@ class SlowRows(Dataset[Any]):
 
 @pytest.fixture(name="task")
 def _task(blobs: type[Task]) -> Task:
-    """Ninety examples and thirty held-out ones: 1 s to read each, 0.1 s in the trunk each time."""
+    """Ninety training and thirty held-out examples: 1 s to read, 0.1 s per pass in the trunk."""
 
     class Slow(blobs):  # type: ignore[misc, valid-type]
         is_random_before_head = True
@@ -115,7 +115,7 @@ def failing_above(num_examples: int, error: Exception) -> Any:
 
 @pytest.fixture(name="instrument_of")
 def _instrument_of(blobs: type[Task], tmp_path: Path) -> Callable[[Exception], Instrument]:
-    """Return an instrument whose trunk raises on the batches that features are computed in."""
+    """Return an instrument whose trunk raises on the batch size of feature computation."""
 
     def make(error: Exception) -> Instrument:
         class Large(blobs):  # type: ignore[misc, valid-type]

@@ -1,4 +1,4 @@
-"""Many heads in one step: each learns what it learns by itself."""
+"""Many heads in one step: each learns what it would learn alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepladder.optim.table import OPTIMIZERS
 
 @pytest.fixture(autouse=True)
 def _few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each head is trained by itself too, to be compared with."""
+    """Each head is also trained alone, for comparison."""
     monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 2)
 
 
@@ -77,7 +77,7 @@ def test_an_infinite_loss_ends_a_training_though_its_gradient_is_finite(
     make_lab, recipe, blobs
 ) -> None:
     class Cliff(blobs):
-        """One training example has an infinite loss that no weight has any part in."""
+        """One training example has an infinite loss that does not depend on any weight."""
 
         worst: Tensor | None = None
 
@@ -119,7 +119,7 @@ def test_what_differs_from_head_to_head_is_refused_in_words(changed: Recipe) -> 
     assert isinstance(why_not_stacked(changed), str)
 
 
-def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
+def test_one_training_shows_both_ways_to_stop(make_lab, recipe) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
@@ -128,7 +128,7 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     assert all(
         both._trainings.is_known(early, part, both.seed + 1000 + idx)
         for idx, part in enumerate(both._parts(early))
-    ), "learnt on the way"
+    ), "learned on the way"
     for told, wanted in zip(
         (*first, *both.outcomes(early).found),
         (*alone.outcomes(whole).found, *alone.outcomes(early).found),
@@ -139,7 +139,7 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     assert {outcome.epochs for outcome in both.outcomes(early).found} != {12.0}
 
 
-def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
+def test_one_probe_shows_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     ways = [
@@ -155,7 +155,7 @@ def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None
         trainings, "_learn_stacked", lambda *how: (learnt.append(len(how[0])), learn(*how))[1]
     )
     found = lab.probe_ends(whole, ways)
-    assert learnt == [3], "the three ways in one training, and what was known is not learnt again"
+    assert learnt == [3], "three ways in one training, and known outcomes are not trained again"
     for outcomes, one in zip(found, [whole, *ways], strict=True):
         wanted = alone.probe(one)
         assert [told.epochs for told in outcomes] == [told.epochs for told in wanted]
@@ -189,7 +189,7 @@ NUM_HEADS, NUM_ROWS, NUM_IN = 3, 4, 6
 
 
 class Residual(nn.Module):
-    """A head of a form that is not known."""
+    """A head of unknown form."""
 
     def __init__(self) -> None:
         super().__init__()

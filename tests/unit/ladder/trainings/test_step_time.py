@@ -1,4 +1,4 @@
-"""Steps are timed as the trainings that are forecast by them will take them."""
+"""Steps are timed in the form that the predicted trainings will use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trainings_of(lab: Lab, *, max_features_s: float) -> Trainings:
 
 @pytest.fixture(name="trunk_sizes")
 def _trunk_sizes(blobs: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the batches that went through a trunk."""
+    """Record the sizes of the batches that went through a trunk."""
     sizes: list[int] = []
     build = blobs.build_model
 
@@ -54,10 +54,10 @@ def test_where_features_are_refused_the_forecast_is_of_steps_through_the_trunk(
     size = recipe.batch.global_batch_size
     trunk_sizes.clear()
     trainings.train_anew(recipe, trainings.plain(recipe), 0)
-    assert size in trunk_sizes, "a training reads the examples themselves"
+    assert size in trunk_sizes, "a training reads the examples"
     trunk_sizes.clear()
     trainings.forecast_s(recipe)
-    assert trunk_sizes.count(size) > 1, "so its forecast has to"
+    assert trunk_sizes.count(size) > 1, "so its forecast must do so"
 
 
 def test_no_more_trainings_are_begun_than_the_forecast_allows(make_lab, recipe: Recipe) -> None:
@@ -67,7 +67,7 @@ def test_no_more_trainings_are_begun_than_the_forecast_allows(make_lab, recipe: 
     most = 24
     by_num = [trainings.forecast_all_s(recipe, num) for num in range(1, most + 1)]
     assert by_num == sorted(by_num)
-    assert by_num[-1] <= most * by_num[0] * (1 + 1e-9), "never longer than one by one"
+    assert by_num[-1] <= most * by_num[0] * (1 + 1e-9), "at most as long as one by one"
     for num in (1, 7, most):
         assert trainings.num_within(recipe, most, by_num[num - 1]) >= num
     assert trainings.num_within(recipe, most, 0.99 * by_num[0]) == 0
@@ -78,7 +78,7 @@ def test_a_loss_that_cannot_be_stacked_is_forecast_one_by_one(
     make_lab, recipe: Recipe, blobs: Any
 ) -> None:
     class Mean(blobs):
-        """Its loss looks at the whole batch at once: a head cannot be told from another."""
+        """The loss depends on the whole batch at once, so heads cannot be separated."""
 
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             losses = super().loss(model, batch)

@@ -32,7 +32,7 @@ from stepladder.task.image_classification import ImageClassification
 
 @pytest.fixture(name="full")
 def _full(photos: Path, tmp_path: Path) -> Recipe:
-    """A job on JPEGs of 48 × 40 pixels that are decoded in full, and made 8 × 8."""
+    """A job on JPEGs of 48 × 40 pixels that are decoded in full and resized to 8 × 8."""
     config = PrepareConfig(source=photos, out=tmp_path / "store", size=8, encoding=Encoding.JPEG)
     return Recipe(
         data=DataConfig(store=prepare(config).folder, where=Where.STREAM),
@@ -74,7 +74,7 @@ def test_what_other_pixels_teach_is_learnt_from_them(
         assert one.losses != other.losses
     again = make_lab(scaled, ImageClassification(full.data.store, scaled), num_seeds=2)
     same = again.outcomes(scaled).found
-    assert [o.losses for o in same] == [o.losses for o in after], "as a job that is written so"
+    assert [o.losses for o in same] == [o.losses for o in after], "like a job written in this way"
 
 
 def test_features_of_two_decodings_are_never_mixed_up(make_lab, full: Recipe) -> None:

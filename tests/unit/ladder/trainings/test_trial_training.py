@@ -1,4 +1,4 @@
-"""Replay learns what `train` learns."""
+"""Replay learns the same as `train`."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ def test_a_loss_that_is_not_finite_is_an_outcome(blobs, recipe) -> None:
     assert outcome.why_not == DIVERGED
     assert outcome.losses == ()
     assert outcome.epochs < 6
-    assert outcome.num_validations == 0, "weights that no step may change any more"
+    assert outcome.num_validations == 0, "weights that no step may change"
 
 
-def test_heads_of_one_seed_begin_alike_and_of_two_seeds_apart(tmp_path, blobs, recipe) -> None:
+def test_heads_of_one_seed_start_equal_and_of_two_seeds_differ(tmp_path, blobs, recipe) -> None:
     task = blobs()
     instrument = Instrument(
         task=task, sources=open_sources(task), device=CPU, folder=tmp_path, max_s=60

@@ -1,4 +1,4 @@
-"""Compiled code as if for the first time."""
+"""Compiled code with cold caches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def double_sine(x: torch.Tensor) -> torch.Tensor:
 
 @has_compiler
 @pytest.mark.usefixtures("vector_instructions")
-def test_each_block_builds_its_code_anew(tmp_path: Path) -> None:
+def test_each_block_compiles_its_code_again(tmp_path: Path) -> None:
     before = folders()
     for name in ("first", "second"):
         with cold_compiler(COMPILED, tmp_path / name, CPU):
@@ -67,7 +67,7 @@ def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch)
     compiler_start_s.cache_clear()
     first = compiler_start_s(CPU)
     assert first == max(0.0, took_s[0] - took_s[1])
-    assert min(num_built) > 0, "both build their code anew"
+    assert min(num_built) > 0, "both compile their code again"
     assert compiler_start_s(CPU) == first
     assert len(took_s) == 2, "the second call timed nothing"
 

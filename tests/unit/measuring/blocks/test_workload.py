@@ -100,7 +100,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_every_block_takes_the_same_number_of_steps(make: Make) -> None:
-    workload = make(task=Points(num_train=40))  # full batches: the tail counts as part of a step
+    workload = make(task=Points(num_train=40))  # full batches: the last counts as part of a step
     blocks = [workload.block(MIN_S) for _ in range(3)]
     assert len({block.num_steps for block in blocks}) == 1
     assert all(len(block.steps_s) == block.num_steps for block in blocks)
@@ -111,12 +111,14 @@ def test_every_block_takes_the_same_number_of_steps(make: Make) -> None:
         assert block.trunk_s is None
 
 
-def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_from_block_to_block(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
         Points, "augment", lambda self, batch, **_: seen.extend(batch.ids.tolist()) or batch
     )
-    monkeypatch.setattr(workload_module, "_MIN_WAIT_FRAC", 9.0)  # drop no batch read ahead
+    monkeypatch.setattr(workload_module, "_MIN_WAIT_FRAC", 9.0)  # drop no batch that was read ahead
     workload = make()
     workload.block(MIN_S)
     assert not workload.plan.begins_dry
@@ -127,7 +129,7 @@ def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.Mo
     assert first != second
 
 
-def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
+def test_features_are_timed_by_the_trunk_and_the_head_separately(make: Make) -> None:
     block = make(replace(RECIPE, features=FeaturesConfig(cached=True))).block(MIN_S)
     assert block.trunk_s is not None
     assert block.trunk_s > 0
@@ -136,7 +138,7 @@ def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
 
 
 class FakeTime:
-    """A clock that moves only when told."""
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -149,7 +151,7 @@ class FakeTime:
 
 
 class Timed(Points):
-    """Reading a row takes 1 s, a view of it 2 s, its way through the trunk 10 s, a loss 1 s."""
+    """Reading a row takes 1 s, a view of it 2 s, its pass through the trunk 10 s, a loss 1 s."""
 
     is_random_before_head = True
 
@@ -197,7 +199,7 @@ def test_with_views_an_example_is_read_once_and_computed_once_for_each(
 ) -> None:
     task = Timed()
     sources = open_sources(task)
-    sources.train.default_threads = 0  # in this thread, when a batch is asked for
+    sources.train.default_threads = 0  # in this thread, when a batch is requested
     monkeypatch.setattr(time, "perf_counter", task.time)
     recipe = replace(RECIPE, features=FeaturesConfig(cached=True, cached_views=num_views))
     workload = Workload(recipe, task, sources, device=torch.device("cpu"), cache=tmp_path)
@@ -220,7 +222,7 @@ def test_the_trunk_gets_batches_as_features_are_computed_in(
 
 
 class Slow(Points):
-    """Rows that a reading thread waits for, as on a slow disk."""
+    """Rows that a reader thread waits for, as on a slow disk."""
 
     ROW_S = 0.002
 
@@ -267,7 +269,7 @@ def test_without_validation_there_is_no_time_for_it(make: Make) -> None:
 
 
 class OneIsBad(Points):
-    """Row 5 is not finite: its inputs, or else its loss alone."""
+    """Row 5 is not finite: either its inputs, or only its loss."""
 
     def __init__(self, *, are_inputs: bool) -> None:
         super().__init__()
@@ -330,7 +332,7 @@ def test_features_that_are_not_finite_name_no_example(make: Make) -> None:
     recipe = replace(RECIPE, features=FeaturesConfig(cached=True))
     with pytest.raises(DivergedError) as caught:
         make(recipe, Points(scale=math.nan)).block(MIN_S)
-    assert caught.value.why is None, "which of them is not known"
+    assert caught.value.why is None, "unknown which of them"
     assert caught.value.where == "Points"
 
 
@@ -366,6 +368,6 @@ def test_time_to_a_trained_model_adds_its_parts() -> None:
     time = training_time(times, **given, one_time_s={"compile": 7.0}, checkpoint_s=1.0)
     assert time.one_time_s == {"compile": 7.0, "features": pytest.approx(5.0)}
     assert time.total_s == pytest.approx(7 + 5 + 4 * 5 * 0.5 + 4 * 2 + 1)
-    with_views = replace(times, trunk_s=0.3, held_out_trunk_s=0.1)  # of a training example, all
+    with_views = replace(times, trunk_s=0.3, held_out_trunk_s=0.1)  # for a training example, all
     views = training_time(with_views, **given)
     assert views.one_time_s == {"features": pytest.approx(0.3 * 40 + 0.1 * 10)}

@@ -1,4 +1,4 @@
-"""FLOPs and peaks, against numbers that can be checked in the head."""
+"""FLOPs and peaks, compared with numbers that are easy to verify."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_convolution_takes_two_flops_for_each_weight_and_place() -> None:
     assert count_flops(lambda: layer(x)) == 2 * (3 * 4 * 9) * 8 * 8 * 2
 
 
-def test_flops_are_told_apart_by_their_operation() -> None:
+def test_flops_are_distinguished_by_their_operation() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Flatten(), nn.Linear(144, 5, bias=False))
     found = count_flops_by_operation(lambda: net(torch.ones(2, 3, 8, 8)))
     of_conv = sum(flops for name, flops in found.items() if "conv" in name)

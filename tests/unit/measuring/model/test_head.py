@@ -1,4 +1,4 @@
-"""The trunk's pass, and the head alone on features."""
+"""Timing of the trunk's forward pass, and of the head alone on features."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_model_without_parts_has_no_trunk_to_time(
         assert measure_trunk(subject, budget_s=0.0) is None
 
 
-def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
+def test_the_shorter_of_two_timings_of_the_trunk_is_used(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     with open_on(recipe(), pictures()) as subject:
@@ -81,7 +81,7 @@ def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
 
 
 def no_room_above(num_examples: int) -> Callable:
-    """Return a hook for a module that larger batches do not fit through."""
+    """Return a hook for a module that is out of memory on larger batches."""
 
     def check(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         if len(args[0]) > num_examples:
@@ -104,10 +104,10 @@ def test_a_trunk_that_memory_does_not_hold_is_not_timed(
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
-def test_a_profile_goes_on_without_a_trunk_that_memory_does_not_hold(
+def test_a_profile_continues_without_a_trunk_that_memory_does_not_hold(
     pictures: Callable, recipe: Callable[..., Recipe], tmp_path: Path, is_cached: bool
 ) -> None:
-    """Unless the job keeps features: these take just such batches."""
+    """Unless the job caches features, which use just such batches."""
 
     class Large(pictures):
         def build_model(self, recipe: Recipe) -> torch.nn.Module:
@@ -152,7 +152,7 @@ def test_steps_on_features_train_the_head_alone(
     assert moved == {"head.1.weight", "head.1.bias"}
 
 
-def test_features_of_one_batch_stand_for_all_examples(
+def test_features_of_one_batch_represent_all_examples(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     with open_on(recipe(), pictures(num_train=70)) as subject:

@@ -1,4 +1,4 @@
-"""What a trunk computes is counted without its weights."""
+"""The cost of a trunk is counted without its weights."""
 
 from __future__ import annotations
 

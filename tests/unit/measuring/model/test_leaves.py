@@ -1,4 +1,4 @@
-"""Calls of leaf modules, as they are recorded and made larger."""
+"""Calls of leaf modules, recorded and enlarged."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ X = torch.zeros(100, 100)  # 40,000 bytes
     ("run", "tensors"),
     [
         (lambda: X + 1, 1),
-        (lambda: (X + 1).add_(1), 1),  # in place: nothing new
-        (lambda: (X + 1).view(-1)[:5], 1),  # a view: nothing new
+        (lambda: (X + 1).add_(1), 1),  # in place: no allocation
+        (lambda: (X + 1).view(-1)[:5], 1),  # a view: no allocation
         (lambda: X + 1 + 1, 2),
-        (lambda: (X + 1 + 1 + 1).sum() * 0 + X, 2),  # freed as it goes
+        (lambda: (X + 1 + 1 + 1).sum() * 0 + X, 2),  # freed immediately
     ],
 )
 def test_bytes_alive_at_once_are_counted(run: Callable[[], Tensor], tensors: int) -> None:

@@ -1,4 +1,4 @@
-"""The noise scale, against closed forms."""
+"""The noise scale, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_it_is_unknown_where_the_larger_batch_exceeds_a_quarter_of_the_examples(
     assert "25 % of the training examples" in (few.unknown_because or "")
 
 
-def test_where_the_gradients_tell_nothing_it_says_so() -> None:
+def test_uninformative_gradients_are_reported() -> None:
     same = batches(2, 8, 5, 0.0)  # without noise
     found = measure_noise_scale(Quadratic(), Point(5), same, num_examples=100, small=2, device=CPU)
     assert found.examples is None
@@ -93,7 +93,7 @@ def test_where_the_gradients_tell_nothing_it_says_so() -> None:
 
 
 class Skipping(Quadratic):
-    """Loss of two numbers, of which the parts with an odd first example use the second alone."""
+    """Loss of two numbers; parts whose first example is odd use only the second."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         a, b = model.a, model.b
@@ -112,8 +112,8 @@ def test_a_weight_that_a_part_does_not_use_has_no_gradient_there() -> None:
     found = measure_noise_scale(
         Skipping(), Pair(), [Batch(rows, None, rows)], num_examples=100, small=2, device=CPU
     )
-    # gradients (2, 2) and (0, 2), (1, 2) together: squares 6 and 5, so G^2 = (20 - 12) / 2 = 4,
-    # and tr = (6 - 5) / (1/2 - 1/4) = 4
+    # gradients (2, 2) and (0, 2), (1, 2) together: squares 6 and 5, so G^2 = (20 - 12) / 2 = 4, and
+    # tr = (6 - 5) / (1/2 - 1/4) = 4
     assert found.examples == pytest.approx(1.0)
 
 

@@ -1,4 +1,4 @@
-"""What a model computes for an example."""
+"""Operations of a model per example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepladder.measuring.model.operations import estimate_noise_scale
 def test_the_noise_scale_is_estimated_on_equal_batches_alone(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
-    # a quarter of 68 holds batches of 16, of which there are four, and four examples are left
+    # a quarter of 68 fits batches of 16, of which there are four, with four examples left over
     task, sizes = pictures(num_train=68), []
     task.on_loss = lambda batch: sizes.append(batch.ids.numel())
     with open_on(recipe(), task) as subject:

@@ -111,7 +111,7 @@ def test_what_folding_makes_one_operation_is_replayed_as_one(
 
     monkeypatch.setattr(replays, "fused_convolution", fuse)
     net = model().eval().requires_grad_(False)
-    assert replay(net, folds=net)["folded"] > 1, "the slow one counts"
+    assert replay(net, folds=net)["folded"] > 1, "the slow one is used"
     assert [norm for _, norm in made] == [net[1]]
     assert all(conv is not net[0] for conv, _ in made), "a copy is folded"
     assert "folded" not in replay(net)
@@ -145,13 +145,13 @@ def test_a_module_that_takes_no_more_examples_than_it_was_seen_with_is_passed_ov
 
     net = nn.Sequential(nn.Linear(4, 4), Picky())
     ratios = replay(net, torch.ones(2, 4))
-    assert ratios["pointwise"] == 1.0  # the layer alone was replayed
+    assert ratios["pointwise"] == 1.0  # only the layer was replayed
 
 
 def test_a_module_that_cannot_be_copied_is_passed_over() -> None:
-    normed = torch.nn.utils.spectral_norm(nn.Linear(4, 4))  # its weight is a result, no leaf
+    normed = torch.nn.utils.spectral_norm(nn.Linear(4, 4))  # its weight is a result, not a leaf
     ratios = replay(nn.Sequential(normed, nn.Linear(4, 4)), torch.ones(2, 4))
-    assert ratios["pointwise"] == 1.0  # the second layer alone was replayed
+    assert ratios["pointwise"] == 1.0  # only the second layer was replayed
 
 
 def test_there_is_nothing_to_replay_where_no_leaf_is_called() -> None:

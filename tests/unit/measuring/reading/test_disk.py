@@ -1,4 +1,4 @@
-"""The disk's rate, read from a store whose pages were dropped."""
+"""The disk's read rate, measured on a store whose pages were dropped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pages_of_the_largest_file_are_dropped_and_read(
     assert done[-2 * len(pieces) :] == [(do, at) for at in pieces for do in ("dropped", "read")]
 
 
-def test_a_tiny_store_and_a_task_without_one_tell_nothing(
+def test_a_tiny_store_and_a_task_without_one_say_nothing(
     tmp_path: Path, build_store: Callable, pictures: Callable[..., Task]
 ) -> None:
     build_store(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""What one thread takes to read an example, told apart from waiting and from copying."""
+"""The time of one thread to read an example, without waiting and copying."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rows(Source):
 
 
 class Pictures(PictureSource):
-    """Each takes 1 s to fetch and 3 s to decode, by its own account, and the first one waits."""
+    """Each takes 1 s to fetch and 3 s to decode, by its own clock, and the first one waits."""
 
     fingerprint = "pictures"
     picture_shape = (2, 2, 3)
@@ -63,7 +63,7 @@ class Pictures(PictureSource):
 
 
 def drained(source: PictureSource, where: Where = Where.STREAM) -> ReadingCost:
-    """Read an epoch in order, and give what it took by its last sixteen rows."""
+    """Read an epoch in order, and return the cost measured on its last sixteen rows."""
     reader = Reader(source, seed=0, global_batch_size=16, where=where, threads=1)
     before = replace(reader.stats)
     list(reader.epoch(0))
@@ -72,7 +72,7 @@ def drained(source: PictureSource, where: Where = Where.STREAM) -> ReadingCost:
     return cost
 
 
-def test_fetching_and_decoding_are_told_apart() -> None:
+def test_fetching_and_decoding_are_distinguished() -> None:
     assert drained(Pictures()) == ReadingCost(cpu_s=4, fetch_s=1, decode_s=3, num_bytes=100)
 
 
@@ -118,7 +118,7 @@ def test_facts_of_the_profile() -> None:
 
 
 class OneObject:
-    """An object store with one object of so many bytes; says which were asked for."""
+    """An object store with one object of a given size; records the requested ranges."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

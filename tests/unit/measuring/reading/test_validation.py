@@ -1,4 +1,4 @@
-"""Validations of pictures that a run holds in memory: read once, and no more than is looked at."""
+"""Validation pictures that a run holds in memory are read once, and only as far as needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOW = RECIPE.batch, RECIPE.loader
 
 
 class Numbers(PictureSource):
-    """Pictures filled with their row number, which remembers what was read of it."""
+    """Pictures filled with their row number, recording all reads."""
 
     def __init__(self, n: int) -> None:
         self.fingerprint = "numbers"
@@ -59,7 +59,7 @@ def test_rows_are_read_once_and_come_as_they_are() -> None:
     assert len(kept) == 40
 
 
-def test_only_the_batches_that_are_looked_at_are_read_ahead() -> None:
+def test_only_the_batches_that_are_used_are_read_ahead() -> None:
     source = Numbers(100)
     reader = open_validation(source, *HOW, Where.MEMORY)
     assert reader is not None
@@ -72,7 +72,7 @@ def test_only_the_batches_that_are_looked_at_are_read_ahead() -> None:
     reader.close()
 
 
-def test_a_run_that_streams_reads_each_validation_anew() -> None:
+def test_a_run_that_streams_reads_each_validation_again() -> None:
     source = Numbers(10)
     reader = open_validation(source, *HOW, Where.STREAM)
     assert reader is not None

@@ -66,7 +66,7 @@ def write_lines(folder: Path, lines: list[Line]) -> None:
     (folder / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_the_page_tells_the_climb_first_and_then_the_training(
+def test_the_page_shows_the_climb_first_and_then_the_training(
     build_run: Build, build_climb: Build, tmp_path: Path
 ) -> None:
     page = page_of(build_climb(build_run(tmp_path / "run")))
@@ -110,7 +110,7 @@ def test_an_undone_rung_is_one_trial_that_was_dropped(build_climb: Build, tmp_pa
     undone = json.loads(json.dumps(first))
     undone["trial"]["is_undone"] = True
     undone["trial"]["verdict"] |= {"decision": "dropped", "reason": "too much was lost"}
-    write_lines(folder, [*lines_of(folder), undone, first, undone])  # and once more, going on
+    write_lines(folder, [*lines_of(folder), undone, first, undone])  # and once more, resumed
     after = climb_of(folder)
     rungs = [trial.rung for trial in after.trials]
     assert rungs == [trial.rung for trial in before.trials]
@@ -159,15 +159,15 @@ def test_the_picture_moves_only_where_a_rung_was_kept(build_climb: Build, tmp_pa
     way = [x for x in ends if x is not None]
     assert way[0] == max(way)
     undecided, before = ends[4], ends[3]
-    assert undecided == pytest.approx(before, abs=5)  # it goes on where it was
+    assert undecided == pytest.approx(before, abs=5)  # it continues at the same place
     labels = [label for _, label in picture.ticks]
     assert {"10 s", "1 min", "10 min"} <= set(labels)
     places = [float(at) for at, _ in picture.ticks]
     assert places == sorted(places)
-    assert min(b - a for a, b in pairwise(places)) > 11  # no label runs into the next
+    assert min(b - a for a, b in pairwise(places)) > 11  # labels do not overlap
 
 
-def test_a_prediction_that_came_true_lies_on_the_line(build_climb: Build, tmp_path: Path) -> None:
+def test_a_prediction_that_came_true_is_on_the_line(build_climb: Build, tmp_path: Path) -> None:
     folder = build_climb(tmp_path / "run")
     lines = lines_of(folder)
     for line in lines:
@@ -200,9 +200,7 @@ def test_every_dot_is_named_however_crowded(build_climb: Build, tmp_path: Path) 
     assert 'class="leader"' in svg
 
 
-def test_a_rung_is_explained_where_it_stands_for_the_first_time(
-    build_climb: Build, tmp_path: Path
-) -> None:
+def test_a_rung_is_explained_where_it_first_appears(build_climb: Build, tmp_path: Path) -> None:
     folder = build_climb(tmp_path / "run")
     climb = climb_of(folder)
     first, *rest = ladder_rows([climb.trials[0], *climb.trials])
@@ -245,7 +243,7 @@ def changed(folder: Path, **values: Any) -> Path:
     return folder
 
 
-def test_the_next_step_is_told_from_the_result(build_climb: Build, tmp_path: Path) -> None:
+def test_the_next_step_is_distinguished_from_the_result(build_climb: Build, tmp_path: Path) -> None:
     folder = build_climb(tmp_path / "run")
     result = json.loads((folder / "climb.json").read_text())["result"]
     step = {"rung": "gpu", "gain": 2.0, "text": "a bound"}
@@ -253,7 +251,7 @@ def test_the_next_step_is_told_from_the_result(build_climb: Build, tmp_path: Pat
     assert "gpu , predicted 2.0× (4.8 s → 2.4 s): a bound." in page_of(folder).text
 
 
-def test_the_job_as_written_is_no_speed_up(
+def test_the_original_job_is_not_a_speedup(
     build_run: Build, build_climb: Build, tmp_path: Path
 ) -> None:
     folder = build_climb(build_run(tmp_path / "run"))
@@ -269,7 +267,9 @@ def test_what_was_not_tried_once_more_is_named(build_climb: Build, tmp_path: Pat
     assert f"as the budget ended before: {name}." in text
 
 
-def test_a_difference_within_the_noise_is_no_speed_up(build_climb: Build, tmp_path: Path) -> None:
+def test_a_difference_within_the_noise_is_not_a_speed_up(
+    build_climb: Build, tmp_path: Path
+) -> None:
     folder = build_climb(tmp_path / "run")
     baseline = json.loads((folder / "climb.json").read_text())["baseline"]
     whole = baseline | {"total_s": 8.0, "runs_s": [6.0, 10.0], "is_extrapolated": False}
@@ -300,7 +300,9 @@ def test_a_task_without_classes_ends_with_the_change_of_its_loss(
     assert "The results on test were not compared." in text
 
 
-def test_what_all_kept_rungs_change_together_is_told(build_climb: Build, tmp_path: Path) -> None:
+def test_what_all_kept_rungs_change_together_is_reported(
+    build_climb: Build, tmp_path: Path
+) -> None:
     folder = build_climb(tmp_path / "run")
     assert "All that was kept" not in page_of(folder).text
     change = {"accuracy": {"estimate": -0.002, "low": -0.008, "high": 0.003}, "num_trainings": 5}
@@ -323,7 +325,7 @@ def test_one_time_work_outside_the_clock_is_named(
     )
 
 
-def test_a_damaged_file_is_not_taken_for_a_climb_that_goes_on(
+def test_a_damaged_file_is_not_taken_for_a_running_climb(
     build_run: Build, build_climb: Build, tmp_path: Path
 ) -> None:
     folder = build_climb(build_run(tmp_path / "run"))
@@ -344,13 +346,13 @@ def test_the_parts_of_a_trial_end_with_their_sum(build_climb: Build, tmp_path: P
     assert names.index("to a trained model") == len(names) - 1
 
 
-def test_dots_stand_in_pairs_in_the_order_of_the_blocks() -> None:
+def test_dots_are_in_pairs_in_the_order_of_the_blocks() -> None:
     svg = str(sample_chart([4.0, 5.0, float("nan"), 6.0], [1.0, 2.0, 3.0, 4.0], title="t"))
     dots = re.findall(r'class="dot (\w+)" cx="([\d.]+)" cy="([\d.]+)"', svg)
     assert [style for style, _, _ in dots] == ["train", "val"] * 3
     assert [dots[i][1] == dots[i + 1][1] for i in (0, 2, 4)] == [True] * 3
     before, after = ([float(y) for style, _, y in dots if style == s] for s in ("train", "val"))
-    assert before == sorted(before, reverse=True)  # larger numbers stand higher
+    assert before == sorted(before, reverse=True)  # larger numbers are higher
     assert all(old < new for old, new in zip(before, after, strict=True))
     assert sample_chart([float("inf")], [1.0], title="t") is None
     assert sample_chart([], [], title="t") is None

@@ -1,4 +1,4 @@
-"""docs/run-folder.md names every key of trials.jsonl and climb.json, and no other."""
+"""docs/run-folder.md names every key of trials.jsonl and climb.json, and no others."""
 
 from __future__ import annotations
 

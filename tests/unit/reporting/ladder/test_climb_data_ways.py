@@ -1,4 +1,4 @@
-"""A climb that went on went up more than once: the page shows one way, and counts the rest."""
+"""A climb that was resumed has several passes: the page shows one and counts the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trial(rung: str, before_s: float, gain: float, decision: Decision, *, recipe
     )
 
 
-FIRST = trial("first", 80, 2, KEPT, recipe="as written")
+FIRST = trial("first", 80, 2, KEPT, recipe="unmodified")
 OPEN = trial("open", 40, 1.25, UNDECIDED, recipe="with first")
 LATER = trial("later", 40, 2, KEPT, recipe="with first")
 DECIDED = trial("open", 40, 1.25, KEPT, recipe="with first")
@@ -48,7 +48,7 @@ OTHER_WAY = (FIRST, DECIDED, ANEW)
 
 @pytest.fixture(name="go_up")
 def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
-    """Write down one climb more in a folder, in lines as the ladder writes them."""
+    """Append another climb to a folder's ledger, in the ladder's format."""
     built = read_climb(build_climb(tmp_path / "built"), [])
     assert built is not None
     (profile, *_) = built.profiles
@@ -57,7 +57,7 @@ def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder)
-        ledger.profile(profile, recipe="as written", at_s=0.1)
+        ledger.profile(profile, recipe="unmodified", at_s=0.1)
         for made in trials:
             ledger.trial(made)
             if made.verdict.decision is KEPT:
@@ -71,7 +71,7 @@ def _go_up(tmp_path: Path, build_climb: Build) -> Callable[..., Path]:
 
 
 def ended(folder: Path, built: Path, *, climb_s: float) -> None:
-    """Write climb.json, as the climb does that ends now."""
+    """Write climb.json as a climb does at its end."""
     write_json(folder / "climb.json", read_json(built / "climb.json") | {"climb_s": climb_s})
 
 
@@ -99,12 +99,12 @@ def test_a_climb_that_decides_more_on_its_second_way_is_shown_by_that_way_alone(
     assert picture is not None
     ways = [re.findall(r'class="way" d="M([\d.]+) 20V', str(step.strip)) for step in picture.steps]
     ends = [float(found[0]) for found in ways if found]
-    assert len(ends) == 4, "as written, and after each rung"
+    assert len(ends) == 4, "original, and after each rung"
     assert ends == sorted(ends, reverse=True), "the line moves left only"
     text = page_of(folder)
     assert "is tried again" not in text
     assert "Not shown: 2 trials that only other climbs of this job made" in text
-    assert len(calibration_of([folder]).cases) == 5, "`stepladder ledger` tells of every trial"
+    assert len(calibration_of([folder]).cases) == 5, "`stepladder ledger` shows every trial"
 
 
 def test_a_climb_that_was_only_interrupted_leaves_nothing_out(go_up: Callable[..., Path]) -> None:
@@ -114,7 +114,7 @@ def test_a_climb_that_was_only_interrupted_leaves_nothing_out(go_up: Callable[..
     assert "Not shown" not in page_of(folder)
 
 
-def test_a_second_look_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None:
+def test_a_second_trial_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None:
     again = replace(OPEN, recipe="with first and later")
     folder = go_up((*WAY, again))
     assert climb_of(folder).trials == (*WAY, again)
@@ -124,7 +124,7 @@ def test_a_second_look_of_one_climb_is_shown(go_up: Callable[..., Path]) -> None
 
 
 @pytest.mark.parametrize("decided", [OTHER_WAY[:2], OTHER_WAY])
-def test_a_climb_that_goes_on_and_has_not_ended_leaves_the_page_of_the_one_before(
+def test_a_resumed_unfinished_climb_leaves_the_page_of_the_one_before(
     go_up: Callable[..., Path], tmp_path: Path, decided: tuple[Trial, ...]
 ) -> None:
     folder = go_up(WAY, took_s=30.0)

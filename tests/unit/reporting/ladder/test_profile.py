@@ -1,4 +1,4 @@
-"""The profile's rows and words, from profiles that fit in the head."""
+"""The profile's rows and texts, from profiles with easy numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def row(found: ProfileView, name: str) -> ProfileRow:
     return next(row for row in found.rows if row.name.startswith(name))
 
 
-def test_why_the_noise_scale_is_unknown_stands_in_its_row(
+def test_why_the_noise_scale_is_unknown_is_in_its_row(
     profile_of: Callable[..., Profile],
 ) -> None:
     unknown: dict[str, Any] = {"noise_scale_unknown_because": "too few examples"}
@@ -31,7 +31,7 @@ def test_why_the_noise_scale_is_unknown_stands_in_its_row(
     both = view(profile_of(TIME, noise_scale=41.0), profile_of(CACHED, **unknown))
     assert row(both, "gradient noise scale").before == "41"
     assert row(both, "gradient noise scale").after == "unknown: too few examples"
-    earlier = view(profile_of(TIME))  # of a ledger that does not say why
+    earlier = view(profile_of(TIME))  # of a ledger without a reason
     assert not any(row.name.startswith("gradient noise scale") for row in earlier.rows)
 
 
@@ -45,7 +45,7 @@ def test_utilisation_says_whether_it_is_a_steps_or_the_trunks(
     assert "At the end a step used 20.0 %" in view(profile_of(TIME, mfu=0.2)).note
 
 
-def test_disk_and_checkpoint_are_told_where_they_were_measured(
+def test_disk_and_checkpoint_are_reported_where_they_were_measured(
     profile_of: Callable[..., Profile],
 ) -> None:
     found = view(profile_of(TIME, disk_bytes_per_s=2e8, save_s=0.025))
@@ -55,10 +55,10 @@ def test_disk_and_checkpoint_are_told_where_they_were_measured(
     assert not any(name.startswith(("bytes a second that the disk", "the check")) for name in names)
 
 
-def test_the_roofline_says_on_which_side_of_its_ridge_the_job_lies(
+def test_the_roofline_says_on_which_side_of_its_ridge_the_job_is(
     profile_of: Callable[..., Profile],
 ) -> None:
-    # the ridge is at 1e12 / 1e11 = 10 operations a byte
+    # the ridge is at 1e12 / 1e11 = 10 operations per byte
     machine = {"peak_flops_per_s": 1e12, "bandwidth_bytes_per_s": 1e11}
     low = view(profile_of(TIME, forward_flops=4e6, forward_bytes=1e6, **machine))
     assert row(low, "operations for each byte").after == "4"
@@ -71,7 +71,7 @@ def test_the_roofline_says_on_which_side_of_its_ridge_the_job_lies(
     assert "sets the pace" not in unknown.note
 
 
-def test_what_reading_takes_is_told_in_its_parts(profile_of: Callable[..., Profile]) -> None:
+def test_what_reading_takes_is_reported_in_its_parts(profile_of: Callable[..., Profile]) -> None:
     facts = {"loader_fetch_s": 0.0002, "loader_decode_s": 0.003, "fetch_bytes_per_s": 1e8}
     far = {"link_bytes_per_s": 4.5e7, "cache_hit_frac": 0.25}
     provenance = dict.fromkeys((*facts, *far), Provenance.MEASURED)

@@ -1,4 +1,4 @@
-"""The page of an audit: curves with their best marked, intervals that can be checked, findings."""
+"""The audit page: curves with their best marked, verifiable intervals, findings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_curves_are_drawn_and_the_best_is_marked_at_its_epoch(found: Audit) -> N
         at = float(re.match(r"M([\d.]+) ", mark.get("d") or "")[1])  # type: ignore[index]
         assert at == pytest.approx(46 + (460 - 14 - 46) * 3 / 8, abs=0.1)  # epoch 3 of 8
     bands = [re.findall(r'class="band', str(figure.svg)) for figure in (loss, accuracy)]
-    assert [len(band) for band in bands] == [0, 1]  # the log holds no noise of a loss
+    assert [len(band) for band in bands] == [0, 1]  # the log has no noise of a loss
 
 
 def test_the_interval_is_that_of_the_held_out_examples(found: Audit) -> None:
@@ -61,7 +61,7 @@ def test_the_interval_is_that_of_the_held_out_examples(found: Audit) -> None:
     assert "over 100 held-out examples" in page
 
 
-def test_each_finding_stands_with_its_evidence_and_its_fix(found: Audit) -> None:
+def test_each_finding_has_its_evidence_and_its_fix(found: Audit) -> None:
     page = audit_page(found)
     alarms = [f for f in found.runs[0].findings if f.is_alarm]
     assert len(alarms) >= 2
@@ -69,10 +69,10 @@ def test_each_finding_stands_with_its_evidence_and_its_fix(found: Audit) -> None
         assert f"<b>{finding.check}</b>" in page
         assert finding.evidence[:30] in page
         assert finding.fix[:30] in page
-    assert page.index("length") < page.index("evaluation_size")  # what passed is folded below
+    assert page.index("length") < page.index("evaluation_size")  # what passed is collapsed below
 
 
-def test_trainings_are_compared_with_intervals_and_what_was_not_read_is_told(
+def test_trainings_are_compared_with_intervals_and_what_was_not_read_is_reported(
     tmp_path: Path,
 ) -> None:
     page = audit_page(audit([str(SIX_STEPS), str(tmp_path / "gone.csv")]))
@@ -101,7 +101,7 @@ def test_the_page_loads_and_runs_nothing(found: Audit, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_a_page_that_cannot_be_written_is_told_with_what_to_type(
+def test_a_page_that_cannot_be_written_is_reported_with_what_to_type(
     found: Audit, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""The page of checks: what failed first, and one row for what could not run for one reason."""
+"""The page of checks: failures first, and one row for checks that could not run for one reason."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_one_reason_is_one_row_with_the_names_of_its_checks() -> None:
     groups = folded(FINDINGS)
     assert [[finding.check for finding in group] for group in groups] == [
         ["labels"],
-        ["chance_level", "loss_sign"],  # sizes of batches alone differ
+        ["chance_level", "loss_sign"],  # only batch sizes differ
         ["tokens"],
         ["validation_pass"],
-        ["seeds"],  # to be mended otherwise
+        ["seeds"],  # has a different fix
     ]
     text = group_lines(groups[1])
     assert "could not run   2 checks" in text
@@ -68,7 +68,7 @@ def test_what_failed_comes_first_and_what_passed_is_folded_away() -> None:
     assert "1 of 5" in page  # counted by check, not by row
 
 
-def test_what_stands_between_backticks_is_code_on_the_page() -> None:
+def test_text_between_backticks_is_code_on_the_page() -> None:
     page = page_of(FINDINGS)
     assert "<code>metrics</code> fails" in page
     assert "Run <code>train</code>." in page

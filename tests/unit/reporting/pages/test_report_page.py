@@ -203,7 +203,7 @@ def test_a_run_that_ends_with_its_last_weights_does_not_claim_the_best(
     assert "best, not used" in html
 
 
-def test_one_sample_is_told_in_words(build_run: Build, tmp_path: Path) -> None:
+def test_one_sample_is_reported(build_run: Build, tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run")
     path = folder / "events.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -237,7 +237,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(
     assert not re.search(r'd="[^"]*(nan|inf)', html)
 
 
-def test_without_a_test_split_validation_stands_in_and_is_called_optimistic(
+def test_without_a_test_split_validation_is_used_and_called_optimistic(
     build_run: Build, tmp_path: Path
 ) -> None:
     text = " ".join(Page(_report(build_run(tmp_path / "run", num_test=0))).text.split())
@@ -272,7 +272,7 @@ def test_thumbs_outside_the_folder_or_of_another_kind_are_not_read(
     assert all(addresses[4:])
 
 
-def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such run folder"):
         write_report(tmp_path / "nowhere")
     with pytest.raises(DataError, match="holds no run"):
@@ -298,7 +298,7 @@ def test_the_documented_keys_are_the_promised_ones() -> None:
     assert documented == {key.name: key.meaning for key in SUMMARY_KEYS}
 
 
-def test_a_summary_that_breaks_a_promise_is_told_which(build_run: Build, tmp_path: Path) -> None:
+def test_a_broken_promise_of_a_summary_is_named(build_run: Build, tmp_path: Path) -> None:
     summary = json.loads((build_run(tmp_path / "run") / "summary.json").read_text())
     assert check_summary(summary) == []
     broken = summary | {"num_test": "661", "attempts": True}
@@ -317,7 +317,7 @@ def test_predictions_without_classes_are_no_class(build_run: Build, tmp_path: Pa
     assert "predictions.csv names no classes" in page
 
 
-def test_rate_and_wait_are_told_of_the_steps_where_these_are_not_most_of_the_time(
+def test_rate_and_wait_are_reported_of_the_steps_where_these_are_not_most_of_the_time(
     build_run: Build, tmp_path: Path
 ) -> None:
     run = build_run(tmp_path / "run")

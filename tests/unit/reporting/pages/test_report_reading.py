@@ -1,4 +1,4 @@
-"""The report's table of what reading took."""
+"""The report's table of reader statistics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_local_store() -> None:
     }
 
 
-def test_a_store_elsewhere_tells_of_its_cache() -> None:
+def test_a_remote_store_reports_its_cache() -> None:
     found = rows(LOCAL | REMOTE)
     assert found["from the object store"] == ("398 MB", "1,234 requests, 2 sent again")
     assert found["files that the cache had"] == ("75.0 %", "9 of 12 times that one was asked for")

@@ -1,4 +1,4 @@
-"""GPUs by data sheet, the user's own list, and what a larger one would give."""
+"""GPUs by data sheet, the user's own list, and the predicted gain of a larger one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_list_is_read_with_prices_where_they_are_known(tmp_path: Path) -> None
     assert read_gpus(path) == (SMALL, replace(LARGE, price_per_hour=2.5))
 
 
-def test_a_list_may_tell_the_rate_of_tf32(tmp_path: Path) -> None:
+def test_a_list_may_have_the_rate_of_tf32(tmp_path: Path) -> None:
     path = tmp_path / "gpus.csv"
     text = HEAD.replace("\n", ",tf32_flops_per_s\n") + "Small,4e12,1e12,1e11,,2e12\n"
     path.write_text(text + "Large,40e12,8e12,2e11,2.5,\n", encoding="utf-8")
@@ -59,10 +59,10 @@ def test_a_gpu_with_tf32_computes_a_convnet_so_many_times_faster(
     large = replace(LARGE, tf32_flops_per_s=32e12)
     busy = on_small(make_profile, mfu=0.6)
     assert LargerGpu((SMALL, large)).predict(busy, Recipe()).gain == pytest.approx(32)
-    patches_alone = replace(busy, conv_frac=0.1)  # as a ViT has: the rest are matrix products
+    patches_alone = replace(busy, conv_frac=0.1)  # as in a ViT: the rest are matrix products
     found = LargerGpu((SMALL, large)).predict(patches_alone, Recipe())
     assert found.gain == pytest.approx(8)
-    # what the list does not tell of one GPU is not held against it
+    # values that the list lacks for one GPU do not count against it
     small = replace(SMALL, tf32_flops_per_s=4e12)
     assert LargerGpu((small, LARGE)).predict(busy, Recipe()).gain == pytest.approx(8)
     assert LargerGpu((small, large)).predict(busy, Recipe()).gain == pytest.approx(8)

@@ -1,4 +1,4 @@
-"""What room gradient checkpointing gives is estimated, and near what is measured."""
+"""Gradient checkpointing's memory savings are estimated close to the measured ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def transformer() -> Trunk:
 
 
 def bytes_an_example(*, is_on: bool) -> float:
-    """Return the slope of the peak memory of forward and backward pass with the batch."""
+    """Return the slope of the peak memory of forward and backward pass over the batch size."""
     trunk = transformer()
     trunk.set_grad_checkpointing(is_on)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what goes in comes out, and what is kept, passed over and refused."""
+"""Checkpoints: round trips, and what is kept, skipped and rejected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hold(path: Path) -> dict[str, bytes]:
 
 
 def damage(path: Path) -> None:
-    """Flip a byte in a new file, as links to the old one may be elsewhere."""
+    """Flip a byte in a new file, as there may be hard links to the old one."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x10
     path.unlink()
@@ -150,7 +150,7 @@ def test_frozen_weights_are_on_disk_once_and_each_folder_opens_alone(
     assert plain["trunk.weight"].equal(FROZEN["trunk.weight"])
 
 
-def test_frozen_weights_that_changed_in_place_are_written_anew(checkpoints: Checkpoints) -> None:
+def test_frozen_weights_that_changed_in_place_are_written_again(checkpoints: Checkpoints) -> None:
     frozen = {"w": torch.zeros(3)}
     save(checkpoints, step(1), frozen=frozen)
     frozen["w"].add_(1)
@@ -180,7 +180,7 @@ def test_a_damaged_shared_file_is_replaced_by_the_next_process(
 ) -> None:
     save(checkpoints, step(1))
     (shared,) = folder.glob("frozen-*.safetensors")
-    with shared.open("r+b") as file:  # in place: the linked file is damaged too
+    with shared.open("r+b") as file:  # in place: the hard-linked file is damaged too
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     later = Checkpoints(folder)
@@ -290,7 +290,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_save(
     assert checkpoints.newest() is None
     save(checkpoints, step(1))
     hidden = {path.name for path in folder.iterdir() if path.name.startswith(".")}
-    assert hidden == {f".{best(1)}.1.tmp", ".of-someone-else.1.tmp"}  # process 1 always lives
+    assert hidden == {f".{best(1)}.1.tmp", ".of-someone-else.1.tmp"}  # process 1 is always alive
 
 
 def test_a_kill_between_the_renames_of_a_replacement_loses_nothing(

@@ -1,4 +1,4 @@
-"""Tensor files that we write, read by the safetensors package."""
+"""Tensor files that we write, read with the safetensors package."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_bytes_do_not_depend_on_the_order_in_which_tensors_are_given() -> None:
     assert write(tensors) == write(dict(reversed(tensors.items())))
 
 
-def test_tensors_lie_on_multiples_of_their_element_size() -> None:
+def test_tensors_are_on_multiples_of_their_element_size() -> None:
     data = write({"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(1, dtype=torch.float64)})
     length = struct.unpack("<Q", data[:8])[0]
     assert length % 8 == 0

@@ -1,4 +1,4 @@
-"""File systems with less than usual: found out by trying, and checkpoints kept all the same."""
+"""File systems with missing features: detected by trying, and checkpoints work anyway."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ FROZEN = {"trunk": torch.arange(4.0)}
 
 
 class NoLinks(FileCalls):
-    """As FAT and many network shares."""
+    """Like FAT and many network shares."""
 
     def link(self, source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
 
 class NoFolderRename(FileCalls):
-    """As FUSE mounts of object stores."""
+    """Like FUSE mounts of object stores."""
 
     def rename(self, source: Path, target: Path) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
 
 class NoFolderSync(FileCalls):
-    """As some FUSE mounts."""
+    """Like some FUSE mounts."""
 
     def sync_folder(self, folder: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
 
 class NoLocks(FileCalls):
-    """As NFS without a lock service."""
+    """Like NFS without a lock service."""
 
     def lock(self, handle: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
 
 class Nothing(NoLinks, NoFolderRename, NoFolderSync, NoLocks):
-    """As little as a run can do with."""
+    """The minimum that a run needs."""
 
 
 ALL_OPS = [FileCalls, NoLinks, NoFolderRename, NoFolderSync, NoLocks, Nothing]
@@ -112,7 +112,7 @@ def test_saving_loading_replacing_and_pruning_work_everywhere(
 
 
 def test_a_kill_in_the_middle_of_a_manifest_leaves_the_one_before_readable(tmp_path: Path) -> None:
-    """Files are then written in place: the new manifest may have any number of its bytes."""
+    """Files are then written in place: the new manifest may be incomplete at any byte."""
     folder = tmp_path / "c"
     checkpoints = make(folder, NoFolderRename())
     save(checkpoints, 1, value=1)
@@ -132,7 +132,7 @@ def test_a_failed_replacement_leaves_the_old_one_readable(
     tmp_path: Path, ops: type[FileCalls]
 ) -> None:
     class Full(ops):  # type: ignore[misc, valid-type]
-        """Has no room at the moment of commit."""
+        """Has no space left at the moment of commit."""
 
         is_full = False
 
@@ -153,7 +153,7 @@ def test_a_failed_replacement_leaves_the_old_one_readable(
 
 
 @pytest.mark.parametrize("num_files", range(3))
-def test_without_folder_rename_a_half_written_folder_is_no_checkpoint(
+def test_without_folder_rename_a_half_written_folder_is_not_a_checkpoint(
     tmp_path: Path, num_files: int
 ) -> None:
     checkpoints = make(tmp_path / "c", NoFolderRename())
@@ -183,7 +183,7 @@ def test_without_folder_rename_a_replacement_killed_halfway_loses_nothing(tmp_pa
     save(checkpoints, 1, value=1)
 
     class Snapshot(dict[str, torch.Tensor]):
-        """Copies the disk at the moment when it is to be written, as a kill would leave it."""
+        """Copies the disk before each write, as a kill at that moment would leave it."""
 
         def items(self) -> Any:
             shutil.copytree(tmp_path / "c", tmp_path / "killed")
@@ -217,7 +217,7 @@ def test_links_that_stop_working_are_replaced_by_files(tmp_path: Path) -> None:
 
 def test_old_checkpoints_that_cannot_be_removed_are_a_warning(tmp_path: Path) -> None:
     class Stuck(FileCalls):
-        """Renames nothing that is a checkpoint already."""
+        """Refuses to rename existing checkpoints."""
 
         def rename(self, source: Path, target: Path) -> None:
             if source.name.startswith("step-"):

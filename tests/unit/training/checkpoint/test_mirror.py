@@ -1,4 +1,4 @@
-"""Checkpoints are copied elsewhere while a run goes on, and brought back from there."""
+"""Checkpoints are mirrored while a run continues, and restored from the mirror."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE_EPOCH = ScheduleConfig(max_epochs=1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of checkpoints by name; frozen weights by content alone."""
+    """Return the files of checkpoints by name; frozen weights by content only."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -61,7 +61,7 @@ def test_a_mirror_holds_the_checkpoints_of_the_run_and_no_others(
     assert frozen[0].name == next((tmp_path / "run/checkpoints").glob("frozen-*")).name
 
 
-def test_a_run_whose_folder_is_lost_goes_on_as_if_it_were_not(
+def test_a_run_whose_folder_is_lost_resumes_from_the_mirror(
     job: MakeJob, run: RunJob, points: Any, tmp_path: Path
 ) -> None:
     whole = job(tmp_path / "whole")
@@ -89,7 +89,7 @@ def test_overwrite_takes_nothing_from_the_mirror(
     task.on_step = lambda batch: there.append(list(checkpoints.glob("*/MANIFEST.json")))
     run(mine, task, overwrite=True)
     assert len(task.seen) == 5  # all steps of the epoch
-    assert there[0] == [], "nor would a run that is lost now, in its first step"
+    assert there[0] == [], "nor would a run lost now, in its first step"
     assert files_of(checkpoints) == files_of(tmp_path / "run" / "checkpoints")
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_copy_falls_back_to_the_one_before(
     assert loaded.name == before
 
 
-def test_a_mirror_that_fails_stops_no_training_and_is_told_twice(
+def test_a_mirror_that_fails_stops_no_training_and_is_reported_twice(
     job: MakeJob, run: RunJob, points: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "mirror").mkdir()
@@ -125,7 +125,7 @@ def test_a_mirror_that_fails_stops_no_training_and_is_told_twice(
 
 
 class Slow(FolderCopies):
-    """Once one checkpoint is whole, an upload of a file takes as long as three commits."""
+    """Once one checkpoint is complete, uploading a file takes as long as three commits."""
 
     def __init__(self, folder: Path, commit: Callable[[], None]) -> None:
         super().__init__(folder)
@@ -175,7 +175,7 @@ def test_a_mirror_slower_than_the_run_is_never_without_a_whole_checkpoint(
         wait_until(lambda: "step-000000011" in slow.completed)
     assert said == []
     assert min(slow.num_whole) >= 1
-    assert (slow.completed[1] == "step-000000002") is is_pinned, "it stays while it is copied"
+    assert (slow.completed[1] == "step-000000002") is is_pinned, "it is kept while being copied"
     assert files_of(tmp_path / "mirror/checkpoints") == files_of(tmp_path / "run/checkpoints")
 
 

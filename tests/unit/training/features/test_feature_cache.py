@@ -1,4 +1,4 @@
-"""Cached features: computed once, shared, refused in words, and no other training by them."""
+"""Cached features: computed once, shared, refused with a reason, same training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RunJob = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def still(points: Any) -> Any:
-    """The task of points, whose trunk freezes; it counts the rows that pass the trunk."""
+    """The points task with a frozen trunk, counting the rows that go through it."""
 
     class Still(points):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
@@ -85,7 +85,7 @@ def still(points: Any) -> Any:
 
 @pytest.fixture
 def cached(job: MakeJob) -> MakeJob:
-    """A job whose head learns from cached features."""
+    """A job whose head is trained on cached features."""
 
     def make(folder: Path, **changes: Any) -> JobConfig:
         wanted = {"train": TrainMode.HEAD, "features": FeaturesConfig(cached=True), **changes}
@@ -127,7 +127,7 @@ def test_each_example_passes_the_trunk_once_whatever_the_epochs(
 ) -> None:
     task = still()
     summary = run(cached(tmp_path / "run"), task)
-    probed, checked = 2 * 3 + 4, 2 * 3  # two rows by three results, and among others; of a split
+    probed, checked = 2 * 3 + 4, 2 * 3  # two rows in three ways, and among others; per split
     assert task.num_passed == 37 + 20 + 15 + probed + checked
     assert summary["phases_s"]["features"] > 0
     assert summary["epochs"] == 5
@@ -145,7 +145,7 @@ def test_later_runs_find_the_features_of_earlier_ones(
     features = opened(later, tmp_path / "features", recipe, on_progress=lambda *at: told.append(at))
     assert not told
     assert later.num_passed < first.num_passed - 50
-    other_seed = replace(recipe, seed=1)  # another trunk, as its weights are drawn
+    other_seed = replace(recipe, seed=1)  # another trunk, as its weights are random
     opened(still(), tmp_path / "features", other_seed, on_progress=lambda *at: told.append(at))
     assert told[-1] == (57, 57)
     assert features.test is not None
@@ -227,7 +227,7 @@ def test_a_signal_while_features_are_computed_leaves_nothing_half(
     assert summary["test_loss"] == read_json(tmp_path / "whole" / "summary.json")["test_loss"]
 
 
-def test_a_signal_while_features_of_test_are_computed_ahead_is_told(
+def test_a_signal_while_features_of_test_are_computed_ahead_is_reported(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Ended(still):  # type: ignore[misc]
@@ -287,7 +287,7 @@ def test_what_is_computed_before_a_signal_is_not_computed_again(
     assert task.num_passed == (37 - 32) + 20 + probed + checked
 
 
-def test_damaged_features_are_told_and_computed_again(
+def test_damaged_features_are_reported_and_computed_again(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     recipe = cached(tmp_path).recipe
@@ -308,7 +308,7 @@ def test_data_that_changed_under_an_unchanged_name_is_noticed(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Moved(Dataset[Any]):
-        """Named and counted as before, since that is all that is known of a Dataset."""
+        """Same name and length as before, which is all that is known of a Dataset."""
 
         def __init__(self, by: float) -> None:
             self.x = by + torch.arange(12.0).view(6, 2)
@@ -336,11 +336,11 @@ def test_data_that_changed_under_an_unchanged_name_is_noticed(
     assert not torch.equal(before.train.read(rows).inputs, after.train.read(rows).inputs)
 
 
-def test_a_part_that_other_data_gave_is_computed_anew_and_kept(
+def test_a_part_that_other_data_gave_is_computed_again_and_kept(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Drifting(still):  # type: ignore[misc]
-        """Reads other numbers under the same name once `by` is set."""
+        """Returns other numbers under the same name once `by` is set."""
 
         by = 0.0
 
@@ -363,7 +363,7 @@ def test_a_part_that_other_data_gave_is_computed_anew_and_kept(
     assert torch.equal(features.train.read(rows).inputs, fresh.train.read(rows).inputs)
 
 
-def test_features_lie_beside_the_store_else_in_the_run(
+def test_features_are_next_to_the_store_or_in_the_run(
     tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, build_store: Any
 ) -> None:
     job = cached(tmp_path / "run")
@@ -372,7 +372,7 @@ def test_features_lie_beside_the_store_else_in_the_run(
     task = ImageClassification(Store.open(tmp_path / "store"), job.recipe)
     assert features_folder(job, task) == tmp_path / "store.features"
     run(job, still())
-    run(job, still(), overwrite=True)  # features are the run's own, and no obstacle
+    run(job, still(), overwrite=True)  # features belong to the run, and are no obstacle
     assert len(list((tmp_path / "run" / "features").iterdir())) == 3
 
 
@@ -382,7 +382,7 @@ def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
     task = still(num_train=400, num_val=300)
     plan = run(cached(tmp_path / "run"), task, dry_run=True)
     assert list(tmp_path.iterdir()) == []
-    probed, steps, validation = 2 * 3 + 4, 2 * 8, 3 * 32  # two batches, and a look at a third
+    probed, steps, validation = 2 * 3 + 4, 2 * 8, 3 * 32  # two batches, and part of a third
     assert task.num_passed == probed + steps + validation
     assert plan["steps_per_epoch"] == 50
     assert 0 < plan["features_s"] < plan["at_most_s"]
@@ -421,7 +421,7 @@ def _random_trunk(self: Any, recipe: Recipe) -> nn.Module:
 
 
 class Centred(nn.Module):
-    """Takes the mean over the batch away, in batches of more than `alone` rows."""
+    """Subtracts the mean over the batch, in batches of more than `alone` rows."""
 
     def __init__(self, alone: int = 0) -> None:
         super().__init__()
@@ -491,7 +491,7 @@ def test_features_that_come_out_otherwise_once_more_are_refused_and_removed(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
     class Late(still):  # type: ignore[misc]
-        """The few rows of a probe do not show what the trunk does."""
+        """A trunk whose behavior does not show in a probe's few rows."""
 
         def build_model(self, recipe: Recipe) -> nn.Module:
             model = super().build_model(recipe)
@@ -520,7 +520,7 @@ def test_tf32_rounds_more(off: float, is_same: bool, is_same_in_tf32: bool) -> N
     a = torch.ones(7)
     assert agree(a, a * (1 + off), Precision.FP32) is is_same
     assert agree(a, a * (1 + off), Precision.FP32, is_tf32=True) is is_same_in_tf32
-    assert agree(a, a * (1 + 0.8 * off), Precision.BF16), "as ever"
+    assert agree(a, a * (1 + 0.8 * off), Precision.BF16), "as before"
 
 
 @pytest.mark.parametrize("mode", [TrainMode.ALL, TrainMode.HEAD_THEN_ALL])

@@ -126,7 +126,7 @@ def test_of_reading_a_line_says_what_there_is(told: dict[str, float], said: list
     assert f", {', '.join(said)}, left: " in stream.getvalue()
 
 
-def test_what_was_read_stands_on_a_line_of_its_own_on_a_terminal(
+def test_reader_statistics_are_on_a_line_of_their_own_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -312,7 +312,7 @@ def test_a_terminal_that_closes_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
     with LiveDisplay(stream, clock=clock) as display:
         display.step(STATE)
         seen = b""
-        while b"epoch 3 of 60" not in seen:  # a terminal gives what is there, in pieces
+        while b"epoch 3 of 60" not in seen:  # a terminal returns what is available, in pieces
             seen += os.read(main_end, 10_000)
         os.close(main_end)
         for _ in range(3):

@@ -75,7 +75,7 @@ def test_a_backward_clock_gives_no_negative_time(tmp_path: Path) -> None:
         assert log.elapsed_s == 0.0
 
 
-def test_a_new_line_is_kept_apart_from_a_half_one(tmp_path: Path) -> None:
+def test_a_new_line_is_separate_from_a_partial_one(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"event": "train", "step": 1}\n{"event": "tra')
     with EventLog(tmp_path, attempt=2) as log:
         log.write("start", step=1, epoch=1)
@@ -131,7 +131,7 @@ def test_a_file_size_limit_is_loud_and_leaves_whole_lines_readable(tmp_path: Pat
     assert [record["step"] for record in read_jsonl(tmp_path / "events.jsonl")] == [1, 3]
 
 
-def test_a_failing_sink_is_dropped_with_one_warning_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failing_sink_is_dropped_with_one_warning_and_the_others_continue(tmp_path: Path) -> None:
     good, bad = Recorder(), Recorder(fails=True)
     with EventLog(tmp_path, attempt=1, sinks=(bad, good)) as log:
         log.write("train", step=1, epoch=1, train_loss=math.inf)
@@ -216,5 +216,5 @@ def test_secrets_are_blanked(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["num_tokens: 500", "file:/tmp/run", "keep_last: 2", "a@b: 1"])
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_what_is_not_a_secret_is_left_alone(text: str) -> None:
     assert redacted(text) == text

@@ -1,4 +1,4 @@
-"""What a run's display and events tell of reading."""
+"""Reader statistics in a run's display and events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pictures_in_memory_are_read_once(split: StoreSplit) -> None:
     assert (totals["num_read"], totals["read_bytes"]) == (40, 40 * 4 * 4 * 3)
 
 
-def test_a_remote_store_tells_of_its_cache(
+def test_a_remote_store_reports_its_cache(
     split: StoreSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ShardFilesStats(num_requests=4, num_bytes=23, num_hits=1, num_misses=1)
@@ -62,7 +62,7 @@ def test_a_remote_store_tells_of_its_cache(
 
 
 class Kept(Display):
-    """Keeps what it is asked to show."""
+    """Records what it is asked to show."""
 
     def __init__(self) -> None:
         self.states: list[ProgressState] = []
@@ -92,7 +92,7 @@ def test_each_log_line_is_followed_by_what_reading_took(
     assert {state.read_bytes_per_s for state in display.states} == {None}, "a Dataset has no bytes"
 
 
-def test_progress_tells_the_bytes_that_steps_take(
+def test_progress_shows_the_bytes_that_steps_take(
     tmp_path: Path, build_store: Callable, job: Any, points: Any
 ) -> None:
     build_store(tmp_path / "s", num_rows={"train": 37, "val": 5}, size=4)

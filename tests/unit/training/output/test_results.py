@@ -1,4 +1,4 @@
-"""What a run leaves of a task without classes, and of validations that are not finite."""
+"""Results of a task without classes, and of validations that are not finite."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_hits_are_read_back_where_there_are_classes(tmp_path: Path) -> None:
 
 
 def nan_from(first: int, last: int, points: Any) -> Any:
-    """Return a task whose validations from one to another have a loss that is not a number."""
+    """Return a task whose validations in a range have a loss of NaN."""
 
     class SomeNan(points):  # type: ignore[misc]
         def metrics(self, model: nn.Module, batch: Batch) -> Metrics:

@@ -26,7 +26,7 @@ TRAIN = {
 
 @pytest.fixture
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what MLflow needs in the environment end with the test."""
+    """Limit MLflow's environment variables to the test."""
     for name in ("DISABLE_TELEMETRY", "HTTP_REQUEST_MAX_RETRIES", "HTTP_REQUEST_TIMEOUT"):
         monkeypatch.setenv(f"MLFLOW_{name}", "true" if name == "DISABLE_TELEMETRY" else "1")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -1,4 +1,4 @@
-"""What breaks bit-identity at a resume is said; other data is refused."""
+"""Conditions that break bit-identity at a resume are reported; other data is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling before the first step leaves the run as if nothing had been computed."""
+"""Compiling before the first step leaves a run's random state and results unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepladder.training.clock import Phase
 
 @pytest.fixture(autouse=True)
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch.compile trace and guard, and run its own kernels: the same to the last bit."""
+    """Let torch.compile trace and guard, but run eager kernels: bit-identical results."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
@@ -59,7 +59,7 @@ def test_its_time_is_setup_and_no_step_compiles(
     counters.clear()
     # 37 examples: batches of 8 and a last one of 5, validated in one batch of 20
     summary = run(job(tmp_path / "run", device=COMPILED), task)
-    first_step = 2  # the warm-up takes a batch of each size
+    first_step = 2  # the warm-up runs a batch of each size
     assert num_graphs[0] == 0
     assert len(set(num_graphs[first_step:])) == 1
     assert counters["stats"]["unique_graphs"] == num_graphs[-1] > 0

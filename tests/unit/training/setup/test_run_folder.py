@@ -1,4 +1,4 @@
-"""Run folders: opened with care, and emptied only of what is a run's own."""
+"""Run folders: opened with care, and only a run's own files are removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN_FILES = (
 
 
 def fill(path: Path) -> None:
-    """Make the folder one of a finished run."""
+    """Fill a folder with the files of a finished run."""
     folder = RunFolder(path)
     folder.write_config("seed: 1\n")
     for name in OWN_FILES:
@@ -58,7 +58,7 @@ def test_a_new_folder_is_made_with_its_parents_and_holds_no_run(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("left", [["config"], ["lock", "config"], ["lock", "env.json"]], ids=str)
-def test_a_run_killed_at_its_start_can_go_on(tmp_path: Path, left: list[str]) -> None:
+def test_a_run_killed_at_its_start_can_resume(tmp_path: Path, left: list[str]) -> None:
     for name in left:
         if name == "config":
             RunFolder(tmp_path).write_config("seed: 1\n")
@@ -67,7 +67,7 @@ def test_a_run_killed_at_its_start_can_go_on(tmp_path: Path, left: list[str]) ->
     assert RunFolder(tmp_path).holds_run
 
 
-def test_a_lock_alone_is_no_run_and_no_obstacle(tmp_path: Path) -> None:
+def test_a_lock_alone_is_not_a_run_and_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("{}")
     assert not RunFolder(tmp_path).holds_run
 
@@ -125,7 +125,7 @@ def test_overwrite_of_a_run_without_foreign_files_leaves_an_empty_folder(tmp_pat
 
 
 @pytest.mark.parametrize("keeps_ledger", [False, True])
-def test_overwrite_leaves_no_climb_that_tells_of_the_training_before(
+def test_overwrite_leaves_no_climb_of_the_training_before(
     tmp_path: Path, keeps_ledger: bool
 ) -> None:
     fill(tmp_path)
@@ -142,7 +142,7 @@ def test_overwrite_leaves_no_climb_that_tells_of_the_training_before(
         assert read_climb(tmp_path, []) is None, "a report shows no ladder"
 
 
-def test_overwrite_of_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_overwrite_of_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("mine")
     with pytest.raises(UsageError, match=r"photo\.jpg"):
         RunFolder(tmp_path).overwrite()
@@ -174,7 +174,7 @@ def test_overwrite_unlinks_a_link_in_place_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "precious.csv").read_text() == "mine"
 
 
-def test_a_folder_of_other_folders_is_no_place_for_a_run(tmp_path: Path) -> None:
+def test_a_folder_of_other_folders_is_not_a_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cats").mkdir(parents=True)
     with pytest.raises(UsageError, match="holds the folder cats"):
         RunFolder(tmp_path / "photos")
@@ -184,7 +184,7 @@ def test_a_folder_of_other_folders_is_no_place_for_a_run(tmp_path: Path) -> None
     RunFolder(tmp_path / "run")
 
 
-def test_the_report_of_a_climb_that_has_not_come_to_its_training_is_no_obstacle(
+def test_the_report_of_a_climb_that_has_not_come_to_its_training_is_not_an_obstacle(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "report.html").write_text("a page")

@@ -1,4 +1,4 @@
-"""One process in a run folder at a time, with file locks and without."""
+"""One process per run folder at a time, with and without file locks."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def test_a_lock_that_someone_removed_is_not_removed_again_from_its_next_owner(
     assert path.read_text() == "of another"
 
 
-def test_an_error_of_the_file_system_is_no_refusal(path: Path) -> None:
+def test_an_error_of_the_file_system_is_not_a_refusal(path: Path) -> None:
     class Broken(FileCalls):
-        """Fails to lock though the probe could."""
+        """Fails to lock although the probe worked."""
 
         def lock(self, handle: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

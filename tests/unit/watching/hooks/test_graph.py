@@ -37,7 +37,7 @@ def test_a_factor_that_is_learnt_is_not_known() -> None:
     assert [term.kind for term in found] == ["other"]
 
 
-def test_sums_are_told_from_means() -> None:
+def test_sums_are_distinguished_from_means() -> None:
     loss = F.cross_entropy(scores(), TARGET, reduction="none")
     assert [t.reduction for t in terms(loss.sum().grad_fn)] == ["sum"]
     assert [t.reduction for t in terms(loss.mean().grad_fn)] == ["mean"]
@@ -63,7 +63,7 @@ def test_softmax_is_found_through_changes_of_shape() -> None:
     assert (log.dim, log.has_log) == (0, True)
 
 
-def test_a_softmax_before_a_log_softmax_is_found_and_a_factor_is_none() -> None:
+def test_a_softmax_before_a_log_softmax_is_found_and_a_factor_is_not_one() -> None:
     twice = activation_before(F.log_softmax(scores().softmax(1), 1).grad_fn)
     assert twice is not None
     assert (twice.kind, twice.inner) == ("LogSoftmax", "Softmax")

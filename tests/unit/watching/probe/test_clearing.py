@@ -65,7 +65,7 @@ WAYS = (
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time the steps once: how fast they are is not asked here."""
+    """Run one timing round only, as speed is not tested here."""
     monkeypatch.setattr(probe, "_MAX_REPEATS", 1)
     monkeypatch.setattr(probe, "_MIN_RUN_S", 0.0)
 
@@ -120,7 +120,7 @@ def test_kept_gradients_grow_by_the_same_each_time_and_both_proofs_agree(watched
     assert clearing.num_uncleared == clearing.num_looked == 3
     assert clearing.uncleared[0] == "0.weight"
     assert found.outcome is Outcome.FAILED
-    assert found.numbers["num_uncleared"] == 11  # looking on proved it alone
+    assert found.numbers["num_uncleared"] == 11  # observation alone proved it
     assert found.numbers["norms"] == [*clearing.norms]
     assert "in 5 calls" in found.evidence
     assert finding_of(watched(loop())).outcome is Outcome.FAILED
@@ -175,7 +175,7 @@ def accumulating(clear: str) -> str:
     )
 
 
-def test_accumulation_on_purpose_is_no_fault_and_what_outlasts_the_step_is_one(
+def test_accumulation_on_purpose_is_not_a_fault_and_what_outlasts_the_step_is_one(
     watched: Watched,
 ) -> None:
     sound = watched(accumulating(CLEAR), is_probing=True)
@@ -212,7 +212,7 @@ for step in range(20):
     assert clearing_of(report).num_uncleared == 0
 
 
-def test_gradients_that_the_script_makes_anew_are_left_to_it(watched: Watched) -> None:
+def test_gradients_that_the_script_creates_itself_are_left_alone(watched: Watched) -> None:
     decay = "[p.grad.mul_(0.9) for p in model.parameters() if p.grad is not None]"
     report = watched(loop(decay), is_probing=True)
     assert "makes other gradients" in (clearing_of(report).why_not or "")
@@ -238,7 +238,9 @@ def test_gradients_cleared_before_the_step_are_another_fault(watched: Watched) -
     assert [f.check for f in report.alarms] == ["zero_grad_before_step"]
 
 
-def test_a_model_that_cannot_be_copied_is_told_and_what_was_seen_decides(watched: Watched) -> None:
+def test_a_model_that_cannot_be_copied_is_reported_and_what_was_seen_decides(
+    watched: Watched,
+) -> None:
     code = "import threading\n" + loop(model=LARGE)
     code = code.replace("for step", "model.lock = threading.Lock()\nfor step")
     report = watched(code, is_probing=True)
@@ -299,7 +301,7 @@ def test_a_script_that_is_ended_by_its_steps_keeps_the_last_one(tmp_path: Path) 
 
 
 class Noisy(nn.Module):
-    """Draws, counts its calls and changes what it is given."""
+    """Draws, counts its calls and modifies its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,7 +369,7 @@ def test_the_report_shows_the_test_and_its_time(watched: Watched) -> None:
         ("lstm_zero_grad_once", {"default=8": "default=1"}),
     ],
 )
-def test_pairs_of_programs_are_told_apart(
+def test_pairs_of_programs_are_distinguished(
     watched: Watched,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""What the probe promises: no more than a change can give, and nothing where rounds disagree."""
+"""The probe's promises: at most what a change can give, and nothing if rounds disagree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_twice_the_batch_saves_no_more_than_half() -> None:
     assert gain == pytest.approx(1 / 0.56)
 
 
-def test_rounds_beyond_what_a_change_can_give_tell_of_the_machine_alone() -> None:
+def test_rounds_beyond_what_a_change_can_give_are_due_to_the_machine() -> None:
     gain, why_not = gain_of("larger_batch", [45.0] * 9, EVEN)
     assert gain is None
     assert why_not is not None

@@ -63,7 +63,7 @@ def test_gradients_never_cleared_are_an_error_clipped_or_not(
     assert finding.numbers["num_uncleared"] == 19
 
 
-def test_a_deliberately_frozen_trunk_is_no_alarm(watched: Watched) -> None:
+def test_a_deliberately_frozen_trunk_is_not_an_alarm(watched: Watched) -> None:
     code = loop(steps=30).replace(
         "optimizer = torch", "model[0].requires_grad_(False)\noptimizer = torch"
     )
@@ -102,7 +102,7 @@ def test_a_watched_model_can_be_copied_and_saved_whole(watched: Watched, tmp_pat
     copy.deepcopy(model)
 
 
-def test_a_watcher_that_fails_is_switched_off_and_the_script_goes_on(
+def test_a_watcher_that_fails_is_switched_off_and_the_script_continues(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fails(*args: object) -> None:
@@ -172,7 +172,7 @@ def test_the_probe_replays_on_a_copy(watched: Watched, snippets: Snippets, tmp_p
     assert report.probe_s is not None
 
 
-def test_compiled_models_are_looked_at_from_outside(watched: Watched) -> None:
+def test_compiled_models_are_inspected_from_outside(watched: Watched) -> None:
     code = loop(steps=12).replace(
         "optimizer = torch", "model = torch.compile(model, backend='eager')\noptimizer = torch"
     )
@@ -191,12 +191,12 @@ def test_optimisers_that_take_turns_count_one_step_each_round(watched: Watched) 
     assert watched(code).num_steps == 20
 
 
-def test_steps_go_on_counting_with_the_optimiser_of_the_next_stage(watched: Watched) -> None:
+def test_steps_keep_counting_with_the_optimiser_of_the_next_stage(watched: Watched) -> None:
     report = watched(loop() + loop(steps=15))
     assert report.num_steps == 20 + 14  # the first step of the second stage may have been a turn
 
 
-def test_a_schedule_left_out_by_a_condition_is_no_alarm(watched: Watched) -> None:
+def test_a_schedule_left_out_by_a_condition_is_not_an_alarm(watched: Watched) -> None:
     made = "plan = torch.optim.lr_scheduler.StepLR(optimizer, 5)\nfor step"
     code = loop(after="if None: plan.step()", steps=120).replace("for step", made)
     assert alarms(watched(code)) == []
@@ -259,10 +259,10 @@ def test_validation_without_a_loader_is_timed_with_what_lies_between(watched: Wa
     )
     report = watched("import time\n" + loop(after=held_out, steps=40))
     shares = {time.name: time.total_s for time in report.times}
-    assert shares["validation"] > 0.3  # seven of eight validations of 60 ms, and no less
+    assert shares["validation"] > 0.3  # at least seven of eight validations of 60 ms
 
 
-def test_a_watcher_that_cannot_begin_is_told_and_the_block_runs(
+def test_a_watcher_that_cannot_begin_is_reported_and_the_block_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fails(self: object) -> None:

@@ -1,4 +1,4 @@
-"""Pictures, files of them as their owners write them, and stores of these."""
+"""Pictures, container files as users write them, and stores of these."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ SIZE = 24
 
 
 class Workshop:
-    """Makes files of pictures and stores of them, in a folder of its own."""
+    """Creates container files and stores in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def draw(self, seed: int) -> np.ndarray:
-        """Return pixels (30, 36, 3) that no other seed gives."""
+        """Return pixels (30, 36, 3) that are unique to their seed."""
         coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
         return np.asarray(Image.fromarray(coarse).resize((36, 30), Image.Resampling.BICUBIC))
 
     def encode(self, pixels: np.ndarray, kind: str = "PNG") -> bytes:
-        """Write pixels as the bytes of a file."""
+        """Encode pixels as the bytes of a file."""
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, kind)
         return file.getvalue()
 
     def photo(self, seed: int) -> bytes:
-        """Return the bytes of a JPEG or, every third, of a PNG."""
+        """Return the bytes of a JPEG or, every third time, of a PNG."""
         return self.encode(self.draw(seed), "PNG" if seed % 3 == 2 else "JPEG")
 
     def table(self, name: str, columns: Any, **options: Any) -> Path:
@@ -64,7 +64,7 @@ class Workshop:
         return path
 
     def make(self, source: Path | str, out: str = "store", **options: Any) -> PrepareResult:
-        """Prepare a store, and be sure that it is sound."""
+        """Prepare a store and verify it."""
         settings = {"size": SIZE, "workers": 2, "val_frac": 0.3, **options}
         config = PrepareConfig(source=Path(source), out=self.folder / out, **settings)
         result = prepare(config)
@@ -88,7 +88,7 @@ class Workshop:
         return {path: label for path, (_, label, _) in self.rows(folder).items()}
 
     def contents(self, folder: Path) -> dict[str, bytes]:
-        """Read all files of a store but the log, which says when and where it was made."""
+        """Read all files of a store except the log, which has timestamps and paths."""
         paths = (path for path in folder.iterdir() if path.name != "prepare_log.json")
         return {path.name: path.read_bytes() for path in paths if path.is_file()}
 

@@ -1,4 +1,4 @@
-"""Delta tables: read at one version; a store published as one stays the store it was."""
+"""Delta tables are read at one version, and a store published as one stays the same store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows(shop: Any, span: range) -> pa.Table:
 
 @pytest.fixture
 def table(shop: Any) -> Path:
-    """A table of versions 0, 1 and 2, ten rows more in each."""
+    """A table with versions 0, 1 and 2, each with ten more rows."""
     folder: Path = shop.folder / "table"
     for version in range(3):
         span = range(10 * version, 10 * version + 10)
@@ -62,7 +62,7 @@ def test_a_pinned_version_gives_the_same_bytes_after_the_table_moved_on(
     assert shop.contents(shop.make(table, "b", delta_version=1).folder) == before
 
 
-def test_a_prepare_that_was_killed_goes_on_with_the_version_it_began_with(
+def test_a_prepare_that_was_killed_resumes_with_the_version_it_began_with(
     shop: Any, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = shop.contents(shop.make(table, "whole", delta_version=2).folder)
@@ -108,7 +108,7 @@ def test_a_version_means_nothing_elsewhere(shop: Any) -> None:
         shop.make(source, delta_version=1)
 
 
-def test_a_file_that_is_said_to_be_a_table_is_none(shop: Any) -> None:
+def test_a_file_is_not_a_table(shop: Any) -> None:
     source = shop.table("t.parquet", {"image": [shop.photo(0)], "label": ["a"]})
     with pytest.raises(UsageError, match="not a Delta table"):
         shop.make(source, source_format=SourceFormat.DELTA)
@@ -156,15 +156,13 @@ def test_rows_that_were_deleted_by_a_vector_are_gone(
     assert len(shop.labels(shop.make(folder, "before", delta_version=0).folder)) == 20
 
 
-def test_deleted_rows_that_cannot_be_told_are_an_error_in_words(
-    shop: Any, delete_by_vector: Any
-) -> None:
+def test_deleted_rows_that_are_unknown_are_an_error(shop: Any, delete_by_vector: Any) -> None:
     folder = shop.folder / "table"
     write_deltalake(folder, rows(shop, range(20)))
     delete_by_vector(folder, [2, 5])
     commit = folder / "_delta_log" / f"{1:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
-    del lines[-1]["add"]["stats"]  # where the number of rows stands
+    del lines[-1]["add"]["stats"]  # the field with the number of rows
     commit.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError, match="the deletion vectors cannot be read") as caught:
         shop.make(folder)
@@ -208,7 +206,7 @@ def test_the_command_line_reads_a_table_and_says_the_version(
     assert (told["event"], told["num_rows"], told["version"]) == ("published", 30, 0)
 
 
-def test_without_the_extra_the_command_to_install_it_is_told(
+def test_without_the_extra_the_command_to_install_it_is_reported(
     shop: Any, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
@@ -238,12 +236,14 @@ def test_publishing_again_finds_the_table(store: Path) -> None:
 def test_no_vacuum_removes_what_the_log_does_not_name(store: Path) -> None:
     publish_as_delta(store)
     assert DeltaTable(store).vacuum(dry_run=True, full=True) == []
-    # with the table's own limit set aside it would: the property is what keeps it
+    # with the table's own limit disabled it would: the property protects it
     unsafe = DeltaTable(store).vacuum(0, True, enforce_retention_duration=False, full=True)
     assert "manifest.json" in unsafe
 
 
-def test_a_store_prepared_again_is_no_table_until_it_is_published(shop: Any, store: Path) -> None:
+def test_a_store_prepared_again_is_not_a_table_until_it_is_published(
+    shop: Any, store: Path
+) -> None:
     publish_as_delta(store)
     source = shop.folder / "t.parquet"
     assert shop.make(source).is_up_to_date

@@ -1,4 +1,4 @@
-"""Parquet, tars and Delta tables that lie in an object store, on a real S3 server."""
+"""Parquet, tars and Delta tables in an object store, on a real S3 server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def columns(shop: Any, span: range) -> dict[str, Any]:
 
 
 def same_store(shop: Any, remote: str, local: Path | str, **options: Any) -> None:
-    """Prepare from both places, and compare every byte."""
+    """Prepare from both places and compare every byte."""
     ours = shop.contents(shop.make(remote, "remote", **options).folder)
     assert ours == shop.contents(shop.make(local, "local", **options).folder)
 
@@ -58,7 +58,7 @@ def test_tars_are_read(shop: Any, s3: Any) -> None:
 
 
 def test_a_tar_takes_few_requests(shop: Any, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may take 100 ms, and there are two reads or more for a member."""
+    """Each request may take 100 ms, and a member needs two or more reads."""
     members = []
     for row in range(18):
         members += [(f"{row}.cls", b"%d" % (row % 2)), (f"{row}.jpg", shop.photo(row))]
@@ -87,7 +87,7 @@ def test_a_tar_takes_few_requests(shop: Any, s3: Any, monkeypatch: pytest.Monkey
     opened = SourceFile.open
     monkeypatch.setattr(SourceFile, "open", lambda self: Counted(opened(self)))
     assert len(shop.labels(shop.make("s3://photos/tars").folder)) == 18
-    assert 0 < len(reads) <= 3  # the rest after the first look, and the end
+    assert 0 < len(reads) <= 3  # after the first read: the rest, and the end
 
 
 def test_a_delta_table_is_read_at_its_version(shop: Any, s3: Any) -> None:
@@ -120,14 +120,16 @@ def test_single_pictures_are_not_read_from_here(shop: Any, s3: Any, name: str) -
 
 
 @pytest.mark.parametrize("place", ["s3://photos/nothing", "s3://no-such-bucket/x.parquet"])
-def test_what_is_not_there_is_named_and_no_secret_is_told(shop: Any, s3: Any, place: str) -> None:
+def test_what_is_not_there_is_named_and_no_secret_is_reported(
+    shop: Any, s3: Any, place: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         shop.make(place)
     assert place.rpartition("/")[0] in str(caught.value)
     assert "canary-secret" not in str(caught.value)
 
 
-def test_a_store_elsewhere_is_no_source(shop: Any, s3: Any) -> None:
+def test_a_store_elsewhere_is_not_a_source(shop: Any, s3: Any) -> None:
     made = shop.make(shop.table("in/all.parquet", columns(shop, range(20)))).folder
     for path in made.iterdir():
         s3.upload_file(str(path), "photos", f"made/{path.name}")
@@ -136,7 +138,7 @@ def test_a_store_elsewhere_is_no_source(shop: Any, s3: Any) -> None:
     assert caught.value.fix == "Train on it: stepladder train --data.store s3://photos/made"
 
 
-def test_a_delta_table_without_credentials_is_told_so(
+def test_a_delta_table_without_credentials_is_reported(
     shop: Any, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}

@@ -1,4 +1,4 @@
-"""Parquet of others becomes the store that files of the same pictures become."""
+"""Third-party Parquet files become the same store as files of the same pictures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_pixels_and_labels_are_those_of_the_same_files_in_folders(shop: Any) -> 
     ours = shop.make(source, "from_table").folder
     theirs = shop.make(shop.folder / "photos", "from_folder").folder
     mine, wanted = shop.contents(ours), shop.contents(theirs)
-    assert wanted.pop("prepare_hashes.jsonl")  # of files alone
+    assert wanted.pop("prepare_hashes.jsonl")  # only for single files
     assert mine == wanted
 
 
@@ -52,7 +52,7 @@ def test_rows_without_a_path_are_named_by_file_and_row(shop: Any) -> None:
     }
 
 
-def test_paths_that_are_absolute_or_repeat_are_replaced_and_told(shop: Any) -> None:
+def test_paths_that_are_absolute_or_repeat_are_replaced_and_reported(shop: Any) -> None:
     paths = [f"a/{row}.jpg" for row in range(20)]
     paths[3], paths[4], paths[5] = "/etc/passwd", "../up.jpg", "a/0.jpg"
     columns = {
@@ -80,7 +80,7 @@ def test_whole_numbers_become_classes_in_the_order_of_numbers(shop: Any, kind: A
 
 
 def pixel_columns(shop: Any, form: str) -> tuple[Any, dict[str, Any]]:
-    """Return the column of twenty pictures, and what else is needed to read it."""
+    """Return the column of twenty pictures, and what is needed to read it."""
     arrays = [shop.draw(seed) for seed in range(20)]
     if form == "nested":
         kind = pa.list_(pa.list_(pa.list_(pa.uint8())))
@@ -126,7 +126,7 @@ def test_height_and_width_may_be_columns_and_grey_is_a_colour(shop: Any) -> None
         np.testing.assert_array_equal(picture, decode_picture(png, size=SIZE, fit=Fit.PAD))
 
 
-def test_pixels_without_sides_are_square_and_that_is_told(shop: Any) -> None:
+def test_pixels_without_sides_are_square_and_that_is_reported(shop: Any) -> None:
     arrays = [shop.draw(seed)[:30, :30] for seed in range(20)]
     flat = pa.array([array.tobytes() for array in arrays], pa.binary(2700))
     columns = {"pixels": flat, "label": [KINDS[seed % 2] for seed in range(20)]}
@@ -284,7 +284,7 @@ def test_petastorm_is_read_and_its_pickle_is_not(shop: Any, kind: SourceFormat) 
     assert not (shop.folder / "the pickle ran").exists()
 
 
-def test_what_is_no_petastorm_is_not_taken_for_it(shop: Any) -> None:
+def test_what_is_not_petastorm_is_not_taken_for_it(shop: Any) -> None:
     shop.table("t/0.parquet", {"image": [shop.photo(0)], "label": ["a"]})
     with pytest.raises(UsageError, match="not a Petastorm dataset: there is no Unischema"):
         shop.make(shop.folder / "t", source_format=SourceFormat.PETASTORM)
@@ -303,9 +303,7 @@ def test_what_is_no_petastorm_is_not_taken_for_it(shop: Any) -> None:
         ({"image": [b"x"], "label": [[1]]}, "a label must be an integer or a string"),
     ],
 )
-def test_columns_that_cannot_be_told_are_listed(
-    shop: Any, columns: dict[str, Any], words: str
-) -> None:
+def test_ambiguous_columns_are_listed(shop: Any, columns: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         shop.make(shop.table("t.parquet", columns))
     assert "column" in str(caught.value.fix)
@@ -335,7 +333,7 @@ def test_named_columns_win(shop: Any) -> None:
         assert len({grouped[f"{4 * scene + at}.jpg"][0] for at in range(4)}) == 1
 
 
-def test_a_store_is_no_source(shop: Any) -> None:
+def test_a_store_is_not_a_source(shop: Any) -> None:
     columns = {
         "image": [shop.photo(row) for row in range(20)],
         "label": [KINDS[row % 2] for row in range(20)],
@@ -347,7 +345,7 @@ def test_a_store_is_no_source(shop: Any) -> None:
             shop.make(made, "again", source_format=kind)
 
 
-def test_a_manifest_of_others_makes_no_store(shop: Any) -> None:
+def test_a_third_party_manifest_makes_no_store(shop: Any) -> None:
     columns = {
         "image": [shop.photo(row) for row in range(20)],
         "label": [KINDS[row % 2] for row in range(20)],
@@ -357,7 +355,7 @@ def test_a_manifest_of_others_makes_no_store(shop: Any) -> None:
     assert len(shop.labels(shop.make(source).folder)) == 20
 
 
-def test_two_columns_of_one_name_are_told(shop: Any) -> None:
+def test_two_columns_of_one_name_are_reported(shop: Any) -> None:
     image = pa.array([shop.photo(row) for row in range(4)])
     label = pa.array(["a", "b", "a", "b"])
     table = pa.Table.from_arrays([image, label, label], ["image", "label", "label"])

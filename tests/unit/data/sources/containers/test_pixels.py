@@ -1,4 +1,4 @@
-"""NPY is a picture like JPEG and PNG: pixels as they are, and nothing of it is believed."""
+"""NPY files are pictures like JPEG and PNG: raw pixels, whose headers are not trusted."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_a_zip_unpacks_to_no_more_than_a_picture() -> None:
         from_array_file(bomb, max_pixels=10_000)
 
 
-def test_a_zip_whose_sizes_lie_is_refused() -> None:
+def test_a_zip_with_false_sizes_is_refused() -> None:
     data = bytearray(zipped(np.zeros((20_000, 1000, 3), np.uint8)))
     entry = data.rindex(b"PK\x01\x02")
-    data[entry + 24 : entry + 28] = (100).to_bytes(4, "little")  # the size it claims
+    data[entry + 24 : entry + 28] = (100).to_bytes(4, "little")  # the size that it claims
     with pytest.raises(BadPictureError):
         from_array_file(bytes(data), max_pixels=10_000)
 

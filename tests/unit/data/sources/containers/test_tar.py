@@ -1,4 +1,4 @@
-"""Nothing of a tar is lost in silence: holes of zeros, joined tars, sparse members, odd headers."""
+"""No part of a tar is skipped silently: zero blocks, joined tars, sparse members, odd headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBERS = [(f"{row:02d}.cls", str(row % 2).encode() * 700) for row in range(40)]
 
 
 def packed(members: list[tuple[str, bytes]] = MEMBERS, **options: Any) -> bytes:
-    """Return the bytes of a tar as Python writes it: its last record has 10,240."""
+    """Return the bytes of a tar as Python writes it, padded to a record of 10,240."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         for name, data in members:
@@ -38,18 +38,18 @@ def read(data: bytes, skipped: Skipped | None = None) -> list[Member]:
 
 
 def end_of(data: bytes) -> int:
-    """Return where the end mark of a tar begins."""
+    """Return the offset of a tar's end mark."""
     return -(-len(data.rstrip(b"\0")) // BLOCK) * BLOCK
 
 
 def padded(record: int, members: list[tuple[str, bytes]] = MEMBERS) -> bytes:
-    """Return a tar whose last record is filled, as by `tar -b`."""
+    """Return a tar with a padded last record, as by `tar -b`."""
     data = packed(members)
     whole = data[: end_of(data)] + bytes(2 * BLOCK)
     return whole + bytes(-len(whole) % record)
 
 
-def test_a_header_of_zeros_among_members_is_told_with_the_byte() -> None:
+def test_a_header_of_zeros_among_members_is_reported_with_the_byte() -> None:
     data = bytearray(packed())
     at = 20 * 3 * BLOCK  # a member is a header and two blocks
     data[at : at + BLOCK] = bytes(BLOCK)
@@ -60,14 +60,14 @@ def test_a_header_of_zeros_among_members_is_told_with_the_byte() -> None:
     assert caught.value.where == f"t.tar: after {at} bytes"
 
 
-def test_a_tar_joined_to_another_by_cat_is_told_with_what_joins_them() -> None:
+def test_a_tar_joined_to_another_by_cat_is_reported_with_what_joins_them() -> None:
     with pytest.raises(DataError, match="more data after its end mark") as caught:
         read(packed() + packed())
     assert "tar --concatenate" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("num_zeros", [12_000, 75_000, 3 << 20])
-def test_a_tar_that_goes_over_into_zeros_is_told(num_zeros: int) -> None:
+def test_a_tar_that_turns_into_zeros_is_reported(num_zeros: int) -> None:
     whole = packed()
     data = whole[: end_of(whole) - 3 * BLOCK] + bytes(num_zeros // BLOCK * BLOCK)
     with pytest.raises(DataError, match="zero bytes, more than the padding of a record") as caught:
@@ -100,15 +100,15 @@ def test_a_prepare_of_half_a_tar_fails_and_leaves_no_store(shop: Any) -> None:
     assert not (shop.folder / "store").exists()
 
 
-# members stored without their holes
+# sparse members
 
 
 def sparse_tar(folder: Path, *forms: str) -> bytes:
-    """Let tar pack a file with many holes between two plain ones."""
+    """Let tar pack a sparse file between two normal ones."""
     for name in ("a.txt", "z.txt"):
         (folder / name).write_bytes(b"plain")
     with (folder / "m.jpg").open("wb") as file:
-        for hole in range(40):  # more than the header of GNU's own form has room for
+        for hole in range(40):  # more than fit in the header of the GNU format
             file.seek(hole * (1 << 17))
             file.write(os.urandom(4096))
         file.truncate(50 * (1 << 17))
@@ -125,12 +125,12 @@ def sparse_tar(folder: Path, *forms: str) -> bytes:
         ("--format=pax", "--sparse-version=1.0"),
     ],
 )
-def test_a_member_stored_sparse_is_told_by_its_name_and_the_rest_is_read(
+def test_a_member_stored_sparse_is_reported_by_its_name_and_the_rest_is_read(
     tmp_path: Path, forms: tuple[str, ...]
 ) -> None:
     data = sparse_tar(tmp_path, *forms)
     if b"GNU.sparse" not in data and data[BLOCK * 2 + 156 : BLOCK * 2 + 157] != b"S":
-        pytest.skip("the file system of this folder keeps no holes")
+        pytest.skip("the file system has no sparse files")
     skipped = Skipped()
     assert [member.name for member in read(data, skipped)] == ["a.txt", "z.txt"]
     [reason] = skipped.counts
@@ -154,14 +154,14 @@ def pax(*records: tuple[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("size", ["²", "-1", "7e2", "", "9" * 5000])
-def test_a_size_that_is_no_number_is_told_with_the_byte(size: str) -> None:
+def test_a_size_that_is_not_a_number_is_reported_with_the_byte(size: str) -> None:
     with pytest.raises(DataError, match="as the size of a member") as caught:
         read(pax(("size", size)))
     assert caught.value.where == "t.tar: after 0 bytes"
 
 
 @pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"3", b"999", b""])
-def test_a_damaged_line_of_a_pax_header_is_told(length: bytes) -> None:
+def test_a_damaged_line_of_a_pax_header_is_reported(length: bytes) -> None:
     info = tarfile.TarInfo("x")
     line = length + b" path=y\n"
     info.type, info.size = tarfile.XHDTYPE, len(line)
@@ -176,7 +176,7 @@ def test_a_long_note_in_a_header_is_read_past() -> None:
     assert found[0].data == MEMBERS[0][1]
 
 
-def test_a_header_beyond_a_mebibyte_is_told_as_what_it_is() -> None:
+def test_a_header_beyond_a_mebibyte_is_reported_as_such() -> None:
     with pytest.raises(DataError, match="has an extended header of 1048") as caught:
         read(pax(("comment", "n" * (1 << 20))))
     assert "extended attributes" in str(caught.value.fix)

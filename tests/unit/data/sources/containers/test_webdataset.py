@@ -1,4 +1,4 @@
-"""Tars of WebDataset become stores; nothing in a tar leads out of it."""
+"""WebDataset tars become stores; nothing in a tar can write outside of it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_image_column_chooses_among_several(shop: Any) -> None:
     assert set(found) == {f"pairs.tar/{row}.left.jpg" for row in range(20)}
 
 
-def test_what_is_no_picture_is_put_aside_with_a_reason(shop: Any) -> None:
+def test_what_is_not_a_picture_is_put_aside_with_a_reason(shop: Any) -> None:
     members = samples(shop, range(20))
     members += [("w.webp", b"RIFF0000WEBPVP8 "), ("w.cls", b"0"), ("n.cls", b"1"), ("n.ppm", b"")]
     result = shop.make(shop.tar("all.tar", members), max_bad=0.2)
@@ -100,7 +100,7 @@ def test_what_is_no_picture_is_put_aside_with_a_reason(shop: Any) -> None:
 
 
 def hostile(path: Path, good: list[tuple[str, bytes]], target: Path) -> None:
-    """Write a tar with names that lead out, links and a device among good samples."""
+    """Write a tar with path traversal, links and a device among good samples."""
     with tarfile.open(path, "w") as tar:
         for name in (f"{target}/absolute.jpg", "../up.jpg", "a/../../up2.jpg"):
             info = tarfile.TarInfo(name)
@@ -120,7 +120,7 @@ def hostile(path: Path, good: list[tuple[str, bytes]], target: Path) -> None:
             tar.addfile(info, io.BytesIO(data))
 
 
-def test_names_that_lead_out_links_and_devices_are_left_out_and_told(
+def test_names_that_lead_out_links_and_devices_are_left_out_and_reported(
     shop: Any, tmp_path: Path
 ) -> None:
     target = tmp_path / "elsewhere"
@@ -135,7 +135,7 @@ def test_names_that_lead_out_links_and_devices_are_left_out_and_told(
     assert "3 member(s) of a tar with a name outside the folder" in told
     assert "2 link(s) in a tar" in told
     assert "2 member(s) of a tar that are not regular files" in told
-    # a sample that comes again later is another one; its name says where it was
+    # a sample that appears again later is separate; its name includes its position
     assert "h.tar#20" in shop.labels(result.folder)
 
 
@@ -162,7 +162,7 @@ def test_a_tar_without_labels_says_what_it_has(shop: Any) -> None:
 
 
 def with_all_labels(shop: Any) -> Path:
-    """Write samples that tell three labels: a number, a text and a key of the JSON."""
+    """Write samples with three labels: a number, a text and a JSON key."""
     members = []
     for row in range(20):
         facts = json.dumps({"kind": ("ripe", "raw")[row % 2]})
