@@ -18,7 +18,9 @@ KINDS = (".py", ".md", ".html", ".css", ".js", ".yaml", ".yml", ".sh")
 # A phrase, and what to write instead
 PHRASES: dict[str, str] = {
     r"\b(is|are|was|were|be|been|being) told\b": "is reported, is printed",
-    r"\btells?\b": "reports, prints, warns, raises, distinguishes",
+    r"\btells? (a|apart|from|how|if|it|its|of|that|the|them|us|what|where|which|who|why)\b": (
+        "reports, prints, warns, raises, distinguishes"
+    ),
     r"\b(say|says|tell|tells) whether\b": "return True if",
     r'^\s*r?"""(Give|Say|Tell)\b': "Return, Report",
     r"\b(is|are|that is|which is) none\b": "is not a …, there is none",
