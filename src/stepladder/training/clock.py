@@ -276,7 +276,7 @@ class DeviceTimeline:
         return Timeline(wall_s=self._wall_s, phases_s=dict(self._totals))
 
     def close(self) -> Timeline:
-        """Wait for the device once, and return the timeline up to here; the next gap starts here."""
+        """Wait for the device once, and return the timeline up to now; the next gap starts now."""
         while self._pending:
             phase, start, end = self._pending.popleft()
             end.synchronize()

@@ -212,7 +212,7 @@ class Session(Training):
         """Check for a step whose loss or gradient was not finite.
 
         Raises:
-            DivergedError: if there was one, with the step and its samples, recomputed from the order.
+            DivergedError: if there was one; with the step and its samples.
         """
         try:
             super().check_finite()

@@ -109,7 +109,7 @@ class Step:
         self._is_random = is_random
         self._rank = rank
         self._world_size = world_size
-        self._is_free = device.type == "cpu"  # to read a tensor; elsewhere that waits for the device
+        self._is_free = device.type == "cpu"  # to read a tensor; elsewhere it waits for the device
         self._loss_sum: Tensor | float = self._zero()
         self._log_sums: dict[str, Tensor | float] = {}
         self._num_examples = 0

@@ -92,7 +92,7 @@ class EarlyStopping:
         least = self.config.min_improvement_frac * abs(self.best)
         if not self.config.allow_noise:
             return fall > least
-        return hopeful_fall > 0 and hopeful_fall >= least  # if the best is 0, any fraction of it is 0
+        return hopeful_fall > 0 and hopeful_fall >= least  # of a best of 0, any fraction is 0
 
     @property
     def is_exhausted(self) -> bool:

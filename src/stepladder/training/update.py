@@ -23,8 +23,8 @@ class Update:
 
     Args:
         optimizer: its groups hold the trainable weights.
-        scaler: the loss scaler of fp16, or None. It handles gradient overflow, so that only the loss
-            is checked.
+        scaler: the loss scaler of fp16, or None. It handles gradient overflow, so only the loss is
+            checked.
         clip_norm: maximum norm of the gradient, or None.
         master: the fp32 master copies of half weights, or None.
         is_masked: restore weights by a masked copy instead of reading the flag; None: on every

@@ -89,8 +89,8 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         )
     if recipe.train is not TrainMode.ALL and run.task.split(run.model) is None:
         found.append(
-            f"train is {recipe.train}, but the task does not separate head and trunk: all weights are "
-            "trained (--train all hides this warning)"
+            f"train is {recipe.train}, but the task does not separate head and trunk: all weights "
+            "are trained (--train all hides this warning)"
         )
     if recipe.batch.global_batch_size > run.num_train:
         found.append(

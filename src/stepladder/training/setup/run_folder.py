@@ -266,7 +266,7 @@ class RunFolder:
             foreign = self._foreign_names()
             if foreign:
                 raise UsageError(
-                    f"--overwrite removes a run, but this folder is not one: it contains {foreign[0]}",
+                    f"--overwrite removes a run, but this folder is not a run: it has {foreign[0]}",
                     where=str(self.path),
                     fix="Choose another --run.dir.",
                 )
