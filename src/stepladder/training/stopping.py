@@ -176,7 +176,7 @@ class BestWeights:
         return [kept for kept in self._kept if not kept.is_committed]
 
     def mark_committed(self) -> None:
-        """Mark all as written to disk, and free the memory of all but the best."""
+        """Mark all as saved on disk, and free the memory of all but the best."""
         for rank, kept in enumerate(self._kept):
             kept.is_committed = True
             if rank:

@@ -254,7 +254,7 @@ class Checkpoints:
                     problems.append((name, one_line(error)))
                 self._damaged.add(name)
                 continue
-            self.warnings += [f"{bad} is damaged, so {name} is used instead: {why}" for bad, why in problems]
+            self.warnings += [f"{bad} is damaged, using {name}: {why}" for bad, why in problems]
             self._newest = _Newest(name=name, top=_top(loaded.state))
             return loaded
         if problems:

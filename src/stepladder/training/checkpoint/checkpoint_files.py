@@ -85,8 +85,8 @@ def _dtype(name: str, tensor: Tensor) -> str:
         with contextlib.suppress(SafetensorError):  # the file format lacks this dtype
             return TensorSpec(dtype=kind, shape=[0], data_ptr=0, data_len=0).dtype
     raise DataError(
-        f"the tensor {name!r} ({tensor.dtype}, {tensor.layout}, on {tensor.device}) cannot be saved "
-        "in a checkpoint",
+        f"the tensor {name!r} ({tensor.dtype}, {tensor.layout}, on {tensor.device}) cannot be "
+        "saved in a checkpoint",
         fix="If it need not be saved: register_buffer(name, tensor, persistent=False).",
     )
 
@@ -193,7 +193,7 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
     if not isinstance(content, dict) or "format_version" not in content:
         raise DataError("not the manifest of a checkpoint", where=where)
     if content["format_version"] != FORMAT_VERSION:
-        found = f"its format is {content['format_version']!r}, but this version reads {FORMAT_VERSION}"
+        found = f"its format is {content['format_version']!r}; this version reads {FORMAT_VERSION}"
         raise DataError(found, where=where, fix="Use the version of stepladder that wrote it.")
     if _seal({key: item for key, item in content.items() if key != "sha256"}) != text:
         raise DataError("the manifest was changed: its sha256 differs", where=where)
@@ -302,7 +302,7 @@ def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
             )
         digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # BinaryIO will do
         if digest.hexdigest() != record.sha256:
-            raise DataError("the file was changed: its sha256 differs from the manifest", where=where)
+            raise DataError("file changed: its sha256 differs from the manifest", where=where)
         file.seek(0)
         if name == STATE:
             return decode_state(file.read(), where=where)

@@ -129,7 +129,7 @@ class Mirror:
             self._prune(copied)
 
     def _copy(self, folder: Path) -> set[str] | None:
-        """Copy one checkpoint; return the shared files that it uses, or None if it is incomplete."""
+        """Copy one checkpoint; return the shared files it uses, or None if it is incomplete."""
         self._pinned.add(folder.name)
         try:
             return self._copy_pinned(folder)
@@ -291,7 +291,7 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
     with folders.writing(name) as work:
         manifest = copies.read(f"{base}/{MANIFEST}")
         if manifest is None:
-            raise DataError("its manifest is missing", where=f"{copies}/{base}", fix="Take another.")
+            raise DataError("no manifest", where=f"{copies}/{base}", fix="Take another.")
         (work / MANIFEST).write_bytes(manifest)
         records = read_manifest(work)
         for member, record in records.items():

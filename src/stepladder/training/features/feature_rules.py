@@ -103,7 +103,7 @@ def _refusal_of_job(way: TrunkPass, learns: TrainMode) -> _Refusal | None:
         when = "" if learns is TrainMode.ALL else " in the second stage"
         return _Refusal(f"all weights are trained{when}, so features change", _WITHOUT)
     if way.task.split(way.model) is None:
-        fix = "Return (trunk, head) from the task's split(model), or train without --features.cached."
+        fix = "Return (trunk, head) from split(model), or train without --features.cached."
         return _Refusal("the task does not define which part of its model is the head", fix)
     if way.task.is_random_before_head and not way.num_views:
         return _Refusal(

@@ -131,7 +131,7 @@ def _time_line(summary: Mapping[str, Any]) -> str:
 
 
 def beside_steps(summary: Mapping[str, Any]) -> str | None:
-    """Return what most of the training time was spent on, `35 s of it for features`; None: steps."""
+    """Return where most of the training time went, `35 s of it for features`; None: steps."""
     phases = summary.get("phases_s")
     times = {
         str(name): float(value)
