@@ -129,10 +129,10 @@ def test_what_is_found_before_training_stands_in_the_report(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("run_dir", "exit_code", "said"),
     [
-        ("a_file", 2, "a run needs a folder, this is a file"),
-        ("a_file/below/run", 4, "the run folder cannot be made"),
-        ("/proc/x", 4, "the run folder cannot be made"),
-        ("/proc", 4, "nothing can be written in /proc"),
+        ("a_file", 2, "a run needs a folder, and this is a file"),
+        ("a_file/below/run", 4, "the run folder cannot be created"),
+        ("/proc/x", 4, "the run folder cannot be created"),
+        ("/proc", 4, "cannot write files in /proc"),
     ],
 )
 def test_a_folder_that_cannot_be_is_told_before_any_check(
