@@ -384,7 +384,7 @@ def baseline_line(baseline: Baseline, patience: int) -> str:
     point = "seconds" if baseline.at is BaselineAt.WALL_TIME else "training examples"
     times = "validation" if patience == 1 else f"{patience} validations in a row"
     return (
-        f"{baseline.run}, after the same {point}; ends where it is worse by more than noise at "
+        f"{baseline.run}, after the same {point}; stops if it is worse by more than noise at "
         f"{times}"
     )
 

@@ -296,7 +296,7 @@ def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compar
     summary = train(slow, task, task_name="PointsTask", display=PlainDisplay(stream))
     said = stream.getvalue()
     assert (
-        f"  baseline  {first}, after the same training examples; ends where it is worse by more "
+        f"  baseline  {first}, after the same training examples; stops if it is worse by more "
         "than noise at 3 validations in a row\n"
     ) in said
     assert "worse than the baseline by more than noise (2 in a row)\n" in said
