@@ -130,7 +130,7 @@ def _make(found: object, name: str, store: Path) -> Task:
         raise UsageError(
             f"the Task cannot be created: {error}",
             where=name,
-            fix="Its __init__ may only have the parameter `store`; give all others defaults.",
+            fix="Its __init__ may require no parameter but `store`: give all others defaults.",
         ) from error
 
 

@@ -236,8 +236,8 @@ class Session(Training):
         return DivergedError(
             f"the loss or its gradient is not finite at step {step}",
             where=str(self.config.dir),
-            why=f"Samples of the step: {named}{', ...' if len(rows) > 8 else ''}. The weights have "
-            "not changed since the step before; the last checkpoint is intact.",
+            why=f"Samples of the step: {named}{', ...' if len(rows) > 8 else ''}. The weights are "
+            "still those before this step, and the last checkpoint is intact.",
             fix=f"{lower}(--optimizer.clip-norm 1), or inspect these samples."
             if step
             else "No weight has changed yet: inspect these samples, and check the loss with "

@@ -302,7 +302,7 @@ def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
             )
         digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # BinaryIO will do
         if digest.hexdigest() != record.sha256:
-            raise DataError("file changed: its sha256 differs from the manifest", where=where)
+            raise DataError("damaged: its sha256 differs from the manifest", where=where)
         file.seek(0)
         if name == STATE:
             return decode_state(file.read(), where=where)

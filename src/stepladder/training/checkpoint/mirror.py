@@ -310,7 +310,7 @@ def _shared(sha256: str) -> str:
 
 
 def _is_member(name: str) -> bool:
-    """Return True if this is a file of a checkpoint. Neither these nor shared files: kept."""
+    """Return True for a file of a checkpoint; files that are neither this nor shared are kept."""
     parts = name.split("/")
     return len(parts) == 3 and parts[0] == CHECKPOINTS and is_name(parts[1])
 

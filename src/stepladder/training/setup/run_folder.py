@@ -198,7 +198,7 @@ class RunFolder:
         self.holds_run = is_half_made or self._has_our_config()
         if not self.holds_run and (in_the_way := [name for name in own if name != LOCK_FILE]):
             raise UsageError(
-                f"the folder is not a run, and a run would replace its file {in_the_way[0]}",
+                f"the folder is not a run, and a run would replace {in_the_way[0]} in it",
                 where=str(path),
                 fix="Move it away, or choose another --run.dir.",
             )

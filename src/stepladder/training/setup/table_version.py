@@ -102,7 +102,7 @@ def at_table_version(sources: Sources, version: int | None) -> Sources:
     train = sources.train
     if not isinstance(train, TableSource) or train.version is None:
         raise UsageError(
-            f"version {version} of a table was requested, but the training data is no Delta table",
+            f"version {version} of a table was requested, but the data is not a Delta table",
             where="data.table_version",
             fix="Remove it, or return open_table(...) of a Delta table from the Task's data().",
         )
