@@ -244,9 +244,9 @@ def test_a_store_replaced_between_run_and_resume(photos: Path, prepare: Run, tra
         Image.new("RGB", (40, 40), (20 * idx, 90, 30)).save(photos / "corn" / f"new{idx}.png")
     prepare("photos", "--overwrite")
     said = train(epochs=2, code=3)
-    assert said.startswith("the data is not what the run began with\n")
+    assert said.startswith("the data has changed since the run began\n")
     assert "--accept-new-data" in said
-    assert "the best so far is forgotten" in train("--accept-new-data", epochs=2)
+    assert "the best result is reset" in train("--accept-new-data", epochs=2)
     summary = read_json(Path("run/summary.json"))
     assert summary["epochs"] == summary["best_epoch"] == 2
     assert summary["fingerprint"] == read_json(Path("store/manifest.json"))["fingerprint"]
@@ -325,7 +325,7 @@ def test_another_config_in_the_same_folder_is_refused(
     prepare()
     train()
     said = train("--batch.lr", "0.5", code=2)
-    assert said.startswith("run/config.yaml: this folder holds a run of another config\n")
+    assert said.startswith("run/config.yaml: this folder has a run with a different config\n")
     assert "batch.lr: 0.001 -> 0.5" in said
     assert "--overwrite" in said
 

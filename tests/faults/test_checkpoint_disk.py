@@ -137,7 +137,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damage(open_folder: Path) -> N
         checkpoints = Checkpoints(open_folder / "checkpoints")
         save(checkpoints, 1, SMALL)
         (open_folder / "checkpoints" / "step-000000001" / "state.json").chmod(0)
-        with pytest.raises(ResourceError, match="may not be read"):
+        with pytest.raises(ResourceError, match="no permission to read the file"):
             checkpoints.newest()
 
 

@@ -216,11 +216,11 @@ class Split2(Own):
 @pytest.mark.parametrize(
     ("recipe", "task", "words"),
     [
-        (replace(FOLDED, train=TrainMode.ALL), None, "the trunk learns"),
-        (FOLDED, Own(), "no trunk"),
+        (replace(FOLDED, train=TrainMode.ALL), None, "the trunk is trained"),
+        (FOLDED, Own(), "needs a trunk"),
         (FOLDED, Split2(), "no BatchNorm2d"),
         (replace(CHECKPOINTED, train=TrainMode.HEAD), None, "the trunk is frozen"),
-        (CHECKPOINTED, Own(), "no method for it"),
+        (CHECKPOINTED, Own(), "does not support it"),
     ],
     ids=[
         "fold all",

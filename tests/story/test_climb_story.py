@@ -199,7 +199,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
         (["climb", "job.yaml", "--budget", "soon"], "is no time span"),
         (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
-        (["climb", "nothing.py:Task"], "no such file"),
+        (["climb", "nothing.py:Task"], "the Task's file does not exist"),
         (["ledger", "store"], "no climb has left a ledger here"),
     ],
 )

@@ -157,7 +157,7 @@ def end_by(stepladder: Command, folder: Path, number: signal.Signals, *, after_e
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert f"{number.name} ended the run; its state is saved" in err
-    assert "The same command goes on from here." in err
+    assert "To resume, type the same command." in err
     assert last_epoch(folder) < EPOCHS
 
 

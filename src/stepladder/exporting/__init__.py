@@ -1,4 +1,4 @@
-"""A model that runs without us, and predictions."""
+"""Export a model that runs without stepladder, and predict."""
 
 from stepladder.exporting.predict import PicturePrediction, predict
 from stepladder.exporting.trained import Trained, load_trained

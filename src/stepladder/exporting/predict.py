@@ -1,4 +1,4 @@
-"""Classify pictures by a trained run."""
+"""Classify images with a trained run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepladder.exporting.trained import Trained, load_trained
 from stepladder.task.contract import Task
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
-"""Of the files that are taken from a folder; a file named itself may have any."""
+"""Suffixes of the files read from a folder; a file that is named directly may have any."""
 
 BATCH_SIZE = 32
 TOP = 5
@@ -30,12 +30,12 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePrediction:
-    """What a picture shows.
+    """The prediction of a picture.
 
     Attributes:
-        label: the likeliest class; empty if the picture cannot be read.
+        label: the most likely class; empty if the picture cannot be read.
         probability: of that class, in [0, 1].
-        top: the likeliest classes with their probabilities, at most five, the best first.
+        top: the most likely classes with their probabilities, at most five, best first.
         error: why the picture cannot be read; None if it can.
     """
 
@@ -49,14 +49,14 @@ class PicturePrediction:
 def predict(
     run: Path, pictures: Sequence[Path], *, task: Task | None = None
 ) -> list[PicturePrediction]:
-    """Classify pictures, and the pictures in folders and their subfolders, by a run's best weights.
+    """Classify pictures, and all pictures in folders, with a run's best weights.
 
-    A picture that cannot be read is reported in its place, and the others go on. For a run of the
-    user's own Task, give the task.
+    An unreadable picture is reported in its place, and does not affect the others. A run of the
+    user's own Task needs the task.
 
     Raises:
         DataError: if the run cannot be read, a path does not exist, a folder has no picture, or no
-            picture at all can be read.
+            picture can be read.
     """
     trained = load_trained(run, task=task)
     files = [file for path in pictures for file in _files(Path(path))]
@@ -69,9 +69,9 @@ def predict(
     if predictions and all(item.error for item in predictions):
         first = predictions[0]
         raise DataError(
-            f"no picture can be read; the first {first.error}",
+            f"none of the pictures can be read; the first {first.error}",
             where=str(first.path),
-            fix="Give JPEG or PNG pictures, or folders of them.",
+            fix="Use JPEG or PNG pictures, or folders of them.",
         )
     return predictions
 
@@ -102,10 +102,10 @@ def _probabilities(trained: Trained, pictures: Sequence[Pixels]) -> npt.NDArray[
 
 
 def _read(file: Path, trained: Trained) -> Pixels | str:
-    """Return the pixels of a picture, or why there are none."""
+    """Return the pixels of a picture, or why it cannot be read."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            return "is no regular file"
+            return "is not a regular file"
         pixels: Pixels = decode_picture(
             file.read_bytes(), size=trained.size, fit=trained.fit, is_scaled=trained.is_scaled
         )
@@ -120,9 +120,9 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
             raise DataError(
-                "there is no such picture or folder",
+                "this picture or folder does not exist",
                 where=str(path),
-                fix="Give pictures or folders after the run: stepladder predict RUN PICTURES",
+                fix="Name pictures or folders after the run: stepladder predict RUN PICTURES",
             )
         return [path]
     found = sorted(
@@ -133,9 +133,9 @@ def _files(path: Path) -> list[Path]:
     )
     if not found:
         raise DataError(
-            "the folder has no picture",
+            "the folder contains no picture",
             where=str(path),
-            fix=f"Pictures end in {', '.join(SUFFIXES)}.",
+            fix=f"Pictures must end in {', '.join(SUFFIXES)}.",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A run's best model, on the CPU, in fp32, ready to look at pictures."""
+"""Load a run's best model on the CPU in fp32, ready for prediction."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from stepladder.training.checkpoint.checkpoint_files import Loaded
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained model and what its inputs and outputs mean.
+    """A trained model with the meaning of its inputs and outputs.
 
     Attributes:
         model: on the CPU, fp32, in evaluation mode; uint8 (n, 3, size, size) to logits (n, C).
         classes: names of the C classes.
-        size: height and width of a picture, in pixels.
-        fit: how a picture becomes a square.
-        is_scaled: whether large JPEGs are decoded at a part of their size, as in training.
+        size: height and width of an image, in pixels.
+        fit: how an image is made square.
+        is_scaled: whether large JPEGs are decoded at a reduced size, as in training.
     """
 
     model: nn.Module
@@ -40,13 +40,13 @@ class Trained:
 
 
 def load_trained(run: Path, *, task: Task | None = None) -> Trained:
-    """Load the weights that a run ends with: the best, or the last where its recipe says so.
+    """Load the final weights of a run: the best, or the last if its recipe says so.
 
-    The store is not needed, nor the trunk's first weights; a Task of the user's own is.
+    Needs neither the store nor the trunk's initial weights, but a user's own Task.
 
     Raises:
-        DataError: if the run has no sound checkpoint, or its Task names no classes or size.
-        UsageError: if the run is of the user's own Task, and it is not given.
+        DataError: if the run has no intact checkpoint, or its Task has no classes or size.
+        UsageError: if the run uses the user's own Task, and `task` is None.
     """
     loaded = load_best(run)
     facts = _facts(loaded, run)
@@ -64,9 +64,9 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
         )
     else:
         raise UsageError(
-            f"the run was trained with a Task of its own, {name}",
+            f"the run was trained with a custom Task, {name}",
             where=str(run),
-            fix="Give that Task: from Python, predict(run, pictures, task=YourTask()).",
+            fix="Pass that Task in Python: predict(run, pictures, task=YourTask()).",
         )
     model.float()
     check_fits(model.state_dict(), loaded)
@@ -85,9 +85,9 @@ def _facts(loaded: Loaded, run: Path) -> Mapping[str, Any]:
     facts = loaded.state.get("describe")
     if not isinstance(facts, dict) or not {"classes", "size"} <= facts.keys():
         raise DataError(
-            "the run does not say what its model's inputs and outputs are",
+            "the run does not define its model's inputs and outputs",
             where=str(run),
-            why="Its Task's describe() has no `classes` and `size`.",
+            why="The describe() of its Task has no `classes` and `size`.",
             fix="Add them to describe() and train again.",
         )
     return facts

@@ -1,4 +1,4 @@
-"""Write a trained model as a file that runs without this package."""
+"""Export a trained model to a file that runs without this package."""
 
 from __future__ import annotations
 
@@ -28,35 +28,34 @@ OUTPUT = "logits"
 NAMES = {ExportFormat.ONNX: "model.onnx", ExportFormat.TORCH: "model.pt2"}
 
 TOLERANCE = 1e-3
-"""Largest difference of a logit from our model's, as a share of the largest logit (at least 1)."""
+"""Maximum difference from the original logits, as a fraction of the largest (at least 1)."""
 
-_MAX_ONE_FILE_BYTES = 1_500_000_000  # protobuf ends at 2 GiB
+_MAX_ONE_FILE_BYTES = 1_500_000_000  # the limit of protobuf is 2 GiB
 
 
 def export_run(
     run: Path, format: ExportFormat, out: Path | None = None, *, task: Task | None = None
 ) -> Path:
-    """Write a run's best model, with a JSON file beside it that says what goes in and comes out.
+    """Export a run's best model, with a JSON file that describes its inputs and outputs.
 
-    The model takes uint8 pictures (n, 3, size, size), RGB, any n, and gives logits (n, C); scaling
-    is inside. It runs on the CPU, in fp32, whatever it was trained on: `torch` with nothing but
-    torch (`torch.export.load(path).module()(pictures)`), `onnx` in any ONNX runtime. The written
-    file is loaded again and compared with our model on random pictures; a file that differs is
-    removed.
+    The model takes uint8 images (n, 3, size, size), RGB, any n, and returns logits (n, C); it
+    includes normalization. It runs on the CPU in fp32, wherever it was trained: `torch` needs only
+    torch (`torch.export.load(path).module()(pictures)`), `onnx` any ONNX runtime. The file is
+    loaded and compared with the original model on random images; a file that differs is removed.
 
     Args:
         run: folder of the run.
         format: onnx or torch.
-        out: file to write; None: model.onnx or model.pt2 in the run's folder.
+        out: the output file; None: model.onnx or model.pt2 in the run's folder.
         task: for a run of the user's own Task.
 
     Returns:
         The file.
 
     Raises:
-        MissingExtraError: if ONNX is asked for and not installed.
-        UsageError: if the model does what cannot be traced.
-        ResourceError: if the file cannot be written, or does not compute the same.
+        MissingExtraError: if ONNX is requested and not installed.
+        UsageError: if the model cannot be traced.
+        ResourceError: if the file cannot be written, or its outputs differ.
     """
     if format is ExportFormat.ONNX and not _has("onnx", "onnxscript"):
         raise MissingExtraError("ONNX export", "onnx")
@@ -78,13 +77,13 @@ def export_run(
         raise ResourceError(
             f"the model cannot be written ({error.strerror})",
             where=str(path),
-            fix="Name a file that can be written: --out FILE",
+            fix="Choose a writable file: --out FILE",
         ) from error
     return path
 
 
 def describe_model(trained: Trained) -> dict[str, Json]:
-    """Say what goes in and comes out."""
+    """Return the description of inputs and outputs."""
     size = trained.size
     return {
         "input": {"name": INPUT, "dtype": "uint8", "shape": ["n", 3, size, size], "colour": "RGB"},
@@ -97,10 +96,10 @@ def describe_model(trained: Trained) -> dict[str, Json]:
 
 
 def trace(trained: Trained) -> torch.export.ExportedProgram:
-    """Trace the model for any number of pictures; without the places of source files.
+    """Trace the model for any batch size, without paths of source files.
 
     Raises:
-        UsageError: if the model does what cannot be traced.
+        UsageError: if the model cannot be traced.
     """
     example = torch.zeros(2, 3, trained.size, trained.size, dtype=torch.uint8)
     batch = {0: torch.export.Dim("n", min=1)}
@@ -111,8 +110,8 @@ def trace(trained: Trained) -> torch.export.ExportedProgram:
         first = next(iter(str(error).splitlines()), "")
         raise UsageError(
             f"the model cannot be traced ({type(error).__name__}: {first})",
-            why="torch.export follows tensor operations, and no choice that depends on values.",
-            fix="Use torch.where or torch.cond in its forward() where it chooses by values.",
+            why="torch.export does not support control flow that depends on values of tensors.",
+            fix="Use torch.where or torch.cond for it in the model's forward().",
         ) from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
@@ -142,7 +141,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, facts: dict[s
 
 
 def _open_exported(path: Path, format: ExportFormat) -> Callable[[Tensor], Tensor] | None:
-    """Load a written model as others would; None where nothing here can run it."""
+    """Load an exported model as a user would; None if it cannot be run here."""
     match format:
         case ExportFormat.TORCH:
             with _quiet():
@@ -160,7 +159,7 @@ def _open_exported(path: Path, format: ExportFormat) -> Callable[[Tensor], Tenso
 
 
 def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> float | None:
-    """Compare an exported model with ours on random pictures; None if it cannot be run here."""
+    """Compare an exported model with the original on random images; None if it cannot run."""
     if exported is None:
         warnings.warn(
             "the exported model was not verified: onnxruntime is not installed", stacklevel=3
@@ -177,8 +176,8 @@ def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> fl
         largest = max(largest, difference.item())
     if not largest <= TOLERANCE:
         raise ResourceError(
-            f"the exported model does not compute the same: logits differ by {largest:.2g} "
-            f"of the largest, {TOLERANCE:g} is allowed",
+            f"the exported model has different outputs: logits differ by {largest:.2g} "
+            f"of the largest (limit: {TOLERANCE:g})",
             fix="Try the other format, and please report the model's name.",
         )
     return largest
@@ -190,7 +189,7 @@ def _has(*packages: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' own deprecations and progress to themselves; the result is verified."""
+    """Hide deprecation warnings and progress of the exporters; the result is verified."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

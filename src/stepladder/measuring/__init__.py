@@ -1,1 +1,1 @@
-"""Where a step's time goes, what a machine can give, and how training goes: facts, no advice."""
+"""Measure where a step's time goes, what a machine can do, and how training goes."""

@@ -1,4 +1,4 @@
-"""What is known of a job without timing it: the machine, the model, the stored pictures."""
+"""Collect facts about a job without timing it: the machine, the model, the stored images."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ NORMS = (
     nn.RMSNorm,
     nn.LocalResponseNorm,
 )
-"""Layers that normalise."""
+"""Normalization layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What the machine offers; the names are those of Profile."""
+    """Facts about the machine, with the names of Profile."""
 
     device: str
     device_name: str
@@ -60,7 +60,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What the model is; the names are those of Profile."""
+    """Facts about the model, with the names of Profile."""
 
     is_built_in: bool
     has_head: bool
@@ -77,10 +77,10 @@ class ModelFacts:
 
 
 def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
-    """Look at the machine.
+    """Collect facts about the machine.
 
     Args:
-        cache: where artefacts would be written.
+        cache: folder for artifacts.
     """
     is_cuda = device.type == "cuda"
     free_host_bytes = available_memory_bytes()
@@ -98,9 +98,9 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
 
 
 def _device_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU that this process may have: what is free, and what torch holds.
+    """Return the GPU memory available to this process: free memory plus torch's reserved memory.
 
-    Torch keeps what it freed, so that what is free alone would shrink from one probe to the next.
+    Torch's cache keeps freed memory, so free memory alone would shrink from probe to probe.
     """
     return int(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
 
@@ -113,7 +113,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def model_facts(subject: Subject) -> ModelFacts:
-    """Look at the model of a subject."""
+    """Collect facts about the model of a subject."""
     modules = list(subject.model.modules())
     weights = list(subject.model.parameters())
     train = subject.sources.train
@@ -135,7 +135,7 @@ def model_facts(subject: Subject) -> ModelFacts:
 
 
 def num_blocks(model: nn.Module) -> int:
-    """Count the blocks of the longest row of alike ones in a model; 0: there is none."""
+    """Count the blocks in the longest sequence of similar blocks in a model, or return 0."""
     rows = (
         list(module.children())
         for module in model.modules()
@@ -145,24 +145,24 @@ def num_blocks(model: nn.Module) -> int:
 
 
 def _are_alike_blocks(row: list[nn.Module]) -> bool:
-    """Return True if modules are of one kind, and made of several."""
+    """Return True if all modules have the same type and have children."""
     return len({type(one) for one in row}) == 1 and any(True for _ in row[0].children())
 
 
 def is_pretrained(task: Task, recipe: Recipe) -> bool:
-    """Return True if the trunk has learnt weights; of a user's own model we assume that it has not."""
+    """Return True if the trunk has pretrained weights; a user's own model counts as untrained."""
     is_built_in = isinstance(task, ImageClassification)
     return is_built_in and recipe.model.weights is not WeightsSource.NONE
 
 
 def store_encoding(task: Task) -> str | None:
-    """Return how the task's store keeps pictures; None where there is no store."""
+    """Return the encoding of the task's store; None without a store."""
     store = getattr(task, "store", None)
     return str(store.manifest.encoding) if isinstance(store, Store) else None
 
 
 def stored_bytes(task: Task) -> float | None:
-    """Read the mean bytes of an example in the task's store; None where there is none."""
+    """Return the mean bytes of an example in the task's store; None without a store."""
     store = getattr(task, "store", None)
     shards = store.manifest.shards if isinstance(store, Store) else ()
     num_rows = sum(info.num_rows for info in shards)
@@ -170,7 +170,7 @@ def stored_bytes(task: Task) -> float | None:
 
 
 def source_pixels(task: Task) -> float | None:
-    """Read the mean number of pixels of stored JPEGs, from the headers of some; None if unknown."""
+    """Return the mean pixels of stored JPEGs, from the headers of a sample; None if unknown."""
     store = getattr(task, "store", None)
     if not isinstance(store, Store) or store.manifest.encoding != Encoding.JPEG:
         return None

@@ -1,4 +1,4 @@
-"""Probes that leave no trace: whatever runs inside, all is as it was before."""
+"""Probes without side effects: restore all state after a block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MESSAGES = (
     "can't allocate memory",
     "not enough memory",
     "status_alloc_failed",  # of cuBLAS, of cuDNN
-    "allocation_failed",  # of cuDNN from version 9 on
+    "allocation_failed",  # of cuDNN 9 and later
 )
 
 
@@ -27,12 +27,12 @@ def untouched(
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Iterator[None]:
-    """Put everything back as it was, to the last bit, however the block ends.
+    """Restore all state bit by bit after the block, even after an error.
 
-    Covers weights and buffers (BatchNorm's running statistics), gradients, what learns, training
-    flags, the optimiser's state and options, the loss scale, and the random states of Python,
-    NumPy, torch and CUDA. Tensors are restored in place, so that whoever holds one still does.
-    Takes as much memory as it covers.
+    Covers weights and buffers (BatchNorm's running statistics), gradients, requires_grad, training
+    flags, the optimizer's state and options, the loss scale, and the random states of Python,
+    NumPy, torch and CUDA. Tensors are restored in place, so that references to them remain valid.
+    Needs as much memory as the state.
     """
     undo = [_keep_random_states(), *_keep_model(model)]
     if optimizer is not None:
@@ -48,7 +48,7 @@ def untouched(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error means that memory ran out, on the device or on the host."""
+    """Return True for an out-of-memory error, on the device or on the host."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -128,7 +128,7 @@ def _keep_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def _keep_attributes(scaler: torch.amp.GradScaler) -> Callable[[], None]:
-    """Keep what a scaler holds; its tensors appear with its first use only."""
+    """Save a scaler's attributes; its tensors are only created at its first use."""
     kept = {name: (value, _copy(value)) for name, value in vars(scaler).items()}
 
     def put_back() -> None:

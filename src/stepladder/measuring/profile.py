@@ -1,4 +1,4 @@
-"""Measure a job under a recipe: everything that predictions rest on."""
+"""Profile a job with a recipe: measure everything that predictions need."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ __all__ = ["PROFILE_S", "ProfileMemory", "take_profile"]
 Value = TypeVar("Value")
 
 PROFILE_S: Final = 12.0
-"""Seconds that a profile takes, about."""
+"""Approximate seconds of a profile."""
 _SHARES = {  # of the time budget
     "steps": 0.4,
     "sweep": 0.15,
@@ -107,7 +107,7 @@ _READ = (
 )
 _MODELLED = ("time", "step_fixed_s", "step_per_example_s", "mfu", "noise_scale")
 _REPLAYED = ("head_step_s", "head_validation_s", "op_replays")
-_SILENT = (  # words; and the curve says it itself
+_SILENT = (  # text; and the curve has its own provenance
     "provenance",
     "no_advice_because",
     "noise_scale_unknown_because",
@@ -116,7 +116,7 @@ _SILENT = (  # words; and the curve says it itself
 
 
 def provenance_of(profile: Profile) -> Mapping[str, Provenance]:
-    """Say of each number that is there whether it was measured, read, assumed or computed."""
+    """Return for each known number whether it was measured, read, assumed or computed."""
     found: dict[str, Provenance] = {}
     for item in fields(profile):
         value = getattr(profile, item.name)
@@ -151,27 +151,27 @@ def take_profile(
     checkpoint_every_s: float | None = None,
     budget_s: float = PROFILE_S,
 ) -> Profile:
-    """Measure a recipe on this machine; nothing of the job is changed by it.
+    """Profile a recipe on this machine, without changing anything of the job.
 
-    A model of its own is built from the recipe's seed and thrown away; random states and compute
-    threads are put back, whatever happens. Of two stages the last one is measured.
+    A separate model is built from the recipe's seed and discarded; random states and compute
+    threads are restored in any case. If there are two stages, the last one is measured.
 
     Args:
-        sources: the examples themselves, also where features are cached.
-        cache: where artefacts would be written; only its free space is looked at.
-        saves: a folder of one's own, on the disk of the run: a checkpoint is saved below it, and
-            removed; None: none is.
-        epochs, num_validations: until training ends, found elsewhere.
-        curve: how training goes, found elsewhere.
-        known: what earlier profiles of the same job found. Of a recipe that compiles, the first
-            profile compiles cold, and takes that much longer.
-        checkpoint_every_s: seconds between two checkpoints; 0: after every step; None: the one at
-            the end alone.
-        budget_s: seconds that it may take, about; the number of repetitions follows.
+        sources: the original examples, even if features are cached.
+        cache: folder for artifacts; only its free space is checked.
+        saves: a private folder on the disk of the run, in which a checkpoint is saved and removed;
+            None: no checkpoint is saved.
+        epochs, num_validations: until training ends, measured elsewhere.
+        curve: the learning curve, measured elsewhere.
+        known: results of earlier profiles of the same job. If the recipe compiles, the first
+            profile compiles cold and takes longer.
+        checkpoint_every_s: seconds between two checkpoints; 0: after every step; None: only one at
+            the end.
+        budget_s: approximate seconds for the profile; determines the number of repetitions.
 
     Raises:
-        UsageError: if features are to be cached and cannot.
-        StepladderError: whatever training itself would meet in its first steps.
+        UsageError: if the recipe caches features and they cannot be cached.
+        StepladderError: any error that training itself would raise in its first steps.
     """
     known = known if known is not None else ProfileMemory()
     with ExitStack() as stack:
@@ -205,7 +205,7 @@ def take_profile(
 
 
 class _Measuring:
-    """The parts of a profile in the order in which they are taken; later ones use earlier ones."""
+    """The parts of a profile in the order of measurement; later ones use earlier ones."""
 
     def __init__(
         self, *, subject: Subject, known: ProfileMemory, budgets_s: Mapping[str, float]
@@ -217,7 +217,7 @@ class _Measuring:
         self._pass_size = batch_size_on(subject.device)
         self._facts = model_facts(subject)
         self.compile_s = 0.0
-        if self.recipe.device.compile:  # first of all: nothing may have been compiled before
+        if self.recipe.device.compile:  # first: nothing may have been compiled before
             self.compile_s = self._once("compile", lambda: measure_compile(subject))
         self.trunk: TrunkTime | None = self._once("trunk", self._measure_trunk)
         self.head: Subject | None = None
@@ -235,14 +235,14 @@ class _Measuring:
             return self.subject
         if self.head is None:
             raise UsageError(
-                "features cannot be computed once: there is no frozen trunk that gives one tensor",
+                "features cannot be cached: there is no frozen trunk that returns a single tensor",
                 where="features.cached",
                 fix="Train without --features.cached.",
             )
         return self.head
 
     def measure(self, cache: Path) -> dict[str, Any]:
-        """Return the fields of a Profile, but for its time, curve and provenance."""
+        """Return the fields of a Profile, without its time, curve and provenance."""
         subject, recipe, steps = self.subject, self.recipe, self.steps
         val, test = subject.sources.val, subject.sources.test
         flops: Flops | None = self._once("flops", self._measure_flops)
@@ -291,7 +291,7 @@ class _Measuring:
         }
 
     def block(self) -> BlockTimes:
-        """Return the measured parts of the time to a trained model."""
+        """Return the measured parts of the training time."""
         times = BlockTimes(step_s=self.steps.step_s, num_steps=1, validation_s=self.validation_s)
         if not self.recipe.features.cached or self.trunk is None:
             return times
@@ -305,12 +305,12 @@ class _Measuring:
         )
 
     def one_time_s(self) -> dict[str, float]:
-        """Return the work done once, but for the features, by name."""
+        """Return the seconds of one-time work by name, without features."""
         found = {"load": self._load_s(), "compile": self.compile_s}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
 
     def saves(self, folder: Path) -> SaveTimes | None:
-        """Time the saves of a training, once for the weights that learn."""
+        """Time the checkpoints of a training, once per set of trained weights."""
 
         def measure() -> SaveTimes | None:
             return attempt(
@@ -322,7 +322,7 @@ class _Measuring:
         return self._once("save", measure)
 
     def _mfu(self, peaks: Peaks | None, forward: float | None, step: float | None) -> float | None:
-        """Return what a step uses of the peak; the trunk's one pass where features are cached."""
+        """Return the FLOPs utilization of a step, or of the trunk if features are cached."""
         if peaks is None or forward is None or step is None:
             return None
         flops, seconds = step * self.subject.batch_size, self.steps.step_s
@@ -338,16 +338,16 @@ class _Measuring:
         return flops.activation_bytes + flops.weight_bytes / size
 
     def _load_s(self) -> float:
-        """Return the seconds to fill memory, once: with train, and with val at its first look."""
+        """Return the seconds to load train, and val at its first use, into memory once."""
         val = self.subject.sources.val
         num_train = self.subject.num_train
         return (self.steps.load_s or 0.0) * (1 + (len(val) if val is not None else 0) / num_train)
 
     def _with_reading(self, trunk_s: float) -> float:
-        """Return the seconds to read an example and compute on it for so long.
+        """Return the seconds to read an example and run the trunk on it.
 
-        On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
-        two sets the pace.
+        On a CPU the reading threads share the cores, so the times add up; with a GPU the slower of
+        the two determines the time.
         """
         read_s = (self.reading.cpu_s if self.reading else 0.0) / self.subject.reading_threads
         return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
@@ -391,7 +391,7 @@ class _Measuring:
         budget_s = self._budgets_s["sweep"]
         sizes = choose_sizes(
             self.subject.batch_size,
-            num_examples=self.stepping.num_train,  # of features, a part is made up
+            num_examples=self.stepping.num_train,  # only some features are synthesized
             example_s=self.example_s,
             budget_s=budget_s,
             min_size=self.subject.min_batch_size,
@@ -410,7 +410,7 @@ class _Measuring:
                 budget_s=self._budgets_s["replays"],
             ),
             foretold_s=self._budgets_s["replays"] + self.steps.step_s,
-            at_least_s=MIN_DEADLINE_S,  # 16 bits that a CPU only imitates take their time
+            at_least_s=MIN_DEADLINE_S,  # emulated 16-bit operations on a CPU are slow
         ).value
 
     def _measure_noise(self) -> NoiseScale:
@@ -425,10 +425,12 @@ class _Measuring:
             foretold_s=self._budgets_s["noise"] + MAX_NOISE_GRADIENTS * self.steps.step_s,
             at_least_s=PROBE_S,
         )
-        return found.value or NoiseScale(unknown_because=f"its gradients {found.failed_because}")
+        return found.value or NoiseScale(
+            unknown_because=f"computing its gradients {found.failed_because}"
+        )
 
     def _reading(self) -> ReadingCost | None:
-        """Return what one thread takes to read an example, of pictures and not of features."""
+        """Return the time of one thread to read an original example, not its features."""
         if not self.recipe.features.cached:
             return self.steps.reading
         source = self.subject.sources.train

@@ -1,4 +1,4 @@
-"""What one profile of a job leaves for the next."""
+"""Results of one profile of a job that are reused by the next."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ Value = TypeVar("Value")
 
 @dataclass
 class ProfileMemory:
-    """What does not change from one profile of a job to the next in one process.
+    """Results that do not change between profiles of a job in one process.
 
-    Peaks by device and precision, operations by model, batch, layout and precision, and so on: the
-    profile after a rung is kept then takes a part of the time.
+    Peaks by device and precision, operations by model, batch, memory format and precision, and so
+    on, so that the profile after a kept rung takes less time.
     """
 
     _values: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
-        """Return what is known under a key, measured at its first use."""
+        """Return the value of a key, measured at its first use."""
         if key not in self._values:
             self._values[key] = measure()
         value: Value = self._values[key]
         return value
 
     def knows(self, key: Hashable) -> bool:
-        """Return True if something is known under a key."""
+        """Return True if a key has a value."""
         return key in self._values
 
 
 def memory_key(name: str, recipe: Recipe) -> Hashable:
-    """Return the key of a part: its name, and what of the recipe can change it."""
+    """Return the key of a part: its name, and the parts of the recipe that affect it."""
     return name, _relevant(name, recipe)
 
 
 def _relevant(name: str, recipe: Recipe) -> Hashable:
-    """Return what a part depends on: the recipe without what cannot change it."""
+    """Return the parts of the recipe that affect a measurement."""
     if name == "peaks":
         return recipe.device.precision, recipe.device.threads, recipe.model.name
-    if name in {"disk", "link"}:  # of the store that all recipes of a job read
+    if name in {"disk", "link"}:  # of the store, which is the same for all recipes of a job
         return None
-    if name == "save":  # of the weights that learn, and what the optimiser keeps of each
+    if name == "save":  # of the trained weights and the optimizer's state
         model = replace(recipe.model, fold_batchnorm=False)
         has_master = recipe.device.precision is Precision.FP16_MASTER
         return recipe.train, model, recipe.optimizer.name, has_master
@@ -69,9 +69,9 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         "trunk",
         "trunk, later",
         "compile",
-    }:  # nobody waits for a loader
+    }:  # independent of the loader
         physical = replace(physical, loader=LoaderConfig())
-    if name == "noise":  # a ratio of gradients, however they are computed and applied
+    if name == "noise":  # a ratio of gradients, independent of how they are computed and applied
         physical = replace(
             physical,
             device=DeviceConfig(kind=physical.device.kind),

@@ -1,4 +1,4 @@
-"""What checkpoints take: one real save on a private folder, and how many a training makes."""
+"""Estimate the time of checkpoints: time real saves, and count those of a training."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from stepladder.training.randomness import capture_random_state
 from stepladder.training.session import MAX_CHECKPOINT_FRAC
 from stepladder.training.stage import frozen_names
 
-_ROOM: Final = 4  # times what the saves take, that has to be free on the disk
+_ROOM: Final = 4  # free disk space needed, as a multiple of the saves
 _SLOW_S: Final = 2.0
-"""Of the first commit, from which on there is no second: the frozen weights are little of it."""
-_MOST_BYTES: Final = 4e9  # what a slow disk takes a minute for
+"""If the first commit is slower, there is no second: the frozen weights are a small part of it."""
+_MOST_BYTES: Final = 4e9  # a minute on a slow disk
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveTimes:
-    """Seconds of a commit: the state of the training, and the best weights beside it.
+    """Seconds of a commit: the state of the training, and the best weights.
 
     Attributes:
-        first_s: the first one, which writes the frozen weights too.
-        later_s: each one after it.
+        first_s: the first one, which also writes the frozen weights.
+        later_s: each later one.
     """
 
     first_s: float
@@ -41,11 +41,11 @@ class SaveTimes:
 
 
 def measure_saves(subject: Subject, folder: Path) -> SaveTimes | None:
-    """Save a subject's state twice below a folder, as training does; nothing is left there.
+    """Save a subject's state twice in a folder, as training does, and remove it.
 
-    With a validation split the best weights are written as well. Where the first commit is slow it
-    stands for the later ones too. None where the folder is not there, cannot be written, or has
-    little room, and where gigabytes would be written.
+    With a validation split the best weights are written, too. If the first commit is slow, its time
+    is used for the later ones, too. None if the folder does not exist, cannot be written or has too
+    little free space, or if gigabytes would be written.
     """
     model, parts = subject.model, subject.parts
     names = frozen_names(model, parts.frozen)
@@ -83,11 +83,11 @@ def _num_bytes(*groups: dict[str, Tensor]) -> int:
 
 
 def checkpoints_s(saves: SaveTimes, time: TrainingTime, *, every_s: float | None) -> float:
-    """Return the seconds of all saves of a training: one at its end, others by the clock.
+    """Return the seconds of all checkpoints of a training: one at its end, others by time.
 
     Args:
-        time: of the training; work before its first step has no checkpoints.
-        every_s: seconds between two at the least; 0: after every step; None: one at the end.
+        time: of the training; there are no checkpoints before its first step.
+        every_s: minimum seconds between two; 0: after every step; None: only one at the end.
     """
     num_later = 0.0
     if every_s is not None:

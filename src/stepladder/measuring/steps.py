@@ -1,4 +1,4 @@
-"""Where a step's time goes: real steps, the same on replayed batches, and the loader alone."""
+"""Measure where a step's time goes: real steps, steps on replayed batches, and the loader."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stepladder.measuring.subject import Subject
 from stepladder.training.clock import Clock, Timeline
 
 NUM_REPLAYED = 8
-"""Batches that are held: one alone would not stand for examples of unequal length."""
+"""Number of replayed batches: one alone is not representative if examples differ in length."""
 MAX_HELD_FRAC = 0.1
-"""Share of the free memory that they may take."""
+"""Maximum fraction of the free memory for them."""
 
 _SHARES = {"host": 0.35, "real": 0.45, "device": 0.2}  # of the time budget
 _LEAST = {"host": 4, "real": 4, "device": 2}
@@ -35,18 +35,18 @@ _MOST = {"host": _MOST_STEPS, "real": _MOST_LOOKS * _MOST_STEPS, "device": _MOST
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds of one mean step, and where they go.
+    """Seconds of a mean step, and of its phases.
 
     Attributes:
-        step_s: real steps, by the wall.
-        phases_s: seconds of each phase of one step, by the device where it has a timeline.
-        unexplained_frac: share of the wall that no phase covers.
-        no_advice_because: why they carry no advice, on the host's timeline or the device's.
-        replay_host_s, replay_device_s: on batches that lie ready in host memory, on the device.
-        load_s: filling memory with all training pictures, once; None where they are not held.
-        loader_per_s: examples a second that the reader gives when nobody trains.
-        reading: what one thread takes for an example; None: unknown.
-        batches: the replayed ones, in host memory.
+        step_s: wall time of real steps.
+        phases_s: seconds of each phase of one step, on the device if it has a timeline.
+        unexplained_frac: fraction of the wall time outside all phases.
+        no_advice_because: why the times are no basis for advice, on the host or the device.
+        replay_host_s, replay_device_s: on batches in host memory, and on the device.
+        load_s: loading all training images into memory, once; None if they are not held.
+        loader_per_s: examples per second of the reader without training.
+        reading: cost of one thread per example; None: unknown.
+        batches: the replayed batches, in host memory.
     """
 
     step_s: float
@@ -62,10 +62,10 @@ class StepTimes:
 
 
 def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
-    """Time real steps and replayed ones in turn, on the recipe's own reader.
+    """Time real and replayed steps, interleaved, with the recipe's own reader.
 
-    The reader is drained at full speed before the real steps, so that none of them lives on what
-    was read ahead of time. Replays stand on both sides of the real steps, as machines drift.
+    The reader is drained at full speed before the real steps, so that none of them uses prefetched
+    batches. Replays run before and after the real steps, because machines drift.
     """
     reader = subject.reader()
     endless = reader.endless()
@@ -106,7 +106,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
 
 
 def difference(before: Timeline, after: Timeline) -> Timeline:
-    """Return the part of a timeline that lies between two looks at it."""
+    """Return the part of a timeline between two states of it."""
     return Timeline(
         wall_s=after.wall_s - before.wall_s,
         phases_s={
@@ -117,7 +117,7 @@ def difference(before: Timeline, after: Timeline) -> Timeline:
 
 
 def input_bytes(value: Any) -> int:
-    """Add up the bytes of the tensors in a batch's inputs."""
+    """Sum the bytes of the tensors in a batch's inputs."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Mapping):
@@ -128,13 +128,13 @@ def input_bytes(value: Any) -> int:
 
 
 def _num_held(first: Batch) -> int:
-    """Return how many batches to hold: eight, fewer where they are very large."""
+    """Return the number of batches to hold: eight, or fewer if they are very large."""
     fits = MAX_HELD_FRAC * available_memory_bytes() / max(1, input_bytes(first.inputs))
     return max(1, min(NUM_REPLAYED, int(fits)))
 
 
 def _warm_up(subject: Subject, host: Iterator[Batch]) -> float:
-    """Take the first steps, which are slow, and give the seconds of one that is not."""
+    """Take the first steps, which are slow, and return the seconds of a later one."""
     subject.step_on(host)
     started = subject.clock.now()
     for _ in range(10):
@@ -145,7 +145,7 @@ def _warm_up(subject: Subject, host: Iterator[Batch]) -> float:
 
 
 def _replay(subject: Subject, batches: Iterator[Batch], num_steps: int) -> float:
-    """Take steps and give the seconds of a full one; a short batch is a part of a step."""
+    """Take steps and return the seconds of a full one; a short batch is a part of a step."""
     wait_for(subject.device)
     start_s = subject.clock.now()
     num_examples = sum(subject.step_on(batches).ids.numel() for _ in range(num_steps))
@@ -165,11 +165,11 @@ class _Real(NamedTuple):
 
 
 def _real_steps_that_close(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:
-    """Take real steps in a few looks; give the middle one of those whose timelines close.
+    """Time real steps in several runs; return the median of those whose timelines add up.
 
-    Another process that takes the core between two phases opens a timeline now and then, and slows
-    a look down: then there is one more look, or another one counts. Work that no phase covers opens
-    them all, and the one that closes best is given.
+    Another process that uses the core between two phases sometimes leaves a gap in a timeline and
+    slows it down: then there is another run. Work outside all phases leaves gaps in all of them,
+    and the one with the smallest gap is returned.
     """
     num_looks = min(_MOST_LOOKS, max(1, num_steps // _LEAST["real"]))
     of_look = min(-(-num_steps // num_looks), _MOST_STEPS)
@@ -203,10 +203,10 @@ def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _
 def _drain(
     reader: Reader, batches: Iterator[Batch], clock: Clock
 ) -> tuple[float, ReadingCost | None]:
-    """Read what was read ahead, and then on, with nobody training.
+    """Read the prefetched batches, and then more, without training.
 
     Returns:
-        Examples a second, and what one thread takes for one of them.
+        Examples per second, and the cost of one thread per example.
     """
     ahead = 3
     for _ in range(ahead):

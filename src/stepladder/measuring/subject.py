@@ -1,4 +1,4 @@
-"""What a profile measures: a recipe's model, step and reader, built once and thrown away after."""
+"""The subject of a profile: a recipe's model, step and reader, built once and discarded."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MAX_HELD_BATCHES = 64
 
 @dataclass(kw_only=True)
 class Subject:
-    """A recipe, ready to take real steps on a model of its own.
+    """A recipe, ready to take real steps on its own model.
 
     Attributes:
-        task: a shallow copy of the user's, as building a model may set something in it.
-        recipe: with `auto` replaced by what it means here.
-        model: in the state of the recipe's last stage; the head of a model learns in any.
+        task: a shallow copy of the user's, because building a model may change it.
+        recipe: with `auto` resolved for this machine.
+        model: in the state of the recipe's last stage; the head is trained in all stages.
         lr: learning rate of that stage.
     """
 
@@ -63,44 +63,44 @@ class Subject:
 
     @property
     def trunk_and_head(self) -> tuple[nn.Module, nn.Module] | None:
-        """The two parts of the model, if it has them."""
+        """The trunk and the head of the model, or None."""
         return self.task.split(self.model)
 
     @property
     def is_trunk_frozen(self) -> bool:
-        """Whether no weight of the trunk learns."""
+        """Whether the trunk is frozen."""
         return bool(self.parts.frozen)
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """The layout of image tensors."""
+        """The memory format of image tensors."""
         return MEMORY_FORMATS[self.recipe.device.memory_format]
 
     @property
     def batch_size(self) -> int:
-        """Examples of a full step."""
+        """Number of examples in a full step."""
         return self.recipe.batch.global_batch_size
 
     @property
     def num_train(self) -> int:
-        """Training examples of an epoch."""
+        """Number of training examples in an epoch."""
         return max(1, round(len(self.sources.train) * self.recipe.data.fraction))
 
     @property
     def reading_threads(self) -> int:
-        """Threads that read the training data; the main thread is one."""
+        """Number of threads that read the training data, including the main thread."""
         default = self.sources.train.default_threads
         return max(1, num_reading_threads(self.recipe.loader.threads, default))
 
     @property
     def min_batch_size(self) -> int:
-        """2 where a BatchNorm learns, which cannot from one example; else 1."""
+        """2 if a BatchNorm is trained, which needs more than one example; else 1."""
         return (
             2 if any(isinstance(m, BatchNorm) and m.training for m in self.model.modules()) else 1
         )
 
     def learning(self) -> list[nn.Parameter]:
-        """List the weights that learn."""
+        """List the trainable weights."""
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -109,7 +109,7 @@ class Subject:
 
     @contextmanager
     def as_built(self) -> Iterator[None]:
-        """Let the model compute as its modules say, nothing folded, compiled or computed twice."""
+        """Use the original forward of all modules, not folded, compiled or checkpointed."""
         is_checkpointing = self.recipe.device.gradient_checkpointing and not self.is_trunk_frozen
         with as_built(self.model):
             if is_checkpointing:
@@ -125,11 +125,11 @@ class Subject:
         return make_trunk_pass(self.recipe, self.task, self.model, device=self.device)
 
     def to_device(self, batch: Batch) -> Batch:
-        """Copy a batch to the device, as a step's own copy does."""
+        """Copy a batch to the device, as a step does."""
         return batch.to(self.device, memory_format=self.memory_format)
 
     def step_on(self, batches: Iterator[Batch]) -> Batch:
-        """Take one real step on the next batch, in the loop's own phases; gives the batch."""
+        """Take one real step on the next batch, in the phases of the loop; return the batch."""
         clock = self.clock
         with clock.phase(Phase.DATA_WAIT):
             batch = next(batches)
@@ -144,8 +144,8 @@ class Subject:
     def reader(self, batch_size: int | None = None) -> Reader:
         """Return the recipe's reader of training batches, or one of another batch size.
 
-        Of pictures held in memory it holds some only: a step cannot tell, and to fill memory with
-        all of them may take minutes.
+        If images are held in memory, only some are loaded: it makes no difference to a step, and
+        loading all of them may take minutes.
         """
         recipe = self.recipe
         if batch_size is not None:
@@ -157,7 +157,7 @@ class Subject:
         return make_train_reader(recipe, self.sources.train)
 
     def batch_of(self, num_examples: int) -> Batch:
-        """Read real training examples, at most as many as there are, in host memory."""
+        """Read real training examples into host memory, at most as many as there are."""
         reader = self.reader(num_examples)
         batches = reader.epoch(0)
         try:
@@ -171,7 +171,7 @@ class Subject:
 def open_subject(
     recipe: Recipe, task: Task, sources: Sources, *, device: torch.device
 ) -> Iterator[Subject]:
-    """Build a recipe's model and step for the block; random states and threads come back after."""
+    """Build a recipe's model and step for the block; restore random states and threads after it."""
     threads = torch.get_num_threads()
     with untouched():
         use_threads(recipe)
@@ -208,6 +208,6 @@ def _resolved(recipe: Recipe, train: Source) -> Recipe:
 def _with_batch(recipe: Recipe, batch_size: int) -> Recipe:
     return replace(
         recipe,
-        data=replace(recipe.data, where=Where.STREAM),  # a few rows: nothing to hold in memory
+        data=replace(recipe.data, where=Where.STREAM),  # a few rows need not be held in memory
         batch=replace(recipe.batch, global_batch_size=batch_size),
     )

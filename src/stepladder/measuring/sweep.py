@@ -1,4 +1,4 @@
-"""How a step grows with its batch: time as a line, and memory."""
+"""Measure how the time and memory of a step grow with its batch size."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stepladder.measuring.watchdog import PROBE_S, unless_hung
 
 _ROUNDS = 3
 _COMPILE_S = 120.0
-"""Seconds that a batch size is granted where each is compiled anew."""
+"""Seconds allowed per batch size if each is compiled again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What a step takes at several batch sizes.
+    """Time and memory of a step at several batch sizes.
 
     Attributes:
-        step_s: by batch size; sizes that did not fit in memory, or hung, are left out.
-        fixed_s, per_example_s: of the fitted line; None where fewer than two sizes fit.
-        memory_bytes: peak of one step at the smallest and the largest size; {} where unknown.
+        step_s: by batch size, without sizes that did not fit in memory or hung.
+        fixed_s, per_example_s: of the fitted line; None if fewer than two sizes fit.
+        memory_bytes: peak of one step at the smallest and the largest size; {} if unknown.
     """
 
     step_s: Mapping[int, float]
@@ -42,13 +42,13 @@ class Sweep:
 def choose_sizes(
     batch_size: int, *, num_examples: int, example_s: float, budget_s: float, min_size: int = 1
 ) -> tuple[int, ...]:
-    """Return three batch sizes to time: b, 2b, 8b if that fits the time, else smaller ones.
+    """Return three batch sizes to time: b, 2b, 8b if time allows, else smaller ones.
 
     Args:
         batch_size: b, the recipe's.
-        num_examples: none is larger than this.
-        example_s: about what an example takes.
-        min_size: none is smaller than this.
+        num_examples: upper bound of the sizes.
+        example_s: estimated seconds per example.
+        min_size: lower bound of the sizes.
     """
     b = min(batch_size, num_examples)
     fallback: tuple[int, ...] = ()
@@ -64,13 +64,13 @@ def choose_sizes(
 
 
 def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
-    """Fit t(b) = a + c b by least squares, with neither a nor c below 0.
+    """Fit t(b) = a + c b by least squares, with a and c at least 0.
 
-    Where the free fit has a negative a, the line through the origin is the best one left; where it
-    has a negative c, a step that takes the same at each size.
+    If the unconstrained fit has a negative a, the line goes through the origin; if it has a
+    negative c, the line is constant.
 
     Returns:
-        (a, c), in seconds, and seconds an example.
+        (a, c), in seconds, and seconds per example.
     """
     b, t = np.asarray(sizes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     c, a = np.polyfit(b, t, 1)
@@ -82,10 +82,10 @@ def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
 
 
 def measure_sweep(subject: Subject, sizes: Sequence[int], *, budget_s: float) -> Sweep:
-    """Time steps on batches that lie on the device, the sizes in turn, and take their memory.
+    """Measure time and memory of steps on batches on the device, interleaved over the sizes.
 
-    A size that takes more than ten times what the smaller ones foretell, and more than some
-    seconds, is left out with all larger ones, as if it did not fit.
+    A size that takes more than ten times the time predicted from smaller ones, and more than some
+    seconds, is skipped with all larger ones, as if it did not fit.
     """
     batches, first_s = _batches_that_fit(subject, sizes)
     steps = {
@@ -101,7 +101,7 @@ def measure_sweep(subject: Subject, sizes: Sequence[int], *, budget_s: float) ->
     step_s = {size: lower_median(values) for size, values in (times or {}).items()}
     ends = sorted(step_s)[:: max(1, len(step_s) - 1)]
     if subject.recipe.device.compile and subject.device.type == "cpu":
-        ends = []  # what compiled code allocates cannot be seen
+        ends = []  # allocations of compiled code cannot be measured
     peaks = {
         size: unless_hung(
             partial(peak_bytes, steps[size], subject.device),
@@ -120,12 +120,12 @@ def measure_sweep(subject: Subject, sizes: Sequence[int], *, budget_s: float) ->
 def _batches_that_fit(
     subject: Subject, sizes: Sequence[int]
 ) -> tuple[dict[int, Batch], dict[int, float]]:
-    """Read a batch of each size and take a step on it, up to the first that cannot be taken.
+    """Read a batch of each size and take a step on it, up to the first one that fails.
 
-    Nothing foretells the smallest: the job's own steps are as large, and were taken.
+    There is no deadline for the smallest: the job's own steps are as large, and succeeded.
 
     Returns:
-        By size, the batch, and the seconds to read it and step for the first time.
+        By size, the batch, and the seconds to read it and take the first step.
     """
     at_least_s = _COMPILE_S if subject.recipe.device.compile else PROBE_S
     batches: dict[int, Batch] = {}
@@ -154,7 +154,7 @@ def _batches_that_fit(
 
 
 def _foretold_s(seconds: Mapping[int, float], size: int) -> float:
-    """Foretell a larger size by t(b) = a + c b, no less than any before; infinite without any."""
+    """Predict the time of a larger size by t(b) = a + c b, at least the largest known one."""
     if not seconds:
         return math.inf
     if len(seconds) == 1:

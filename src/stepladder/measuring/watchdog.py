@@ -1,4 +1,4 @@
-"""An end for what hangs: a probe that waits for ever is left out, and a trial is dropped."""
+"""Interrupt code that hangs: such a probe is skipped, and such a trial is dropped."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ Value = TypeVar("Value")
 MIN_DEADLINE_S: Final = 60.0
 TIMES_EXPECTED: Final = 20.0
 PROBE_S: Final = 10.0
-"""Seconds that a probe is granted, however little is foretold."""
+"""Minimum deadline of a probe, in seconds."""
 _TIMES_FORETOLD: Final = 10.0
-_TIMES_BEYOND: Final = 5.0  # what is expected, that work may end after its budget
+_TIMES_BEYOND: Final = 5.0  # times the expected time, for work to end after its budget
 _AGAIN_S: Final = 5.0
-"""Clearing up may hang as well: a reading thread that is waited for. It is interrupted again."""
+"""Cleanup may hang too, for example waiting for a reading thread: it is interrupted again."""
 
 
 class Hung(BaseException):
-    """What was begun is not done long after it should be.
+    """Work was not done long after its expected time.
 
-    No Exception, which a user's `except Exception` would keep.
+    Not an Exception, which a user's `except Exception` would catch.
     """
 
 
 class Watchdog:
-    """Interrupts what takes far longer than expected; in the main thread only.
+    """Interrupts work that takes far longer than expected; only in the main thread.
 
-    It works at the level of Python: a single operation of torch ends first.
+    It interrupts Python code: a running torch operation is not interrupted.
 
     Args:
-        min_deadline_s: patience, however little is expected.
-        time_left: gives the seconds that are left of a budget; none: there is no end to it.
+        min_deadline_s: the minimum deadline.
+        time_left: returns the seconds left of a budget; None: no budget.
 
     Attributes:
-        deadline_s: seconds that what was begun last may take.
-        is_by_budget: a budget set them: what takes longer need not hang.
+        deadline_s: deadline of the current work, in seconds.
+        is_by_budget: the deadline is set by the budget: work that exceeds it may not hang.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Watchdog:
         self.is_by_budget = False
 
     def expect(self, seconds: float) -> None:
-        """Begin something new that should take so many seconds: 20 times that are granted.
+        """Start work that should take this many seconds, with a deadline of 20 times that.
 
-        Of a budget, what is left of it and five times what is expected, where that is less.
+        With a budget, at most what is left of it plus five times the expected time.
         """
         within_s = max(0.0, self._time_left()) + _TIMES_BEYOND * seconds
         self.grant(min(TIMES_EXPECTED * seconds, within_s))
         self.is_by_budget = within_s < TIMES_EXPECTED * seconds
 
     def grant(self, seconds: float) -> None:
-        """Begin something new that may take so many seconds and no more."""
+        """Start work with a deadline of this many seconds."""
         self.is_by_budget = False
         self.deadline_s = max(self._min_deadline_s, seconds)
         if self._is_on:
@@ -79,7 +79,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the block; a timer of someone else's goes on after it."""
+        """Watch the block; restart another timer that was set before it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -103,11 +103,11 @@ class Watchdog:
 
 
 def unless_hung(run: Callable[[], Value], *, foretold_s: float, at_least_s: float) -> Value | None:
-    """Return what a call gives, or None where it takes more than ten times what was foretold.
+    """Return the result of a call, or None if it takes more than ten times the predicted time.
 
     Args:
-        foretold_s: infinite where nothing is known: it is not watched then.
-        at_least_s: granted however little was foretold.
+        foretold_s: predicted seconds; infinite: not watched.
+        at_least_s: the minimum deadline.
     """
     if math.isinf(foretold_s):
         return run()
@@ -119,16 +119,16 @@ def unless_hung(run: Callable[[], Value], *, foretold_s: float, at_least_s: floa
         return None
 
 
-_LOST: Final = "took all memory, or hung"
+_LOST: Final = "ran out of memory, or hung"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt(Generic[Value]):
-    """What a probe gave.
+    """The result of a probe.
 
     Attributes:
-        value: None where it failed, or found nothing.
-        failed_because: why it failed, in words that follow the name of what was probed.
+        value: None if it failed or found nothing.
+        failed_because: why it failed, as a predicate that follows the name of the probe.
     """
 
     value: Value | None = None
@@ -138,16 +138,16 @@ class Attempt(Generic[Value]):
 def attempt(
     measure: Callable[[], Value | None], *, foretold_s: float, at_least_s: float
 ) -> Attempt[Value]:
-    """Try a probe, which fails where memory runs out, it hangs, or anything in it raises.
+    """Run a probe, which fails if memory runs out, it hangs, or it raises an error.
 
-    A job whose steps can be taken is measured, whatever a probe of ours cannot do with its model.
+    A job that can be trained is profiled, even if a probe does not work with its model.
 
     Args:
         foretold_s, at_least_s: see `unless_hung`.
 
     Raises:
-        StepladderError: what a user can act on is told.
-        EvaluationCancelled: someone asked for the end.
+        StepladderError: an error that the user can act on.
+        EvaluationCancelled: if the user cancelled.
     """
     try:
         value = unless_hung(measure, foretold_s=foretold_s, at_least_s=at_least_s)

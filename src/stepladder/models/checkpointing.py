@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations computed again in the backward pass instead of kept.
+"""Gradient checkpointing: recompute activations in the backward pass instead of storing them.
 
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 """
@@ -27,7 +27,7 @@ def can_checkpoint(model: nn.Module) -> bool:
 def set_checkpointing(model: nn.Module, is_on: bool) -> None:
     """Turn gradient checkpointing on or off by the model's own method.
 
-    BatchNorm sees each batch twice then; its running statistics move the first time only.
+    BatchNorm then sees each batch twice, but updates its running statistics only once.
     """
     if callable(setter := getattr(model, "set_grad_checkpointing", None)):
         setter(is_on)
@@ -41,44 +41,44 @@ def set_checkpointing(model: nn.Module, is_on: bool) -> None:
 
 
 def checkpoint_trunk(model: nn.Module, is_on: bool) -> None:
-    """Turn gradient checkpointing of a timm model on or off: its own, or else that of its blocks.
+    """Turn gradient checkpointing of a timm model on or off: its own, or that of its blocks.
 
     Raises:
-        UsageError: if the model has neither.
+        UsageError: if the model supports neither.
     """
     setter = getattr(model, "set_grad_checkpointing", None)
     blocks = _blocks(model)
     for block in blocks:
         set_forward(block, None)
     if callable(setter):
-        with contextlib.suppress(AssertionError, NotImplementedError):  # timm's way to say no
+        with contextlib.suppress(AssertionError, NotImplementedError):  # raised by some timm models
             setter(is_on)
             return
     if is_on and not blocks:
         raise UsageError(
             f"device.gradient_checkpointing: {type(model).__name__} has no blocks to checkpoint",
-            fix="Leave device.gradient_checkpointing out for this model.",
+            fix="Remove device.gradient_checkpointing for this model.",
         )
     for block in blocks:
         set_forward(block, Checkpointed(block) if is_on else None)
 
 
 class Checkpointed(Replacement):
-    """The forward of a block whose activations are computed again in the backward pass."""
+    """The forward of a block whose activations are recomputed in the backward pass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the block gives, and keep its inputs alone."""
+        """Return the output of the block, and store only its inputs."""
         return checkpoint(own_forward(self.module), *args, use_reentrant=False, **kwargs)
 
 
 class CountedOnce(Replacement):
-    """The forward of a BatchNorm whose running statistics do not move when it is computed again.
+    """The forward of a BatchNorm that does not update running statistics when recomputed.
 
-    A forward pass within a backward pass is one that is computed again.
+    A forward pass within a backward pass is a recomputation.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the BatchNorm gives."""
+        """Return the output of the BatchNorm."""
         forward = own_forward(self.module)
         if torch.compiler.is_compiling() or not (self.module.training and _is_in_backward()):
             return forward(*args, **kwargs)
@@ -96,7 +96,7 @@ def _is_in_backward() -> bool:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """List the modules one below the top that are made of several; of a sequence, its members."""
+    """List the child modules that have children; for a Sequential, its members."""
     blocks: list[nn.Module] = []
     for child in model.children():
         members = child.children() if isinstance(child, (nn.Sequential, nn.ModuleList)) else [child]

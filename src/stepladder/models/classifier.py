@@ -1,4 +1,4 @@
-"""A classifier: a trunk that knows pictures, and a small head that knows the classes."""
+"""A classifier: a trunk for image features, and a small head for the classes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stepladder.models.trunk import Trunk, build_trunk
 
 
 class Classifier(nn.Module):
-    """Score the classes of each picture: model(x) = head(trunk(x)).
+    """Compute the logits of each image: model(x) = head(trunk(x)).
 
-    A frozen trunk stays in evaluation mode under `train()`, so that its BatchNorm and dropout stay
-    as they were.
+    A frozen trunk stays in evaluation mode under `train()`, so its BatchNorm and dropout do not
+    change.
 
     Shapes: x (n, 3, h, w), uint8 or a float type, 0 to 255; the scores (logits) are (n, C).
     """
@@ -43,9 +43,9 @@ class Classifier(nn.Module):
 
 
 def build_head(config: HeadConfig, *, num_features: int, num_classes: int) -> nn.Sequential:
-    """Build dropout, an optional hidden layer, and the linear layer that scores the classes.
+    """Build dropout, an optional hidden layer, and the linear layer for the logits.
 
-    Linear layers start as torch makes them, so that the first loss is near ln C.
+    Linear layers use torch's default initialization, so that the first loss is near ln C.
 
     Shapes: features (n, d) -> logits (n, C).
     """
@@ -65,10 +65,10 @@ def build_classifier(
     num_classes: int,
     image_size: int | None = None,
 ) -> Classifier:
-    """Build trunk and head, each from the seed; torch's own random state is left alone.
+    """Build trunk and head, each from the seed; torch's global random state does not change.
 
-    The head's first weights do not depend on how many numbers the trunk drew, so a seed gives the
-    same head with packaged, hub or no weights. For image_size see `build_trunk`.
+    The head's initial weights do not depend on random draws of the trunk, so a seed yields the same
+    head with packaged, hub or no weights. For image_size see `build_trunk`.
 
     Raises:
         UsageError, DataError, ResourceError: see `build_trunk`.

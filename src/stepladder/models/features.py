@@ -1,4 +1,4 @@
-"""The trunk by itself: what its features depend on, and a pass that changes nothing in it."""
+"""Hash a trunk, and run a model in evaluation mode without changing it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COMPILED = "_orig_mod."
 
 
 def hash_trunk(trunk: nn.Module) -> str:
-    """Return the sha256 of a trunk's layers and of the names, formats and bytes of its tensors.
+    """Return the sha256 of a trunk's layers and of its tensors' names, dtypes and bytes.
 
-    Parameters and all buffers count, those for preprocessing among them; device, memory layout and
-    what stands in the place of its forward (folded, compiled) do not.
+    Includes parameters and all buffers, also those for preprocessing; device, memory format and
+    replacements of its forward (folded, compiled) do not count.
     """
     digest = hashlib.sha256(_ADDRESS.sub("", str(trunk)).encode())
     tensors = [*trunk.named_parameters(), *trunk.named_buffers()]
@@ -32,7 +32,7 @@ def hash_trunk(trunk: nn.Module) -> str:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in evaluation mode and without gradients; its training flags are put back."""
+    """Run a model in evaluation mode and without gradients; restore its training flags after."""
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""BatchNorm folded into the convolution before it: one operation where there were two.
+"""Fold BatchNorm into the convolution before it: one operation instead of two.
 
-In evaluation mode BatchNorm multiplies each channel by a number and adds another, and so does the
-convolution's weight and bias. Which pairs belong together is read off a real forward pass: the
-BatchNorm's input is the convolution's output, and nothing else reads it. Names say nothing here.
+In evaluation mode BatchNorm is a scale and a shift per channel, which can be merged into the
+convolution's weight and bias. The pairs are found in a real forward pass, not by name: the
+BatchNorm's input is the convolution's output, and nothing else reads it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stepladder.errors import UsageError
 from stepladder.models.tf32 import without_tf32
 
 _MAX_ERROR = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""How far folded outputs may lie from the others, as a share of the largest; else 5 %: half."""
+"""Maximum difference of folded outputs, as a fraction of the largest; 5 % in half precision."""
 
 
 def fold_batchnorm(trunk: nn.Module, *inputs: Any, **named: Any) -> nn.Module:
-    """Return a trunk that computes the same with its BatchNorm2d layers folded into its Conv2d.
+    """Return an equivalent trunk with its BatchNorm2d layers folded into its Conv2d.
 
-    The trunk is left as it is. The result shares all tensors with it but the folded weights.
+    The trunk does not change. The result shares all tensors with it, except for the folded weights.
 
     Args:
-        trunk: in evaluation mode; what is folded is what it computes there.
-        inputs, named: what the trunk is called with; the first two examples are looked at, to see
-            which layers follow each other and to check the result by.
+        trunk: in evaluation mode.
+        inputs, named: the trunk's inputs; the first two examples are used to find which layers
+            follow each other and to check the result.
 
     Raises:
-        UsageError: if the folded trunk computes something else.
+        UsageError: if the folded trunk has different outputs.
     """
     device = next(trunk.parameters()).device
     args, kwargs = tree_map(
@@ -52,10 +52,10 @@ def fold_batchnorm(trunk: nn.Module, *inputs: Any, **named: Any) -> nn.Module:
 
 
 class FoldedNorm(nn.Sequential):
-    """What folding leaves of a BatchNorm: nothing, or of timm's the dropout and the activation.
+    """What remains of a folded BatchNorm: nothing, or dropout and activation of timm's.
 
     Args:
-        layers: that are left.
+        layers: the remaining layers.
         after: name of the convolution that it was folded into.
     """
 
@@ -66,7 +66,7 @@ class FoldedNorm(nn.Sequential):
 
 @dataclass(frozen=True)
 class Pair:
-    """A convolution and the BatchNorm that alone reads its output."""
+    """A convolution, and the BatchNorm that is the only reader of its output."""
 
     conv: nn.Conv2d
     norm: nn.BatchNorm2d
@@ -74,13 +74,13 @@ class Pair:
 
 @dataclass
 class _Trace:
-    """What a forward pass did with the outputs of convolutions.
+    """How a forward pass used the outputs of convolutions.
 
     Attributes:
-        outputs: by convolution, the tensors it gave; held, so that no other takes their place.
-        num_reads: by id of such a tensor, the operations that read it.
-        plain: convolutions whose own weight was used as it is, by id of the output.
-        inputs: by BatchNorm, the tensors it read.
+        outputs: output tensors by convolution; kept alive, so that their ids are not reused.
+        num_reads: number of operations that read a tensor, by its id.
+        plain: weights used by the convolution operations, by id of the output.
+        inputs: input tensors by BatchNorm.
     """
 
     outputs: dict[nn.Conv2d, list[Tensor]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class _Trace:
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which operations read a convolution's output, and with which weight it was made."""
+    """Records which operations read a convolution's output, and which weight produced it."""
 
     def __init__(self, trace: _Trace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ def _trace(trunk: nn.Module, inputs: Any, named: Any) -> tuple[_Trace, Any]:
 
 
 def _without(trunk: nn.Module, pairs: list[Pair]) -> nn.Module:
-    """Copy a trunk with its pairs folded; every other tensor is the trunk's own."""
+    """Copy a trunk with its pairs folded; all other tensors are shared with the trunk."""
     of = {id(module): pair for pair in pairs for module in (pair.conv, pair.norm)}
     memo: dict[int, Any] = {
         id(tensor): tensor for tensor in [*trunk.parameters(), *trunk.buffers()]
@@ -201,7 +201,7 @@ def _fold_into(conv: nn.Module, pair: Pair) -> None:
 
 
 def _is_known(norm: nn.BatchNorm2d) -> bool:
-    """Return True if a layer is torch's BatchNorm2d, or timm's, which goes on with drop and act."""
+    """Return True for torch's BatchNorm2d, and for timm's with drop and act."""
     if norm.running_mean is None:
         return False
     return type(norm) is nn.BatchNorm2d or set(dict(norm.named_children())) == {"drop", "act"}
@@ -220,7 +220,7 @@ def _require_near(found: Tensor, wanted: Tensor) -> None:
     limit = _MAX_ERROR.get(wanted.dtype, 0.05) * wanted.abs().max()
     if not bool((found - wanted).abs().max() <= limit):
         raise UsageError(
-            "model.fold_batchnorm: the folded trunk computes something else",
-            why=f"Its outputs differ by {float((found - wanted).abs().max()):.3g}.",
-            fix="Leave model.fold_batchnorm out for this model.",
+            "model.fold_batchnorm: the folded trunk has different outputs",
+            why=f"They differ by up to {float((found - wanted).abs().max()):.3g}.",
+            fix="Remove model.fold_batchnorm for this model.",
         )

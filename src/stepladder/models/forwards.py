@@ -1,9 +1,8 @@
-"""Other ways to compute what a model computes: folded, compiled. The model itself stays as it is.
+"""Replacements for a module's forward: folded, compiled. The model itself does not change.
 
-Each is an object that stands in a module's `forward`. It is no module and holds no tensor of the
-model's own, so names and values in `state_dict` are what they would be without it: checkpoints,
-predict and export know no difference. Compiled code lies where torch puts it: in the folder
-`TORCHINDUCTOR_CACHE_DIR`, if that is set.
+Each is an object assigned to a module's `forward`. It is not a module and holds no tensors of the
+model, so the names and values in `state_dict` do not change: checkpoints, predict and export work
+the same. Compiled code is in torch's folder: `TORCHINDUCTOR_CACHE_DIR`, if set.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from stepladder.models.fusing import fuse_activations
 
 Forward = Callable[..., Any]
 _CONVOLUTION_BATCH = 16
-"""Examples from which on torch takes another algorithm for convolutions on the CPU."""
+"""Number of examples from which torch uses another algorithm for convolutions on the CPU."""
 
 
 class Replacement(ABC):
-    """What stands in a module's `forward`; a copy of the module gets one of its own."""
+    """A replacement of a module's `forward`; a copy of the module gets its own."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module's own forward gives."""
+        """Return the result of the module's own forward."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle what it is made of, not what it made, such as compiled code."""
+        """Copy and pickle its arguments, without what it has built, such as compiled code."""
         return type(self), (self.module,)
 
 
 class FrozenForward(Replacement):
-    """The forward of a frozen trunk: outside of any graph, folded and compiled as told.
+    """The forward of a frozen trunk: without a graph, and optionally folded and compiled.
 
-    Folding and compiling wait for the first call in evaluation mode, so that they see the weights
-    that the trunk then has; folding is done again where the weights have changed. In training mode
-    the trunk computes as it was built.
+    The trunk is folded and compiled at the first call in evaluation mode, with the weights it then
+    has; it is folded again if the weights have changed. In training mode the original forward is
+    used.
 
-    It runs under `no_grad`, never in inference mode: what is compiled for training steps then
-    serves validation too, and the head can train on the features. A batch too short for the code
-    that is there is filled up with copies of its last example, whose features are dropped: each
-    example of a trunk in evaluation mode is computed by itself.
+    It runs under `no_grad`, never in inference mode: code compiled for training steps is then used
+    for validation too, and the head can be trained on the features. A batch too small for the
+    compiled code is padded with copies of its last example, whose features are dropped: in
+    evaluation mode the examples are independent of each other.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class FrozenForward(Replacement):
             return _each_tensor(lambda t: t[:-missing], forward(*inputs, **named))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle what it is made of."""
+        """Copy and pickle its arguments."""
         return type(self), (self.module, self.is_folded, self.is_compiled)
 
     def _current(self, args: Any, kwargs: Any) -> Forward:
@@ -92,7 +91,7 @@ class FrozenForward(Replacement):
                     with as_built(self.module):
                         target = fold_batchnorm(self.module, *args, **kwargs)
                 forward = own_forward(target)
-                if self.is_folded and not self.is_compiled:  # compiling fuses by itself
+                if self.is_folded and not self.is_compiled:  # the compiler fuses them itself
                     forward = fuse_activations(target, *args, **kwargs) or forward
                 if self.is_compiled:
                     forward = compile_forward(forward)
@@ -103,9 +102,10 @@ class FrozenForward(Replacement):
 
 
 class CompiledForward(Replacement):
-    """The compiled forward of a module that learns: code for training, and code for validation.
+    """The compiled forward of a trainable module, with code for training and for validation.
 
-    In inference mode it runs under `no_grad` instead, so that it does not matter who made a batch.
+    In inference mode it runs under `no_grad` instead, so that it does not matter where a batch was
+    created.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -113,7 +113,7 @@ class CompiledForward(Replacement):
         self._forward = compile_forward(own_forward(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module's own forward gives."""
+        """Return the result of the module's own forward."""
         if not torch.is_inference_mode_enabled():
             return self._forward(*args, **kwargs)
         with _no_grad_out_of_inference(args, kwargs) as (inputs, named):
@@ -121,15 +121,15 @@ class CompiledForward(Replacement):
 
 
 def own_forward(module: nn.Module) -> Forward:
-    """Return the forward of a module's class, whatever stands in its place."""
+    """Return the forward of a module's class, even if it was replaced."""
     return partial(type(module).forward, module)
 
 
 def set_forward(module: nn.Module, forward: Replacement | None) -> None:
-    """Put an object in the place of a module's forward; None: the module's own again.
+    """Replace a module's forward by an object; None: restore the module's own.
 
     Raises:
-        UsageError: if something that is not ours is there already.
+        UsageError: if it was already replaced by third-party code.
     """
     there = vars(module).get("forward")
     if forward is None:
@@ -138,16 +138,16 @@ def set_forward(module: nn.Module, forward: Replacement | None) -> None:
         return
     if there is not None and not isinstance(there, Replacement):
         raise UsageError(
-            f"the forward of {type(module).__name__} was replaced by another object",
-            why="Folding, compiling and checkpointing build on the forward of its class.",
-            fix="Leave these options out, or override forward in a subclass.",
+            f"the forward of {type(module).__name__} was replaced by other code",
+            why="Folding, compiling and checkpointing need the forward of its class.",
+            fix="Remove these options, or override forward in a subclass.",
         )
     vars(module)["forward"] = forward
 
 
 @contextmanager
 def as_built(model: nn.Module) -> Iterator[None]:
-    """Let a model and all of its modules compute by their own forwards within the block."""
+    """Use the original forwards of a model and all of its modules within the block."""
     replaced = {
         module: forward
         for module in model.modules()
@@ -163,12 +163,12 @@ def as_built(model: nn.Module) -> Iterator[None]:
 
 
 def compile_forward(forward: Forward) -> Forward:
-    """Compile a forward for any number of examples at once.
+    """Compile a forward for any batch size.
 
-    The first dimension of every tensor is marked as one that varies: batches of training, of
-    validation and the short last ones are then served by one piece of code. Otherwise each new size
-    would be compiled for in the middle of the run, for as long as the first. A batch of one example
-    is still a case of its own, and so are fewer than 16 for a convolution on the CPU.
+    The first dimension of every tensor is marked as dynamic: the batches of training and validation
+    and the smaller last ones then use the same code. Otherwise each new size would be compiled
+    during the run, which takes as long as the first. A batch of one example is still a special
+    case, and so are fewer than 16 for a convolution on the CPU.
 
     Raises:
         ResourceError: when called, if it cannot be compiled.
@@ -182,19 +182,19 @@ def compile_forward(forward: Forward) -> Forward:
         try:
             return compiled(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
-            cause = getattr(error, "inner_exception", error)  # what the backend met
+            cause = getattr(error, "inner_exception", error)  # the error of the backend
             first = next(iter(str(cause).strip().splitlines()), "")
             raise ResourceError(
                 f"torch.compile failed ({type(cause).__name__}: {first})",
                 where="device.compile",
-                fix="Leave device.compile out; --debug shows all of the message.",
+                fix="Remove device.compile; --debug shows the whole message.",
             ) from error
 
     return run
 
 
 def _version(module: nn.Module) -> int:
-    """Count the changes in place of a module's tensors."""
+    """Count the in-place changes of a module's tensors."""
     return sum(t._version for t in [*module.parameters(), *module.buffers()])
 
 
@@ -204,7 +204,7 @@ def _each_tensor(function: Callable[[Tensor], Tensor], values: Any) -> Any:
 
 @contextmanager
 def _no_grad_out_of_inference(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Leave inference mode for `no_grad`; gives the arguments as plain tensors."""
+    """Leave inference mode for `no_grad`; yield the arguments as normal tensors."""
     with torch.inference_mode(False), torch.no_grad():
         yield _each_tensor(_out_of_inference, (args, kwargs))
 
@@ -220,7 +220,7 @@ def _num_examples(args: Any, kwargs: Any) -> int:
 
 
 def _min_examples(num_compiled: int) -> int:
-    """Return the smallest batch that is served by what is compiled for so many examples."""
+    """Return the smallest batch that can use code compiled for a number of examples."""
     return _CONVOLUTION_BATCH if num_compiled >= _CONVOLUTION_BATCH else min(num_compiled, 2)
 
 

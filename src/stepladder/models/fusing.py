@@ -1,9 +1,9 @@
-"""A convolution and the activation after it as one operation, for a folded trunk on the CPU.
+"""Fuse a convolution and the activation after it, for a folded trunk on the CPU.
 
-An activation by itself reads and writes all that the convolution has just written, and padding on
-one side only ("SAME" of TensorFlow, where the stride is 2) copies all that it is about to read.
-oneDNN applies the activation to the numbers while it holds them, and the padding is had by padding
-both sides alike and dropping what that adds. Features stay the same, mostly to the bit.
+A separate activation reads and writes everything the convolution has just written, and asymmetric
+padding (TensorFlow's "SAME" with stride 2) copies the whole input. oneDNN applies the activation
+within the convolution, and the padding is replaced by symmetric padding, with the extra outputs
+dropped. Features stay the same, mostly to the bit.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from stepladder.models.folding import FoldedNorm, folded_convolution
 
 _ACTIVATIONS = {nn.ReLU, nn.ReLU6, nn.Hardtanh}
 _NOTHING = (nn.Identity, nn.Dropout, nn.Dropout2d)  # in evaluation mode
-_MAX_ERROR = 1e-4  # as a share of the largest output
+_MAX_ERROR = 1e-4  # as a fraction of the largest output
 
 
 def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
-    """Return a forward of a folded trunk with its activations in the convolutions before them.
+    """Return a forward of a folded trunk with its activations fused into the convolutions.
 
-    An activation of oneDNN turns NaN into a number. Inputs that are not finite therefore go through
-    the trunk as it is, and so does what oneDNN has no operation for.
+    Activations of oneDNN turn NaN into a number, so non-finite inputs use the original trunk, as do
+    inputs that oneDNN does not support.
 
     Args:
-        folded: as `fold_batchnorm` gave it; left as it is, and its tensors are shared.
-        args, kwargs: what it is called with; the first two examples are looked at.
+        folded: as returned by `fold_batchnorm`; does not change, and its tensors are shared.
+        args, kwargs: its inputs; the first two examples are used for a check.
 
     Returns:
-        None where there is nothing to fuse: another device or number format, no oneDNN, no
-        convolution of a kind that is known here, or other results.
+        None if there is nothing to fuse: another device or dtype, no oneDNN, no supported
+        convolution, or different results.
     """
     if not all(_is_known_format(tensor) for tensor in folded.parameters()) or not _has_onednn():
         return None
@@ -53,7 +53,7 @@ def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[.
                 strict=True,
             )
             is_same = all(_are_near(ours, theirs) for ours, theirs in pairs)
-    except RuntimeError:  # an operation that is there, but not for this processor
+    except RuntimeError:  # the operation exists, but not for this processor
         return None
     if not is_same:
         return None
@@ -65,9 +65,9 @@ def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[.
 
 
 def fused_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d | None:
-    """Return a copy of a convolution that computes the BatchNorm after it and timm's activation too.
+    """Return a copy of a convolution with the BatchNorm after it and timm's activation fused.
 
-    None where a folded trunk would not have them as one operation.
+    None if a folded trunk would not have them as one operation.
     """
     layers = [layer for layer in norm.children() if not isinstance(layer, _NOTHING)]
     tensors = (*conv.parameters(), *norm.parameters())
@@ -81,7 +81,7 @@ def fused_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d | None
 
 
 class FusedConvolution:
-    """Stands in the forward of a convolution, and gives what the activation would make of it."""
+    """Replaces the forward of a convolution, and applies the activation too."""
 
     def __init__(self, conv: nn.Conv2d, activation: nn.Module | None) -> None:
         assert conv.bias is not None
@@ -96,12 +96,12 @@ class FusedConvolution:
             self._operation = ("relu", [])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return act(conv(x)); under autocast in its number format.
+        """Return act(conv(x)); under autocast, in its dtype.
 
-        Shapes: x (n, c, h, w), the result as of the convolution.
+        Shapes: x (n, c, h, w), the result as from the convolution.
         """
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-        if dtype not in self._weights:  # autocast would do it again at every call
+        if dtype not in self._weights:  # autocast would cast again at every call
             weight, bias = self._weights[torch.float32]
             self._weights[dtype] = (weight.to(dtype), bias.to(dtype))
         weight, bias = self._weights[dtype]
@@ -125,10 +125,10 @@ class FusedConvolution:
         return y
 
     def _same_padding(self, dim: int, size: int) -> tuple[int, int]:
-        """Return a padding for both sides, and the first output that belongs to the result.
+        """Return the symmetric padding, and the index of the first output of the result.
 
-        The result has ceil(size / stride) outputs, and of the padding that this takes the smaller
-        half stands in front. Whole strides more in front only add outputs there.
+        The result has ceil(size / stride) outputs; the smaller half of the padding for this is in
+        front. Each additional stride of padding in front only adds an output there.
         """
         stride = self._stride[dim]
         reach = (self._kernel[dim] - 1) * self._dilation[dim] + 1
@@ -142,7 +142,7 @@ def _are_near(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _fuse(fused: nn.Module, name: str) -> bool:
-    """Put what a folded BatchNorm has left into the convolution before it."""
+    """Fuse the remaining layers of a folded BatchNorm into the convolution before it."""
     rest = fused.get_submodule(name)
     assert isinstance(rest, FoldedNorm)
     conv = fused.get_submodule(rest.after)
@@ -168,7 +168,7 @@ def _is_known_conv(conv: nn.Conv2d) -> bool:
 
 
 def _is_same_padded(conv: nn.Conv2d) -> bool:
-    """Return True if a convolution is timm's, which pads as TensorFlow does."""
+    """Return True if a convolution is timm's with TensorFlow padding."""
     return type(conv).__name__ == "Conv2dSame" and type(conv).__module__.startswith("timm.")
 
 
@@ -182,7 +182,7 @@ def _has_onednn() -> bool:
 
 
 def _is_suited(inputs: Any) -> bool:
-    """Return True if the fused operations may be used for these inputs, here and now."""
+    """Return True if the fused operations can be used for these inputs now."""
     if not torch.backends.mkldnn.enabled:
         return False
     if torch.is_autocast_enabled("cpu") and not (

@@ -1,4 +1,4 @@
-"""From pixels to what a trunk was trained on."""
+"""Normalize pixels as in the training of a trunk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Normalize(nn.Module):
     """Subtract a mean and divide by a standard deviation, per channel.
 
-    Part of the model, so that weights and the numbers they need cannot come apart. Under `half()`
-    and the like the statistics stay float32, and only the result is half.
+    Part of the model, so that weights and their statistics stay together. Under `half()` etc. the
+    statistics stay float32, and only the result is half.
 
     Args:
         mean, std: per channel, on the scale of 0 to 255.
@@ -36,7 +36,7 @@ class Normalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (x - mean) / std."""
         y = x.to(torch.float32)
-        y = y - self.mean if y is x else y.sub_(self.mean)  # in memory that is there and warm
+        y = y - self.mean if y is x else y.sub_(self.mean)  # in place, in cached memory
         return y.div_(self.std).to(self.dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

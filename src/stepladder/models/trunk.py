@@ -1,4 +1,4 @@
-"""Trunks: a timm model without its classifier, from raw pixels to one feature vector a picture."""
+"""Trunks: a timm model without its classifier, from raw pixels to one feature vector per image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.models.torchvision_shim import import_timm
 
 
 class Trunk(nn.Module):
-    """Normalise pictures and turn each into pooled features.
+    """Normalizes images and computes pooled features of each.
 
     Attributes:
         num_features: d, the width of the features.
@@ -37,7 +37,7 @@ class Trunk(nn.Module):
         self.num_features = num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features of each picture."""
+        """Return the features of each image."""
         return cast("Tensor", self.model(self.normalize(x)))  # (n, d)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -48,13 +48,13 @@ class Trunk(nn.Module):
 def build_trunk(config: ModelConfig, *, image_size: int | None = None) -> Trunk:
     """Build a trunk and load its weights.
 
-    A model of one fixed input size (most transformers) is built for image_size, in pixels; None
-    keeps its own. Other models take any size.
+    A model with a fixed input size (most transformers) is built for image_size, in pixels; None
+    keeps its default. Other models take any size.
 
     Raises:
-        UsageError: if the name is unknown, or has no weights of the kind asked for.
+        UsageError: if the name is unknown, or there are no such weights for it.
         DataError: if a weights file is not safetensors, is damaged or does not fit.
-        ResourceError: if weights cannot be fetched from the hub.
+        ResourceError: if weights cannot be downloaded from the hub.
     """
     _refuse_unknown(config)
     if config.weights is WeightsSource.HUB:
@@ -72,10 +72,10 @@ def build_trunk(config: ModelConfig, *, image_size: int | None = None) -> Trunk:
 
 
 def hub_weights(name: str) -> Path:
-    """Find the safetensors file of a timm model in the hub's local cache, or fetch it.
+    """Find the safetensors file of a timm model in the hub's local cache, or download it.
 
-    What is cached is taken without a question to the hub: without a network that takes half a
-    minute of retries.
+    A cached file is used without a request to the hub, which takes half a minute of retries if
+    there is no network.
 
     Raises:
         UsageError: if the model has no safetensors file there.
@@ -106,10 +106,10 @@ def hub_weights(name: str) -> Path:
 
 
 def _look_up_hub() -> None:
-    """Ask for the hub's address; where there is none, what follows would retry for long.
+    """Resolve the hub's host name, because a download without a network retries for long.
 
     Raises:
-        OSError: if its name is not known here. A proxy knows names that this machine does not.
+        OSError: if it cannot be resolved. Skipped with a proxy, which resolves names itself.
     """
     from huggingface_hub import constants
 
@@ -149,7 +149,7 @@ def _create(name: str, image_size: int | None, weights: Path | None = None) -> n
         first = next(iter(str(error).splitlines()), "")
         raise UsageError(
             f"model.name: timm cannot build {name!r} ({type(error).__name__}: {first})",
-            fix="Choose another model or picture size.",
+            fix="Choose another model or image size.",
         ) from error
 
 
@@ -161,7 +161,7 @@ def _pixel_statistics(model: nn.Module) -> tuple[tuple[float, ...], tuple[float,
 
 
 def _load_file(model: nn.Module, path: Path) -> None:
-    """Load a trunk's file, or a whole classifier's, whose last layer is passed over."""
+    """Load the file of a trunk, or of a whole classifier without its last layer."""
     wanted = model.state_dict()
     classifier = (
         cast("dict[str, Any]", getattr(model, "pretrained_cfg", {})).get("classifier") or ()
@@ -180,8 +180,8 @@ def _load_file(model: nn.Module, path: Path) -> None:
 def _no_safetensors(name: str) -> UsageError:
     return UsageError(
         f"model.weights: the hub has no safetensors file for {name!r}",
-        why="stepladder opens no pickles.",
-        fix="Convert them once where you trust them, then --model.weights "
+        why="stepladder never opens pickles.",
+        fix="If you trust them, convert them once, then type --model.weights "
         f'{name}.safetensors:\n    python -c "import timm, safetensors.torch as s; s.save_file('
         f"timm.create_model('{name}', pretrained=True).state_dict(), '{name}.safetensors')\"",
     )
@@ -190,7 +190,7 @@ def _no_safetensors(name: str) -> UsageError:
 def _unreachable(name: str, error: Exception) -> ResourceError:
     first = next(iter(str(error).splitlines()), "")
     return ResourceError(
-        f"the weights of {name!r} could not be fetched ({type(error).__name__}: {first})",
+        f"the weights of {name!r} could not be downloaded ({type(error).__name__}: {first})",
         why="They are not in the local cache of the Hugging Face hub.",
-        fix="Connect once, or give --model.weights PATH of a safetensors file, or none.",
+        fix="Connect to the internet once, or type --model.weights none or PATH.safetensors.",
     )

@@ -1,1 +1,1 @@
-"""Optimisers, schedules, learning-rate rules."""
+"""Optimizers, schedules, learning-rate rules."""

@@ -1,4 +1,4 @@
-"""Adam, torch's own, and what its family shares."""
+"""Adam from torch, and what its family shares."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ADAM = OptimizerSpec(
     usual_lr=1e-3,
     most_lr=0.1,
     is_scale_free=True,
-    # Where a small batch left the rate below its best, more is wanted than the rule says: a head on
-    # 732 photographs, batch 2 to 8 or 16, was better at 1.5 than at 1. That the noise scale says
-    # too little: Zhang et al. 2019, arXiv:1907.04164.
+    # If a small batch left the rate below its best, more is needed than the rule predicts: a head
+    # on 732 photographs, batch 2 to 8 or 16, was better at 1.5 than at 1. The noise scale predicts
+    # too little, see Zhang et al. 2019, arXiv:1907.04164.
     batch_rule=BatchRule(lr_powers=(0.5, 1.0, 1.5), follows_noise_scale=False, warmup_from=None),
     decay=Decay.L2,
     fused_on=frozenset({"cpu", "cuda"}),

@@ -1,4 +1,4 @@
-"""AdamW, torch's own: Adam with decoupled weight decay."""
+"""AdamW from torch: Adam with decoupled weight decay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimiser declares: its rule, its traits, and how it is built."""
+"""The contract of an optimizer: its rule, its traits, and how it is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Group = dict[str, Any]
 
 
 class HasParameters(Protocol):
-    """A module, or the stacked weights of several, which only elementwise rules are built over."""
+    """A module, or the stacked weights of several (only for elementwise rules)."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Return each weight with its name."""
@@ -31,13 +31,13 @@ class HasParameters(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What an optimiser is constructed from.
+    """The arguments for constructing an optimizer.
 
     Attributes:
-        model: for a rule that hooks modules or names layers. Its hooks hold the optimiser weakly:
-            where training has two stages, the model outlives it.
-        groups: as the spec's `groups` returned them.
-        process_group: the ranks that train together; None: this process alone.
+        model: for a rule that hooks modules or names layers. Its hooks need a weak reference to the
+            optimizer: with two training stages, the model outlives it.
+        groups: as returned by the spec's `groups`.
+        process_group: the ranks that train together; None: only this process.
         lr: learning rate of the first step.
     """
 
@@ -49,9 +49,9 @@ class Setup:
 
 
 class FirstStep(Protocol):
-    """Computes a weight after its first step in closed form, as the paper has it.
+    """Computes a weight after its first step in closed form, as in the paper.
 
-    The laws compare the optimiser with it. `decay` is that of the weight's group.
+    The tests compare the optimizer with it. `decay` is that of the weight's group.
     """
 
     def __call__(
@@ -62,10 +62,10 @@ class FirstStep(Protocol):
 
 
 class Decay(StrEnum):
-    """What weight decay does.
+    """The kind of weight decay.
 
-    L2 adds decay x weight to the gradient; DECOUPLED shrinks the weight by lr x decay beside the
-    step.
+    L2 adds decay x weight to the gradient; DECOUPLED shrinks the weight by lr x decay in addition
+    to the step.
 
     Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
     """
@@ -76,14 +76,14 @@ class Decay(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRule:
-    """How the learning rate follows the batch when it grows.
+    """How to scale the learning rate for a larger batch.
 
     Attributes:
-        lr_powers: powers of the batch's growth that scale the learning rate, the likeliest first: 1
-            is the linear rule, 0.5 the square root.
+        lr_powers: exponents of the batch's growth factor for the learning rate, most likely first:
+            1 is the linear rule, 0.5 the square root.
         follows_noise_scale: the gradient noise scale predicts the epochs of a larger batch and
-            bounds the learning rate; where not, it is only a hint.
-        warmup_from: growth of the learning rate from which on it needs an epoch of warm-up; None:
+            bounds the learning rate; otherwise it is only a hint.
+        warmup_from: growth of the learning rate above which it needs an epoch of warm-up; None:
             never.
 
     Source: linear rule and warm-up: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
@@ -95,13 +95,13 @@ class BatchRule:
     warmup_from: float | None
 
     def lr_growths(self, growth: float, *, more_epochs: float) -> list[float]:
-        """Return the factors on the learning rate, the likeliest first.
+        """Return the factors for the learning rate, most likely first.
 
         By the noise scale the best rate grows as 1 / (1 + Bn / B), which is growth / more_epochs.
 
         Args:
             growth: of the batch.
-            more_epochs: epochs to the same loss with the larger batch, over those with this one.
+            more_epochs: epochs to the same loss with the larger batch, divided by those now.
         """
         grown = [growth**power for power in self.lr_powers]
         if not self.follows_noise_scale:
@@ -109,7 +109,7 @@ class BatchRule:
         return list(dict.fromkeys(min(factor, growth / more_epochs) for factor in grown))
 
     def needs_warmup(self, lr_growth: float) -> bool:
-        """Return True if a learning rate that grew this much needs an epoch of warm-up."""
+        """Return True if a learning rate increased by this factor needs an epoch of warm-up."""
         return self.warmup_from is not None and lr_growth > self.warmup_from
 
 
@@ -118,7 +118,7 @@ def decay_groups(config: OptimizerConfig, learning: Named) -> list[Group]:
 
     Matrices and kernels (two dimensions or more) decay; biases and the scales of norms do not.
     """
-    # one group where nothing decays: each group costs a pass of Python over its weights
+    # one group without decay: each group costs a Python loop over its weights
     has_decay = config.weight_decay > 0
     matrices = [(name, w) for name, w in learning if w.dim() >= 2 and has_decay]
     vectors = [(name, w) for name, w in learning if w.dim() < 2 or not has_decay]
@@ -130,33 +130,32 @@ def decay_groups(config: OptimizerConfig, learning: Named) -> list[Group]:
 
 
 def two_numbers_each(weight: Tensor) -> int:
-    """Return room for the two moments of the Adam family; SGD keeps one."""
+    """Return the number of state values of the Adam family, two per weight; SGD has one."""
     return 2 * weight.numel()
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """One optimiser.
+    """The specification of an optimizer.
 
     Attributes:
-        name: what a person types; that of its file.
+        name: the name that the user types; the same as that of its file.
         title: its name in a sentence.
         construct: builds it.
         first_step: the closed form of its first step.
-        options: fields of `OptimizerConfig` that it reads, beside those of all rules; the range of
-            each stands at its field.
-        usual_lr: a learning rate that most models learn at.
-        most_lr: the learning rate above which it rarely learns.
+        options: fields of `OptimizerConfig` that it reads, in addition to the common ones; the
+            range of each is defined at its field.
+        usual_lr: a learning rate that works for most models.
+        most_lr: the learning rate above which it rarely trains.
         is_scale_free: the step does not depend on the size of the gradient: its length is about the
             learning rate.
-        batch_rule: how the learning rate follows the batch.
-        decay: what weight decay does.
-        groups: puts the weights that learn into groups, each with its decay and options.
+        batch_rule: how to scale the learning rate with the batch.
+        decay: the kind of weight decay.
+        groups: returns the trainable weights in groups, each with its decay and options.
         fused_on: device types on which one kernel updates all weights.
-        is_elementwise: each number is stepped by itself, so that weights of several models can be
-            stacked and stepped at once.
-        state_numbers: numbers of state kept for a weight, at most; memory and disk are forecast
-            with it.
+        is_elementwise: each number is updated independently, so that weights of several models can
+            be stacked and updated together.
+        state_numbers: maximum numbers of state for a weight, to estimate memory and disk.
     """
 
     name: OptimizerName
@@ -180,27 +179,27 @@ class OptimizerSpec:
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """The range of each of its options."""
+        """The valid range of each of its options."""
         ranges = ranges_of(OptimizerConfig)
         return {name: ranges[name] for name in self.options}
 
 
 class OwnOptimizer(torch.optim.Optimizer):
-    """An optimiser that is not torch's: a subclass writes `take_step`.
+    """Base class of optimizers that are not torch's: a subclass implements `take_step`.
 
-    What it counts, it keeps as numbers in a weight's state, under a name of
+    Counters are numbers in a weight's state, with a name in
     `stepladder.optim.scalars.HOST_SCALARS`.
     """
 
     unlike_weight: ClassVar[frozenset[str]] = frozenset()
-    """Names of state whose tensors have other shapes than their weight."""
+    """Names of state tensors whose shape differs from that of their weight."""
 
     def take_step(self) -> None:
-        """Take one step without the hooks and profiler marks that torch puts around `step`."""
+        """Take one step without the hooks and profiler marks of torch's `step`."""
         raise NotImplementedError
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; weights without a gradient stay as they are."""
+        """Take one step; weights without a gradient do not change."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

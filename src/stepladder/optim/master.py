@@ -1,4 +1,4 @@
-"""Half-precision weights in the model, with an fp32 master copy for the optimiser.
+"""Half-precision weights in the model, with an fp32 master copy for the optimizer.
 
 An update of a half weight below 1/2048 of it rounds to nothing; on the master copy it adds up.
 
@@ -15,9 +15,9 @@ from stepladder.models.normalize import Normalize
 
 
 def halve_(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
-    """Turn a model's float weights and buffers into half precision, in place.
+    """Convert a model's float weights and buffers to half precision, in place.
 
-    BatchNorm stays float32, as its running statistics would otherwise stand still.
+    BatchNorm stays float32, because its running statistics would otherwise not change.
     """
     for module in model.modules():
         if isinstance(module, Normalize):
@@ -28,7 +28,7 @@ def halve_(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
 
 
 class MasterWeights:
-    """Fp32 copies of an optimiser's half weights, which it updates in their place.
+    """Fp32 copies of an optimizer's half weights, which it updates instead of them.
 
     Fp32 weights are their own masters. The order of a step, with torch's GradScaler:
 
@@ -38,10 +38,10 @@ class MasterWeights:
         master.give_weights_()        masters down, rounded to half
         master.zero_grad()
 
-    The masters are part of the optimiser's state (`stepladder.optim.state`).
+    The masters are part of the optimizer's state (`stepladder.optim.state`).
 
     Args:
-        optimizer: fresh, over the model's weights; its groups are changed to hold the masters.
+        optimizer: a new one of the model's weights; its groups are changed to the masters.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -51,19 +51,19 @@ class MasterWeights:
             group["params"] = [self._master_of(weight) for weight in group["params"]]
 
     def take_grads_(self) -> None:
-        """Move the half gradients to the masters, as fp32."""
+        """Move the half gradients to the masters as fp32."""
         for half, master in self._pairs:
             master.grad = None if half.grad is None else half.grad.float()
             half.grad = None
 
     def give_weights_(self) -> None:
-        """Round the masters into the model's half weights."""
+        """Copy the masters to the model's half weights, with rounding."""
         with torch.no_grad():
             for half, master in self._pairs:
                 half.copy_(master)
 
     def zero_grad(self) -> None:
-        """Drop the gradients of the model's weights and of the masters."""
+        """Clear the gradients of the model's weights and of the masters."""
         self._optimizer.zero_grad(set_to_none=True)
         for half, _ in self._pairs:
             half.grad = None

@@ -1,4 +1,4 @@
-"""NAdam with decoupled weight decay: torch's own, or on the CPU in two passes, not ten."""
+"""NAdam with decoupled weight decay: torch's, or on the CPU in two passes instead of ten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepladder.optim.contract import Decay, OwnOptimizer, Setup
 from stepladder.optim.scalars import as_numbers_, as_tensors_
 
 _FUSED_DTYPES = (torch.float32, torch.float64)
-_MIN_BETA1 = 0.5  # below it the momentum does not come back from the kernel to rounding
+_MIN_BETA1 = 0.5  # below it the momentum cannot be recovered from the kernel's to rounding
 
 
 def nadam_update_(
@@ -33,20 +33,21 @@ def nadam_update_(
     beta2: float,
     eps: float,
 ) -> None:
-    """Take one NAdam step in place: by the momentum, and by the gradient once more.
+    """Take one NAdam step in place, by the momentum and the current gradient.
 
         m' = beta1 m + (1 - beta1) g,   v' = beta2 v + (1 - beta2) g^2
         w' = w - lr (a g + b m') / (sqrt(v' / (1 - beta2^t)) + eps)
 
-    With c = b / (a + b) x beta1, a g + b m' is a + b times x = c m + (1 - c) g: what Adam's kernel
-    makes of m, and steps by, with c as its beta1. It divides by 1 - c^t, which the rate given to it
-    undoes. x becomes m' = x - a / b (g - x), which loses digits only where beta1 is small.
+    With c = b / (a + b) x beta1, a g + b m' is a + b times x = c m + (1 - c) g: the momentum that
+    Adam's kernel computes and steps by, with c as its beta1. Its division by 1 - c^t is undone by
+    the learning rate passed to it. x becomes m' = x - a / b (g - x), which loses digits only if
+    beta1 is small.
 
     Args:
         step: t, from 1.
         grad_rate, momentum_rate: a and b.
 
-    Shapes: the tensors at a place of the lists are equal, any rank, dense, of the same strides.
+    Shapes: the tensors at the same index of the lists are equal, any rank, dense, same strides.
     Source: Dozat 2016, "Incorporating Nesterov Momentum into Adam", Alg. 8.
     """
     rate = grad_rate + momentum_rate
@@ -70,21 +71,21 @@ def nadam_update_(
 
 
 class NAdam(OwnOptimizer, torch.optim.NAdam):
-    """torch.optim.NAdam, the same to rounding, with Adam's fused kernel.
+    """torch.optim.NAdam with Adam's fused kernel; equal up to rounding.
 
-    Options and state are torch's, and either loads what the other saved; here `step` and
-    `mu_product` are numbers. Left to torch's own step: weights on a GPU, where its multi-tensor
-    kernels are few already; half and complex numbers, and sparse gradients, which the kernel does
-    not take as torch's step does; gradients laid out otherwise than their weight; a beta1 below
-    0.5; `maximize`, `capturable` and `differentiable`.
+    Options and state are torch's, and each loads the state of the other; here `step` and
+    `mu_product` are numbers. Torch's own step is used for weights on a GPU, where it already needs
+    few multi-tensor kernels; for half and complex numbers and sparse gradients, which the kernel
+    does not support like torch's step; for gradients with other strides than their weight; for a
+    beta1 below 0.5; and with `maximize`, `capturable` and `differentiable`.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a state as it is: torch's would round the numbers."""
+        """Restore a state unchanged: torch's method would round the numbers."""
         torch.optim.Optimizer.__setstate__(self, state)
 
     def take_step(self) -> None:
-        """Take one step; weights without a gradient stay as they are."""
+        """Take one step; weights without a gradient do not change."""
         with torch.no_grad():
             peers = [self._peers(group) for group in self.param_groups]
             if None in peers:
@@ -97,7 +98,7 @@ class NAdam(OwnOptimizer, torch.optim.NAdam):
                     _step_peers_(group, some)
 
     def _peers(self, group: dict[str, Any]) -> Iterable[_Peers] | None:
-        """Gather the weights of a group that have taken the same steps; None: torch's turn."""
+        """Group the weights by number of steps; None if torch's step is needed."""
         if group["maximize"] or group["capturable"] or group["differentiable"]:
             return None
         if group["betas"][0] < _MIN_BETA1:
@@ -127,7 +128,7 @@ class NAdam(OwnOptimizer, torch.optim.NAdam):
 
 @dataclass(slots=True)
 class _Peers:
-    """Weights of a group that have taken the same steps."""
+    """Weights of a group with the same number of steps."""
 
     params: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
@@ -208,5 +209,5 @@ NADAM = replace(
     construct=_construct,
     first_step=_first_step,
     decay=Decay.DECOUPLED,
-    fused_on=frozenset({"cpu"}),  # asked for on a GPU, it takes torch's multi-tensor step
+    fused_on=frozenset({"cpu"}),  # on a GPU, torch's multi-tensor step is used
 )

@@ -1,8 +1,8 @@
-"""Optimisers built from the config, and what is done with any of them.
+"""Build optimizers from the config, and functions for all of them.
 
-`foreach` is left to torch: multi-tensor kernels on CUDA, a plain loop on the CPU, where they gain
-nothing that lasts (NAdam on two cores: 0.74 of the time for 150 weights of 64x64, 1.05 of it for
-150 of 256x256).
+`foreach` is left to torch: multi-tensor kernels on CUDA, a plain loop on the CPU, where they do not
+help consistently (NAdam on two cores: 0.74 of the time for 150 weights of 64x64, 1.05 of it for 150
+of 256x256).
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ def build_optimizer(
     lr: float,
     process_group: ProcessGroup | None = None,
 ) -> torch.optim.Optimizer:
-    """Build the optimiser over the weights that learn, in the groups of its spec.
+    """Build the optimizer of the trainable weights, in the groups of its spec.
 
     Raises:
-        UsageError: if nothing learns, or the rule has no fused kernel on any device and one is
-            asked for.
+        UsageError: if no weight is trainable, or a fused kernel is requested and the optimizer has
+            none.
     """
     learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
     if not learning:
-        raise UsageError("no weight of the model learns", fix="Use --train all, or unfreeze some.")
+        raise UsageError(
+            "the model has no trainable weight", fix="Type --train all, or unfreeze one."
+        )
     spec = spec_of(config.name)
     if config.fused and not spec.fused_on:
         raise UsageError(
@@ -54,7 +56,7 @@ def build_optimizer(
 
 
 def step_function(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
-    """Return what takes a step with the least around it."""
+    """Return the function that takes a step with the least overhead."""
     return optimizer.take_step if isinstance(optimizer, OwnOptimizer) else optimizer.step
 
 

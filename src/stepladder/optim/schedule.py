@@ -1,4 +1,4 @@
-"""The learning rate: how it follows the batch, and how it moves over steps. Pure functions."""
+"""Compute the learning rate from the batch size and the step, as pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepladder.config.recipe import BatchConfig, ScheduleConfig
 
 
 def base_lr(batch: BatchConfig, *, is_second_stage: bool = False) -> float:
-    """Scale the chosen learning rate from base_batch_size to global_batch_size.
+    """Scale the learning rate from base_batch_size to global_batch_size.
 
     Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", 2.1 (linear), arXiv:1706.02677;
     Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks", 5
@@ -30,7 +30,7 @@ def base_lr(batch: BatchConfig, *, is_second_stage: bool = False) -> float:
 
 
 def horizon_steps(schedule: ScheduleConfig, *, steps_per_epoch: int) -> int:
-    """Return the step at which cosine has fallen all the way: horizon_epochs, or the planned end."""
+    """Return the step at which cosine reaches its minimum: horizon_epochs, or the planned end."""
     if schedule.horizon_epochs is not None:
         return schedule.horizon_epochs * steps_per_epoch
     planned = schedule.max_epochs * steps_per_epoch
@@ -44,7 +44,7 @@ def lr_at(step: int, *, base: float, schedule: ScheduleConfig, steps_per_epoch: 
 
         base x (f + (1 - f) x (1 + cos(pi x p)) / 2),  p = (step - warmup) / (horizon - warmup),
 
-    with f = min_lr_frac; from the horizon on it stays at base x f.
+    with f = min_lr_frac; it stays at base x f after the horizon.
 
     Source: Loshchilov and Hutter 2017, "SGDR", eq. 5, arXiv:1608.03983 (one period).
     """

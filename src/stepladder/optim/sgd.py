@@ -1,4 +1,4 @@
-"""SGD with momentum, torch's own."""
+"""SGD with momentum from torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, Setup
 
 def _construct(setup: Setup) -> torch.optim.Optimizer:
     config = setup.config
-    fused = config.fused or None  # None, not False: torch then takes what is fastest on CUDA
+    fused = config.fused or None  # None, not False: torch then uses the fastest on CUDA
     return torch.optim.SGD(setup.groups, lr=setup.lr, momentum=config.momentum, fused=fused)
 
 
@@ -24,7 +24,7 @@ def _first_step(
     lr: float,
     decay: float,
 ) -> Tensor:
-    return weight - lr * (grad + decay * weight)  # the momentum begins as the gradient
+    return weight - lr * (grad + decay * weight)  # the momentum is initialized with the gradient
 
 
 SGD = OptimizerSpec(

@@ -1,4 +1,4 @@
-"""An optimiser's state as named tensors and JSON, so that nothing has to be pickled."""
+"""An optimizer's state as named tensors and JSON, so that nothing has to be pickled."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from stepladder.optim.contract import OwnOptimizer
 from stepladder.optim.scalars import HOST_SCALARS, as_numbers_, as_tensors_
 
 MASTER = "master"
-"""Key of the fp32 copy of a half weight, where the optimiser holds one."""
+"""Key of the fp32 copy of a half weight, if the optimizer has one."""
 
 
 def flatten_state(
     optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimiser's state apart. Nothing but numbers is copied.
+    """Split an optimizer's state into tensors and JSON values. Only numbers are copied.
 
     Returns:
         (tensors, facts): tensors by `weight name/state key`; facts are JSON values: the kind of
-        optimiser, the options of each group, its weights' names in order, and state that is no
-        tensor.
+        optimizer, the options of each group, its weights' names in order, and state other than
+        tensors.
     """
     own = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
@@ -53,12 +53,12 @@ def restore_state(
     tensors: Mapping[str, Tensor],
     facts: Mapping[str, Any],
 ) -> None:
-    """Put a flattened state back, in place, into an optimiser of the same kind and weights.
+    """Restore a flattened state in place, in an optimizer of the same kind and weights.
 
-    Tensors are copied to the device and layout of their weight; their number format is kept.
+    Tensors are copied to the device and memory format of their weight; their dtype is kept.
 
     Raises:
-        DataError: if the kind, the weights or their shapes differ; then nothing has changed.
+        DataError: if the kind, the weights or their shapes differ; then nothing is changed.
     """
     names = _names(optimizer, model)
     _refuse_other(optimizer, names, facts)
@@ -73,7 +73,7 @@ def restore_state(
     for path, value in {**facts["scalars"], **tensors}.items():
         name, _, key = path.rpartition("/")
         if name not in weights:
-            raise _misfit(f"it holds state of another weight, {name!r}")
+            raise _misfit(f"it has state of an unknown weight, {name!r}")
         if isinstance(value, Tensor) and key in unlike:
             value = value.to(weights[name].device, copy=True)
         elif isinstance(value, Tensor):
@@ -103,7 +103,7 @@ def _adopt(
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
-    """Name the weights of each group: as built, or else by looking them up in the model."""
+    """Return the weights' names of each group, as built or looked up in the model."""
     by_id = {id(weight): name for name, weight in model.named_parameters()}
     return [
         list(group.get("param_names") or [by_id[id(weight)] for weight in group["params"]])
@@ -116,21 +116,21 @@ def _refuse_other(
 ) -> None:
     kind = type(optimizer).__name__
     if facts["kind"] != kind:
-        raise _misfit(f"it is of {facts['kind']}, this run uses {kind}")
+        raise _misfit(f"it belongs to {facts['kind']}, but this run uses {kind}")
     if [cast("list[str]", group["param_names"]) for group in facts["groups"]] != names:
-        raise _misfit("it is of other weights")
+        raise _misfit("it belongs to other weights")
 
 
 def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool) -> Tensor:
     if key in HOST_SCALARS:
         return value.to(weight.device if is_on_device else "cpu", copy=True)
     if value.shape != weight.shape:
-        raise _misfit(f"{key} has shape {tuple(value.shape)}, its weight {tuple(weight.shape)}")
+        raise _misfit(f"{key} has shape {tuple(value.shape)}, but its weight {tuple(weight.shape)}")
     return torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _misfit(what: str) -> DataError:
     return DataError(
-        f"the checkpoint's optimiser state does not fit: {what}",
-        fix="Resume with the config that the run began with.",
+        f"the checkpoint's optimizer state does not fit: {what}",
+        fix="Resume with the original config of the run.",
     )

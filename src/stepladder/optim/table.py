@@ -1,4 +1,4 @@
-"""OPTIMIZERS: every optimiser that can be chosen, in the order in which they are listed."""
+"""OPTIMIZERS: all available optimizers, in the order of listings."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
 
 
 def spec_of(name: OptimizerName) -> OptimizerSpec:
-    """Return the optimiser of a name."""
+    """Return the optimizer with this name."""
     return next(spec for spec in OPTIMIZERS if spec.name == name)

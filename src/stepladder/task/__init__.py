@@ -1,4 +1,4 @@
-"""What a user brings."""
+"""Tasks: data, model, loss and metrics of a user."""
 
 from stepladder.task.contract import Metrics, Task
 

@@ -1,4 +1,4 @@
-"""Which line of a user's own Task an error came from, and a Task that tries to end the program."""
+"""Find the line of a user's Task that raised an error or called sys.exit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepladder.errors import USER_TASK, UsageError
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
 
-EXIT_FIX = "Raise an error there that says what is wrong; a Task must not end the program."
+EXIT_FIX = "Raise an exception instead: a Task must not end the program."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class TaskLine:
     """A line of a user's file.
 
     Attributes:
-        place: "task.py:12", as a person at this folder would write it.
-        method: the function that it stands in.
-        code: what it says.
+        place: "task.py:12", relative to the current folder.
+        method: the function that contains it.
+        code: its source code.
     """
 
     place: str
@@ -38,10 +38,10 @@ class TaskLine:
 
 
 def task_line(error: BaseException, task: Task | None = None) -> TaskLine | None:
-    """Return the innermost line of the user's own Task that an error came through, or None.
+    """Return the innermost line of the user's own Task in an error's traceback, or None.
 
     Args:
-        task: one that was made in Python: its module counts too, unless it is ours.
+        task: a Task created in Python, whose module counts too, unless it is ours.
     """
     own = "" if task is None else type(task).__module__
     own = "" if own.partition(".")[0] == "stepladder" else own
@@ -59,7 +59,7 @@ def task_line(error: BaseException, task: Task | None = None) -> TaskLine | None
 
 
 def method_place(task: Task, method: str) -> str:
-    """Return "task.py:12", where a Task's method begins; its class's name where that is not known."""
+    """Return "task.py:12", the start of a Task's method, or its class's name if unknown."""
     try:
         function = inspect.unwrap(getattr(type(task), method))
         file, number = function.__code__.co_filename, function.__code__.co_firstlineno
@@ -69,21 +69,21 @@ def method_place(task: Task, method: str) -> str:
 
 
 def shown(file: str) -> str:
-    """Return a path as a person at this folder would write it."""
+    """Return a path relative to the current folder, if it is in it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 @contextmanager
 def exits_told(task: Task | type, name: str | None = None) -> Iterator[None]:
-    """Make an error of a Task's `sys.exit`, which would end us with its code and without a word.
+    """Turn `sys.exit` in a Task, which would silently end the program, into an error.
 
     Args:
-        task: that is called, or its class while it is made.
-        name: stands for a line that is not known.
+        task: the Task that is called, or its class while it is created.
+        name: used if the line is unknown.
 
     Raises:
-        UsageError: if the block raises SystemExit; names Task, file and line.
+        UsageError: if the block raises SystemExit, with Task, file and line.
     """
     try:
         yield
@@ -99,5 +99,5 @@ def exits_told(task: Task | type, name: str | None = None) -> Iterator[None]:
 
 
 def exit_words(error: SystemExit) -> str:
-    """Say how the program was to end: `calls sys.exit(3)`."""
+    """Return the call in words: `calls sys.exit(3)`."""
     return f"calls sys.exit({'' if error.code is None else repr(error.code)})"

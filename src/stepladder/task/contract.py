@@ -1,4 +1,4 @@
-"""What a user brings: data, a model, a loss and metrics. Everything else is ours."""
+"""The interface of a user's Task: data, a model, a loss and metrics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What one validation batch gives.
+    """Losses and metrics of one validation batch.
 
     Attributes:
-        losses: plain loss of each example, (n,), float32; without smoothing or class weights.
+        losses: loss of each example, (n,), float32; without label smoothing or class weights.
         sums, counts: by metric name, tensors of equal shape. A metric is the mean of sum / count
-            over the elements whose count is above 0, after adding over batches: a scalar pair gives
-            a mean over examples, a pair of (C,) gives a mean over classes.
-        outputs: the model's outputs (n, ...), kept for the report where they are class scores.
+            over the elements with a count above 0, after summing over batches: a pair of scalars
+            yields a mean over examples, a pair of (C,) a mean over classes.
+        outputs: the model's outputs (n, ...), kept for the report if they are class scores.
     """
 
     losses: Tensor
@@ -37,15 +37,15 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainStage:
-    """One network of a Task that is several in a chain, such as a detector before a reader.
+    """One network in a Task with a chain of networks, such as a detector before a reader.
 
     Attributes:
-        name: what reports call it.
-        run: gives this stage's output from that of the stage before; of the first stage from the
-            batch's inputs. It is called in eval mode, without gradients.
-        error: error of each example (n,) of this stage's own output, lower is better; that of the
-            last stage is what the chain is judged by. None: its output has no error of its own.
-        truth: the output that a perfect stage would give. None: not known, as of the last stage.
+        name: its name in reports.
+        run: computes this stage's output from that of the stage before, or from the batch's inputs
+            for the first stage. It is called in eval mode, without gradients.
+        error: error of each example (n,) of this stage's output, lower is better; the chain is
+            judged by that of the last stage. None: its output has no error of its own.
+        truth: the output of a perfect stage. None: unknown, as for the last stage.
     """
 
     name: str
@@ -59,49 +59,49 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self, recipe: Recipe) -> nn.Module:
-        """Make the model with its initial weights; torch's seed is already set."""
+        """Return the model with its initial weights; torch's seed is already set."""
 
     @abstractmethod
     def data(self, split: Split) -> Source | Any | None:
-        """Return a split of a Store, a map-style Dataset, or None where there is no such split."""
+        """Return a split of a Store or a map-style Dataset; None if the split does not exist."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the training loss of each example, (n,); never its mean.
+        """Return the training loss of each example, (n,), not the mean.
 
         Optionally with named values to log, each (n,), detached, such as {"accuracy": hits}.
         """
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Return validation losses and metrics; by default the training loss alone."""
+        """Return validation losses and metrics; by default, only the training loss."""
         result = self.loss(model, batch)
         return Metrics(losses=result[0] if isinstance(result, tuple) else result)
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
-        """Change a training batch on the device; draws only from (seed, epoch, ids)."""
+        """Augment a training batch on the device; random only by (seed, epoch, ids)."""
         return batch
 
     def describe(self) -> Mapping[str, Json]:
-        """Return JSON facts that are kept with the weights, such as class names and picture size.
+        """Return JSON values to save with the weights, such as class names and image size.
 
-        For pictures, `predict` and `export` read `classes`, `size` and `fit`.
+        For images, `predict` and `export` read `classes`, `size` and `fit`.
         """
         return {}
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:  # noqa: ARG002
-        """Return (trunk, head) so that model(x) = head(trunk(x)), or None if it has no such form."""
+        """Return (trunk, head) with model(x) = head(trunk(x)), or None if it cannot be split."""
         return None
 
     def stages(self, model: nn.Module) -> Sequence[ChainStage] | None:  # noqa: ARG002
-        """Return the networks of a chain in their order, or None: the model is one network.
+        """Return the networks of a chain in order, or None if the model is a single network.
 
-        `stepladder diagnose` then tells error and time by stage, and which one to improve first.
+        `stepladder diagnose` then reports error and time by stage, and which to improve first.
         """
         return None
 
     @property
     def runs_head_alone(self) -> bool:
-        """Whether batches hold features, so that loss and metrics run the head alone."""
+        """Whether batches contain features, so that loss and metrics run only the head."""
         return False
 
     @property

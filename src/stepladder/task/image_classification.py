@@ -1,4 +1,4 @@
-"""The built-in Task: pictures of a store, each of one class."""
+"""The built-in Task: classification of the images in a store."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ class ImageClassification(Task):
 
     Args:
         store: an open Store, or its folder.
-        recipe: of which data, loss and augmentation keep their parts; `build_model` takes those of
-            the recipe that it is given, so that a run's model, loss and augmentation are always of
-            one recipe.
-        copies: folder for the decoded copy that `data.decode_once` asks for; None: beside the
-            store. The copy is made when a split is asked for.
+        recipe: defines data, loss and augmentation; `build_model` replaces it with its own recipe,
+            so that a run's model, loss and augmentation always belong to the same recipe.
+        copies: folder for the decoded copy of `data.decode_once`; None: next to the store. The copy
+            is made when a split is requested.
     """
 
     def __init__(
@@ -52,10 +51,10 @@ class ImageClassification(Task):
         self.classes = tuple(self.store.manifest.classes)
 
     def as_read_by(self, recipe: Recipe, *, copies: Path | None = None) -> Self:
-        """Return the same task, a subclass and what it keeps too, that reads as a recipe says.
+        """Return a copy of the task, also of a subclass, that reads data as a recipe says.
 
         Args:
-            copies: folder for the decoded copy; None: the one that this task has.
+            copies: folder for the decoded copy; None: the one of this task.
         """
         task = copy.copy(self)
         task._go_by(recipe)
@@ -64,7 +63,7 @@ class ImageClassification(Task):
         return task
 
     def build_model(self, recipe: Recipe) -> Classifier:
-        """Build the recipe's trunk and head, and go by this recipe from now on."""
+        """Build the recipe's trunk and head, and use this recipe from now on."""
         self._go_by(recipe)
         size = self.store.manifest.size
         return build_classifier(
@@ -79,17 +78,17 @@ class ImageClassification(Task):
         """Return a split of the store, decoded as the recipe says.
 
         Raises:
-            DataError: if a picture of a store that is decoded once is damaged.
-            ResourceError: if the disk has no room for its decoded copy.
+            DataError: if an image of a store that is decoded once is damaged.
+            ResourceError: if the disk has too little space for its decoded copy.
         """
         return self._as_recipe_says().split(split)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the cross-entropy of each picture, and whether it was hit.
+        """Return the cross-entropy of each image, and whether the prediction is correct.
 
-        With label smoothing and class weights as in torch's `cross_entropy`, without the division
-        by the weights' sum: the mean weight over train is 1 already. For a mixed picture, accuracy
-        is the share of the predicted class in it.
+        With label smoothing and class weights as in torch's `cross_entropy`, but without dividing
+        by the sum of weights: the mean weight over train is already 1. For a mixed image, accuracy
+        is the fraction of the predicted class in it.
 
         Shapes: losses and values are float32 (n,).
         """
@@ -105,7 +104,7 @@ class ImageClassification(Task):
         return losses, {"accuracy": _hits(logits.detach(), targets)}
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Return plain losses, accuracy, top-5 accuracy (above five classes) and macro accuracy."""
+        """Return losses, accuracy, top-5 accuracy (for more than 5 classes) and macro accuracy."""
         logits = model(batch.inputs).float()  # (n, C)
         targets = batch.targets
         hits = _hits(logits, targets)
@@ -129,7 +128,7 @@ class ImageClassification(Task):
         return augment(batch, self._augment_config, seed=seed, epoch=epoch, num_classes=num_classes)
 
     def describe(self) -> Mapping[str, Json]:
-        """Return class names, picture size and fit, and the store's identity."""
+        """Return class names, image size and fit, and the store's identity."""
         manifest = self.store.manifest
         return {
             "classes": list(self.classes),
@@ -149,7 +148,7 @@ class ImageClassification(Task):
         return is_augmenting(self._augment_config)
 
     def _go_by(self, recipe: Recipe) -> None:
-        """Keep the parts of a recipe that data, loss and augmentation read."""
+        """Store the parts of a recipe for data, loss and augmentation."""
         self._data_config, self._is_scaled = recipe.data, recipe.loader.scaled_decode
         self._loss_config, self._augment_config = recipe.loss, recipe.augment
         self._class_weights: Tensor | None = None
@@ -168,7 +167,7 @@ class ImageClassification(Task):
         )
 
     def _as_recipe_says(self) -> Store:
-        """Return the store, or for one of JPEGs the form that the recipe reads."""
+        """Return the store, or for a JPEG store the variant that the recipe reads."""
         if self.store.manifest.encoding != Encoding.JPEG:
             return self.store
         once, is_scaled = self._data_config.decode_once, self._is_scaled
@@ -189,9 +188,9 @@ class ImageClassification(Task):
 
 
 def balanced_weights(counts: Tensor) -> Tensor:
-    """Weigh classes inversely to their counts, so that the mean weight over all examples is 1.
+    """Return class weights inverse to the counts, with a mean of 1 over all examples.
 
-        w_c = N / (C n_c), over the C classes that have examples; a class without any has weight 0.
+        w_c = N / (C n_c), over the C classes with examples; a class without examples has weight 0.
 
     Shapes: counts int (C,); weights float32 (C,).
     """

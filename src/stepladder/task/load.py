@@ -1,4 +1,4 @@
-"""A user's own Task, from `FILE.py:NAME` as the command line gives it."""
+"""Load a user's Task from `FILE.py:NAME` on the command line."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BUILT_IN = "image_classification"
 
 
 def load_task(name: str, *, store: Path, recipe: Recipe | None = None) -> Task:
-    """Make a Task: the built-in one, or a class of a Python file.
+    """Load a Task: the built-in one, or a class of a Python file.
 
-    The file is run, and its folder joins sys.path as it would under `python FILE.py`. That is why
-    a name of this kind is taken from a command line or a call, never from a config. A class is
-    called with the store's path if it has a parameter of that name, else with nothing.
+    The file is executed, and its folder is added to sys.path as by `python FILE.py`. For this
+    reason, such a name is accepted on the command line or in a call, but never in a config. A class
+    is called with the store's path if it has a parameter `store`, else without arguments.
 
     Args:
         name: "image_classification", or "FILE.py:NAME".
         store: folder of the store.
-        recipe: how the built-in Task reads the store; none: as by default.
+        recipe: how the built-in Task reads the store; None: the default.
 
     Raises:
-        UsageError: if file or name is missing, the file fails, or the name is no Task.
+        UsageError: if file or name is missing, the file fails, or the name is not a Task.
     """
     if name == BUILT_IN:
         from stepladder.task.image_classification import ImageClassification
@@ -42,13 +42,13 @@ def load_task(name: str, *, store: Path, recipe: Recipe | None = None) -> Task:
     file, _, attribute = name.rpartition(":")
     if not file or not file.endswith(".py") or not attribute:
         raise UsageError(
-            f"{name} does not name a Task", fix="Give --task FILE.py:NAME, such as task.py:Digits."
+            f"{name} does not name a Task", fix="Type --task FILE.py:NAME, such as task.py:Digits."
         )
     return _make(_find(_run_file(Path(file)), attribute, file), name, store)
 
 
 def name_of(task: Task) -> str:
-    """Return the name that `load_task` would take for a Task made in Python."""
+    """Return the name for `load_task` of a Task created in Python."""
     kind = type(task)
     if kind.__module__ == "stepladder.task.image_classification":
         return BUILT_IN
@@ -63,9 +63,9 @@ def _run_file(file: Path) -> ModuleType:
     path = file.absolute()
     if not path.is_file():
         raise UsageError(
-            "there is no such file",
+            "the Task's file does not exist",
             where=str(file),
-            fix="Give the path of the Python file that holds the Task, then a colon and its name.",
+            fix="Type the path of the Python file with the Task, a colon and its name.",
         )
     name = f"{USER_TASK}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -80,16 +80,16 @@ def _run_file(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UsageError(
-            f"the Task's file fails: {type(error).__name__}: {error}",
+            f"the Task's file raised an error: {type(error).__name__}: {error}",
             where=f"{file}:{_line_in(path, error)}",
-            fix="Mend that line; with --debug the whole trace is printed.",
+            fix="Fix that line; --debug prints the whole traceback.",
         ) from error
     except SystemExit as error:
         del sys.modules[name]
         raise UsageError(
             f"the Task's file {exit_words(error)}",
             where=f"{file}:{_line_in(path, error)}",
-            fix='Put what is no part of the Task below `if __name__ == "__main__":`.',
+            fix='Move code that is not part of the Task under `if __name__ == "__main__":`.',
         ) from error
     return module
 
@@ -103,9 +103,9 @@ def _find(module: ModuleType, attribute: str, file: str) -> object:
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise UsageError(
-            f"{attribute} lacks {missing}",
+            f"{attribute} does not implement {missing}",
             where=file,
-            fix=f"Write them in class {attribute}; examples/own_task.py is a whole one.",
+            fix=f"Add them to class {attribute}; examples/own_task.py is a complete example.",
         )
     tasks = [
         key
@@ -128,14 +128,14 @@ def _make(found: object, name: str, store: Path) -> Task:
             return make(store=store) if takes_store else make()
     except TypeError as error:
         raise UsageError(
-            f"cannot be made: {error}",
+            f"the Task cannot be created: {error}",
             where=name,
-            fix="Give its __init__ no parameters but `store`, or defaults for the others.",
+            fix="Its __init__ may require no parameter but `store`: give all others defaults.",
         ) from error
 
 
 def _line_in(path: Path, error: BaseException) -> int:
-    """Return the last line of the file that the error passed through."""
+    """Return the last line of the file in the error's traceback."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Stop a run that does worse than an earlier one at the same point, by more than noise."""
+"""Stop a run that is worse than an earlier one at the same point, by more than noise."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.setup.run_folder import CHECKPOINTS, CONFIG
 
 STOP_REASON = "worse_than_baseline"
-MAX_EXAMPLES: Final = 512  # of a validation whose single losses are kept: few are noisy
-CLEAR = 2.0  # standard deviations of the noise of both
+MAX_EXAMPLES: Final = 512  # larger validations do not keep per-example losses
+CLEAR = 2.0  # standard deviations of the combined noise
 _SUMMARY = "summary.json"
 
 
@@ -34,9 +34,9 @@ class Mark:
 
     Attributes:
         at: training samples seen, or seconds.
-        value: what is compared, lower is better.
-        sem: its standard error; 0 where it is not known.
-        examples: the value of each example, in the order of the split; empty where not kept.
+        value: the compared value, lower is better.
+        sem: its standard error; 0 if unknown.
+        examples: the value of each example, in the order of the split; empty if not kept.
     """
 
     at: float
@@ -50,11 +50,11 @@ class Baseline:
     """The validations of an earlier run.
 
     Attributes:
-        run: its folder, as it was given.
-        at: what its marks count.
-        losses, errors: by loss, and by the share of errors; the latter is empty without classes.
-        num_val: its validation examples; None: not known.
-        task, fingerprint: what it learnt, and the identity of its training data; None: not known.
+        run: its folder, as given by the user.
+        at: the unit of its marks.
+        losses, errors: marks by loss, and by error rate; the latter is empty without classes.
+        num_val: its number of validation examples; None: unknown.
+        task, fingerprint: its task, and the identity of its training data; None: unknown.
     """
 
     run: str
@@ -66,21 +66,21 @@ class Baseline:
     fingerprint: str | None = None
 
     def best_until(self, marks: Sequence[Mark], at: float) -> Mark | None:
-        """Return the best mark up to a point; None where none had been made by then."""
+        """Return the best mark up to a point; None if there is no mark yet."""
         return _best([mark for mark in marks if mark.at <= at])
 
     def last_gain(self, marks: Sequence[Mark], at: float) -> float:
-        """Return by how much the last mark up to a point bettered those before it; 0: it did not."""
+        """Return by how much the last mark up to a point improved on those before it, or 0."""
         made = [mark for mark in marks if mark.at <= at]
         best, before = _best(made), _best(made[:-1])
         return 0.0 if best is None or before is None else before.value - best.value
 
 
 def read_baseline(config: RunConfig) -> Baseline | None:
-    """Read the validations of the run that `run.baseline` names; None where it names none.
+    """Read the validations of the run in `run.baseline`; None if it is not set.
 
     Raises:
-        UsageError: if it is this run, no folder, or holds no validation.
+        UsageError: if it is this run, not a folder, or has no validation.
     """
     if config.baseline is None:
         return None
@@ -105,9 +105,9 @@ def read_baseline(config: RunConfig) -> Baseline | None:
             errors.append(Mark(at, 1 - share, sem, _errors(event.get("val_right"))))
     if not losses and not errors:
         raise UsageError(
-            "there is no validation to compare with",
+            "this run has no validation to compare with",
             where=f"{flag}: {folder}",
-            fix="Give the folder of a run that validated, the one with events.jsonl in it.",
+            fix="Name the folder of a run with validations: the one that contains events.jsonl.",
         )
     return Baseline(
         run=str(folder),
@@ -121,27 +121,27 @@ def read_baseline(config: RunConfig) -> Baseline | None:
 
 
 def _require_folder(folder: Path, own: Path, flag: str) -> None:
-    """Refuse what can be no earlier run.
+    """Check that a folder can be an earlier run.
 
     Raises:
-        UsageError: with the reason.
+        UsageError: if it cannot.
     """
-    what, fix = None, "Give the folder of an earlier run."
+    what, fix = None, "Name the folder of an earlier run."
     if folder.resolve() == own.resolve():
-        what = "a run is no baseline of itself"
+        what = "a run cannot be its own baseline"
     elif folder.is_file():
-        what = "this is a file, and a baseline is the folder of a run"
-        fix = f"Give the folder: --baseline {folder.parent}"
+        what = "this is a file, but a baseline is the folder of a run"
+        fix = f"Name the folder: --baseline {folder.parent}"
     elif not folder.exists():
-        what = "there is no such folder"
+        what = "this folder does not exist"
     if what is not None:
         raise UsageError(what, where=f"{flag}: {folder}", fix=fix)
 
 
 def examples_of(result: Evaluation) -> dict[str, Any]:
-    """Return the fields of a validation's event by which it can be compared example by example.
+    """Return the per-example fields of a validation's event.
 
-    Nothing for more than `MAX_EXAMPLES`.
+    Empty for more than `MAX_EXAMPLES` examples.
     """
     if len(result.losses) > MAX_EXAMPLES:
         return {}
@@ -155,11 +155,11 @@ def examples_of(result: Evaluation) -> dict[str, Any]:
 def samples_seen(
     event: Mapping[str, Any], num_train: float | None, batch: float | None
 ) -> float | None:
-    """Return the training samples that a run had used at an event; None: not known.
+    """Return the training samples that a run had used at an event; None: unknown.
 
     Args:
-        num_train: examples of an epoch, whose last batch may be short; None: not known.
-        batch: examples of a step.
+        num_train: examples per epoch, whose last batch may be smaller; None: unknown.
+        batch: examples per step.
     """
     seen, step, epoch = (_finite(event.get(key)) for key in ("samples_seen", "step", "epoch"))
     if seen is not None:
@@ -176,18 +176,18 @@ def samples_seen(
 class Against:
     """Counts validations at which a run is worse than an earlier one by more than noise.
 
-    The best so far of both are compared at the same point. It counts where this run's is worse by
-    more than twice the noise, and what the earlier run had gained by its last validation: with
-    another seed a run as good may be one validation behind. Noise is the standard error of their
-    difference, and the jumps of the earlier run's curve, once for each. The difference is taken
-    example by example where both kept those (validations of 512 at most); else their errors add up
-    as if on examples of their own. A validation that is not worse sets the count back; patience is
-    the count that stops the run.
+    The best values so far of the two runs are compared at the same point. A validation counts if
+    this run's is worse by more than twice the noise plus the earlier run's improvement at its last
+    validation: with another seed, an equally good run may be one validation behind. The noise
+    combines the standard error of the difference with the scatter of the earlier run's curve, once
+    for each run. The difference is paired per example if both runs kept their per-example values
+    (up to 512 examples); otherwise the errors are combined as if independent. A validation that is
+    not worse resets the count; the run stops when the count reaches patience.
 
     Args:
         baseline: the earlier run; None: nothing is compared.
         patience: validations in a row.
-        min_frac: worse by less than this share of the earlier value never counts.
+        min_frac: a run worse by less than this fraction of the earlier value never counts.
     """
 
     def __init__(
@@ -209,10 +209,10 @@ class Against:
     def judge(
         self, result: Evaluation, monitor: Monitor, *, seen: int, wall_s: float
     ) -> dict[str, Any]:
-        """Take one validation into account, and give the fields of its event.
+        """Judge one validation, and return the fields of its event.
 
         Args:
-            monitor: what early stopping goes by; without classes it is the loss.
+            monitor: what early stopping monitors; without classes, the loss.
             seen: training samples used.
             wall_s: seconds of the run.
         """
@@ -255,15 +255,15 @@ class Against:
         }
 
     def last(self) -> dict[str, Any] | None:
-        """Return the numbers of the last comparison; None where there was none."""
+        """Return the numbers of the last comparison; None without one."""
         return dict(self._last) or None
 
     def reset(self) -> None:
-        """Forget this run's own validations: they were of other data."""
+        """Forget this run's validations, for new data."""
         self.num_worse, self._best, self._best_examples, self._last = 0, None, (), {}
 
     def state(self) -> dict[str, Any]:
-        """Return the JSON values that restore this object, the earlier run's validations included."""
+        """Return the JSON values that restore this object, with the earlier run's validations."""
         return {
             "baseline": None if self.baseline is None else asdict(self.baseline),
             "num_worse": self.num_worse,
@@ -273,11 +273,11 @@ class Against:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Restore a saved state.
 
-        With the same baseline its validations are taken from the state: the earlier run may have
-        gone on since, and an uninterrupted run would not have seen that. With another one, or none
-        saved, the count begins afresh.
+        With the same baseline, its validations are restored from the state: the earlier run may
+        have continued since, which an uninterrupted run would not have seen. With a different one,
+        or if none was saved, the count starts at 0.
         """
         saved, best = state["baseline"], state["best"]
         self._best = None if best is None else Estimate(float(best["mean"]), float(best["sem"]))
@@ -313,12 +313,12 @@ def _best(marks: Sequence[Mark]) -> Mark | None:
 
 
 def _jumps(marks: Sequence[Mark]) -> float:
-    """Return how much two runs differ by the jumps of one curve, once for each."""
+    """Return the noise of the difference between two runs, from the scatter of one curve."""
     return math.sqrt(2) * (scatter([m.value for m in marks][len(marks) // 3 :]) or 0.0)
 
 
 def _lean(marks: Sequence[Mark]) -> tuple[Mark, ...]:
-    """Keep the examples of those marks alone that were the best so far: no other is compared."""
+    """Keep the examples only of marks that were the best so far: no others are compared."""
     kept, best = [], math.inf
     for mark in marks:
         is_best = mark.value < best
@@ -339,7 +339,7 @@ def _errors(value: object) -> tuple[float, ...]:
 
 
 def _task_of(folder: Path) -> str | None:
-    """Return the task that a run's checkpoints name; None: there is none that can be read."""
+    """Return the task named in a run's checkpoints; None if none can be read."""
     for state in sorted((folder / CHECKPOINTS).glob(f"*/{STATE}")):
         try:
             value = read_json(state)
@@ -363,7 +363,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 
 def _batch_of(folder: Path) -> int | None:
-    """Return the batch by the run's config, for a run that has no summary yet."""
+    """Return the batch size in the run's config, for a run without a summary."""
     try:
         return load_job(folder / CONFIG).recipe.batch.global_batch_size
     except (StepladderError, OSError):
@@ -380,11 +380,11 @@ def _count(value: object) -> int | None:
 
 
 def baseline_line(baseline: Baseline, patience: int) -> str:
-    """Say in one line which run this one is compared with, and when that ends it."""
+    """Describe in one line the run to compare with, and when the comparison stops this run."""
     point = "seconds" if baseline.at is BaselineAt.WALL_TIME else "training examples"
     times = "validation" if patience == 1 else f"{patience} validations in a row"
     return (
-        f"{baseline.run}, after the same {point}; ends where it is worse by more than noise at "
+        f"{baseline.run}, after the same {point}; stops if it is worse by more than noise at "
         f"{times}"
     )
 
@@ -396,47 +396,47 @@ def baseline_warnings(
     task: str | None = None,
     fingerprint: str | None = None,
 ) -> list[str]:
-    """Say what a comparison with an earlier run cannot know.
+    """List reasons why a comparison with an earlier run may be misleading.
 
     Args:
-        num_val: validation examples of this run; None: it has none.
-        task, fingerprint: what this run learns, and from which data; None: not known.
+        num_val: number of validation examples of this run; None without validation.
+        task, fingerprint: of this run and its training data; None: unknown.
     """
     if baseline is None:
         return []
     if num_val is None:
-        return ["run.baseline does nothing: there is no validation to compare"]
+        return ["run.baseline has no effect: this run has no validation split"]
     warnings = _other_ground(baseline, task, fingerprint)
     if baseline.num_val is not None and baseline.num_val != num_val:
         warnings.append(
-            f"run.baseline stood on {baseline.num_val:,} validation examples, this run stands on "
-            f"{num_val:,}: what lies between them may be the examples"
+            f"run.baseline used {baseline.num_val:,} validation examples, and this run uses "
+            f"{num_val:,}: the difference may be due to the examples"
         )
     if baseline.at is BaselineAt.WALL_TIME:
         warnings.append(
-            "run.baseline_at wall_time: when the run stops depends on the speed of the machine, "
-            "and another attempt may stop elsewhere"
+            "run.baseline_at is wall_time: when the run stops depends on the speed of the machine, "
+            "and may differ between attempts"
         )
     return warnings
 
 
 def _other_ground(baseline: Baseline, task: str | None, fingerprint: str | None) -> list[str]:
-    """Say where the earlier run learnt something else, or from other examples."""
+    """List differences between the earlier run's task and data and this run's."""
     found = []
     if task and baseline.task and _plain(task) != _plain(baseline.task):
         found.append(
-            f"run.baseline learnt another task, {baseline.task}, and this run learns {task}: "
-            "losses of the two say nothing of each other"
+            f"run.baseline was trained on another task, {baseline.task}, and this run on {task}: "
+            "their losses cannot be compared"
         )
     if fingerprint and baseline.fingerprint and fingerprint != baseline.fingerprint:
         found.append(
-            f"run.baseline learnt from other training data (fingerprint "
-            f"{baseline.fingerprint[:12]}, here {fingerprint[:12]}): what lies between them may "
-            "be the data"
+            f"run.baseline used other training data (fingerprint "
+            f"{baseline.fingerprint[:12]}, here {fingerprint[:12]}): the difference may be due to "
+            "the data"
         )
     return found
 
 
 def _plain(task: str) -> str:
-    """Name a task without the folders that its file lies in."""
+    """Return a task's name without the folders of its file."""
     return task.rpartition("/")[2]

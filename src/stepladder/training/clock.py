@@ -1,8 +1,8 @@
-"""Where the time of a run goes: two timelines, each of which must add up on its own.
+"""The time that a run spends in each phase, on the host and on the device.
 
-The host timeline is wall time, cut into named phases; what no phase covers is `unexplained` and is
-never spread over the others. The device timeline comes from CUDA events that are read once they
-are done, so that no step waits for its own measurement.
+The host timeline is wall time, split into named phases; time outside all phases is `unexplained`
+and never distributed over the others. The device timeline comes from CUDA events that are read
+once they are complete, so that no step waits for its measurement. Each must add up on its own.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ MAX_NAMED_FRAC = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One timeline, closed.
+    """A closed timeline.
 
     Attributes:
         wall_s: length of the timeline in seconds.
-        phases_s: seconds of each named phase.
+        phases_s: seconds in each named phase.
     """
 
     wall_s: float
@@ -64,11 +64,11 @@ class Timeline:
 
     @property
     def unexplained_s(self) -> float:
-        """Seconds that no phase covers; negative where phases overlap."""
+        """Return the seconds outside all phases; negative if phases overlap."""
         return self.wall_s - sum(self.phases_s.values())
 
     def since(self, earlier: Timeline) -> Timeline:
-        """Return the part of this timeline that came after an earlier look at it."""
+        """Return the part of this timeline after an earlier state of it."""
         return Timeline(
             wall_s=self.wall_s - earlier.wall_s,
             phases_s={
@@ -78,27 +78,27 @@ class Timeline:
         )
 
     def why_no_advice(self) -> str | None:
-        """Say why this timeline cannot carry advice, or None if it adds up."""
+        """Return why this timeline is no basis for advice, or None if it adds up."""
         if self.wall_s <= 0:
-            return "nothing was measured"
+            return "no time was measured"
         share = self.unexplained_s / self.wall_s
         if share > MAX_UNEXPLAINED_FRAC:
-            return f"{percent(share, 0)} of the time is in no named phase (at most 10 % may be)"
+            return f"{percent(share, 0)} of the time is outside all named phases (limit: 10 %)"
         if 1 - share > MAX_NAMED_FRAC:
             named = percent(1 - share, 0)
-            return f"the named phases add up to {named} of the time (at most 105 % may be)"
+            return f"the named phases add up to {named} of the time (limit: 105 %)"
         return None
 
     def data_wait_frac(self) -> float:
-        """Share of the time of training steps that was spent waiting for data, in [0, 1]."""
+        """Return the fraction of training-step time spent waiting for data, in [0, 1]."""
         steps = sum(self.phases_s.get(phase, 0.0) for phase in STEP_PHASES)
         return self.phases_s.get(Phase.DATA_WAIT, 0.0) / steps if steps > 0 else 0.0
 
 
 class _Lap:
-    """Adds the time between entering and leaving to one phase; made once and used again.
+    """Adds the time between entering and leaving to a phase; created once and reused.
 
-    The device's marks count as a part of the phase: they are the host's work in it.
+    Recording the device's marks counts as part of the phase: it is work of the host in it.
     """
 
     __slots__ = ("clock", "device", "phase", "started", "total_s")
@@ -129,7 +129,7 @@ class Clock:
     """Times the phases of a run.
 
     Args:
-        device: a DeviceTimeline on CUDA; None on the CPU, where the host timeline is the truth.
+        device: a DeviceTimeline on CUDA; None on the CPU, where the host timeline is used.
         now: a monotonic clock in seconds.
     """
 
@@ -160,38 +160,38 @@ class Clock:
         """Return the context manager that adds to a phase.
 
         Raises:
-            RuntimeError: on entering, if another phase is open: phases never nest.
+            RuntimeError: on entering, if another phase is open: phases do not nest.
         """
         return self._laps[phase]
 
     def wall_s(self) -> float:
-        """Seconds since the run began, over all its attempts."""
+        """Return the seconds since the run began, over all attempts."""
         return self._before_wall_s + self.now() - self._started
 
     def total_s(self, phase: Phase) -> float:
-        """Seconds of one phase so far."""
+        """Return the seconds in one phase so far."""
         return self._laps[phase].total_s
 
     def host(self) -> Timeline:
-        """Close the host timeline at this moment."""
+        """Return the host timeline up to now."""
         return Timeline(
             wall_s=self.wall_s(),
             phases_s={phase.value: lap.total_s for phase, lap in self._laps.items() if lap.total_s},
         )
 
     def truth(self) -> Timeline:
-        """Return the timeline that data wait is read from: the device's where there is one.
+        """Return the timeline to compute data wait from: the device's if there is one.
 
-        The device's may lag behind by the work that is still queued; nothing waits for it.
+        The device's may lag behind by the work that is still queued; this does not wait for it.
         """
         return self.device.so_far() if self.device is not None else self.host()
 
 
 class DeviceEvent(Protocol):
-    """A CUDA event with timing, or something that behaves like one."""
+    """A CUDA event with timing, or an object with the same interface."""
 
     def record(self) -> Any:
-        """Mark this point of the stream."""
+        """Record a mark at this point of the stream."""
 
     def query(self) -> bool:
         """Return True if the device has passed the mark."""
@@ -200,24 +200,24 @@ class DeviceEvent(Protocol):
         """Wait until the device has passed the mark."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this mark to another."""
+        """Return the milliseconds from this mark to another."""
 
 
 def cuda_event() -> DeviceEvent:
-    """Make a CUDA event that measures time."""
+    """Return a CUDA event with timing."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class DeviceTimeline:
-    """The device's own time, from events at the borders of phases.
+    """The device's time, from events at the start and end of phases.
 
-    The gap between the end of one step's work and the start of the next step's is what the device
-    really waited: the data wait. Time in `next()` while the device still has work costs nothing.
-    What the device idles while the host does something else with a name (a checkpoint, a log), or
-    before the timeline is closed, is no such wait: it is left out.
+    The gap between the end of one step's work and the start of the next is the time that the device
+    really waited: the data wait. Time in `next()` while the device still has work does not count,
+    nor does idle time of the device while the host is in another named phase (a checkpoint, a log)
+    or before the timeline is closed.
 
     Args:
-        make_event: makes a timing event; replaced in tests.
+        make_event: returns a timing event; replaced in tests.
     """
 
     def __init__(self, make_event: Callable[[], DeviceEvent] = cuda_event) -> None:
@@ -235,7 +235,7 @@ class DeviceTimeline:
         return event
 
     def enter(self, phase: Phase) -> None:
-        """Mark the start of a phase on the stream; the host's own phases are marked at the end."""
+        """Mark the start of a phase on the stream; host phases are marked only at the end."""
         self._open = self._event() if phase in ON_DEVICE else None
 
     def leave(self, phase: Phase) -> None:
@@ -263,7 +263,7 @@ class DeviceTimeline:
         self._wall_s += seconds
 
     def _begin_at(self, event: DeviceEvent) -> None:
-        """Let the next gap begin at a mark."""
+        """Start the next gap at a mark."""
         if self._last is not None:
             self._pool.append(self._last)
         self._last = event
@@ -276,7 +276,7 @@ class DeviceTimeline:
         return Timeline(wall_s=self._wall_s, phases_s=dict(self._totals))
 
     def close(self) -> Timeline:
-        """Wait for the device once, and give the timeline up to here; the next gap begins here."""
+        """Wait for the device once, and return the timeline up to now; the next gap starts now."""
         while self._pending:
             phase, start, end = self._pending.popleft()
             end.synchronize()

@@ -1,7 +1,7 @@
-"""What a stage of training decides, and where it is.
+"""The decisions of a training stage, and its position.
 
-A real run, a training that judges a trial, and each of many heads that learn at once are courses:
-they differ in what they show, save and compute with, and in nothing that is decided.
+A real run, the training of a trial, and each of many heads trained together are courses: they
+differ in what they show, save and compute, but their decisions are the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ EARLY_STOPPING: Final = "early_stopping"
 
 @dataclass
 class Position:
-    """A point in a run: everything that its decisions depend on, counted in steps and samples.
+    """A point in a run, in steps and samples: everything that its decisions depend on.
 
     Attributes:
         stage: index of the training stage.
         stage_epoch: epochs finished in this stage.
         stage_step: steps taken in this stage.
-        epoch: epochs finished in the run; the order and the augmentation go by it.
-        offset: samples of the open epoch that were used, over all ranks.
+        epoch: epochs finished in the run; determines the order and the augmentation.
+        offset: samples of the current epoch that were used, over all ranks.
         step: steps taken in the run.
         num_examples_seen: samples used in the run.
     """
@@ -41,7 +41,7 @@ class Position:
     num_examples_seen: int = 0
 
     def take_steps(self, num_examples: int, num_steps: int = 1) -> None:
-        """Count steps that together used num_examples samples."""
+        """Count steps that used num_examples samples in total."""
         self.step += num_steps
         self.stage_step += num_steps
         self.offset += num_examples
@@ -72,8 +72,8 @@ class Course:
     """A stage of training as a series of decisions: learning rate, validations, weights, the end.
 
     Attributes:
-        train_reader, val_reader: the lengths of an epoch, and whether there is a validation split.
-        rule: by which validations are judged.
+        train_reader, val_reader: define the length of an epoch, and whether there is validation.
+        rule: judges validations.
     """
 
     recipe: Recipe
@@ -100,7 +100,7 @@ class Course:
         """Count steps of one epoch that used num_examples samples, and the epoch if it ends.
 
         Returns:
-            Whether the epoch ended.
+            True if the epoch ended.
         """
         self.position.take_steps(num_examples, num_steps)
         is_epoch_end = self.position.offset >= self.train_reader.num_examples
@@ -109,7 +109,7 @@ class Course:
         return is_epoch_end
 
     def is_validation_due(self, is_epoch_end: bool) -> bool:
-        """Return True after every so many steps, or at the end of every so many epochs."""
+        """Return True if a validation is due, by steps or at the end of epochs."""
         if self.val_reader is None:
             return False
         stopping, at = self.recipe.stopping, self.position

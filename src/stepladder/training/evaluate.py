@@ -1,4 +1,4 @@
-"""One pass over a held-out split: losses of every example, metrics, and what was predicted."""
+"""One pass over a held-out split: per-example losses, metrics and predictions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
 from stepladder.training.step import autocast
 
-EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
-FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
+EVALUATION_BATCH_SIZE = 32  # larger is no faster on a CPU, and takes more memory
+FEATURE_EVALUATION_BATCH_SIZE = 256  # only the head runs: Python overhead dominates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a pass over n held-out examples gave, in the order of the split.
+    """Results of a pass over n held-out examples, in the order of the split.
 
     Attributes:
         rows: the examples' rows in their split, int64 (n,).
-        losses: plain loss of each example, float32 (n,).
+        losses: loss of each example, float32 (n,).
         values: metrics by name, such as accuracy in [0, 1].
-        predicted, probability: index and probability of the likeliest class, (n,); None where the
-            task gives no class scores.
+        predicted, probability: index and probability of the most likely class, (n,); None if the
+            task returns no class scores.
         targets: int64 (n,), or None.
     """
 
@@ -42,26 +42,26 @@ class Evaluation:
     targets: NDArray[np.int64] | None
 
     def loss(self) -> Estimate:
-        """Mean loss and its standard error."""
+        """Return the mean loss and its standard error."""
         return mean_estimate(self.losses)
 
     def monitored(self, monitor: Monitor) -> NDArray[np.float32]:
-        """Return what early stopping compares, example by example, lower is better.
+        """Return the value of each example that early stopping monitors; lower is better.
 
-        The loss; or for accuracy 0 where the prediction is right and 1 where it is wrong. A task
-        without class scores is always judged by its loss.
+        The loss; or for accuracy, 0 for a correct prediction and 1 for a wrong one. A task without
+        class scores is always judged by its loss.
         """
         if monitor is Monitor.VAL_LOSS or self.predicted is None or self.targets is None:
             return self.losses
         return np.not_equal(self.predicted, self.targets).astype(np.float32)
 
 
-class EvaluationCancelled(Exception):  # noqa: N818  (not an error: someone asked for it)
-    """A pass over a split was cut short because the run is asked to end."""
+class EvaluationCancelled(Exception):  # noqa: N818  (not an error: it was requested)
+    """A pass over a split was cancelled, because the run is ending."""
 
 
 class _Sums:
-    """Adds metrics up over batches."""
+    """Sums metrics over batches."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -94,17 +94,17 @@ def evaluate(
     max_batches: int | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Measure a model on a split, in eval mode and without gradients.
+    """Evaluate a model on a split, in eval mode and without gradients.
 
-    The model's training flags are put back as they were.
+    The training flags of its modules are restored.
 
     Args:
-        reader: reads the split in its stored order.
-        max_batches: look at the first batches only; None: all.
-        is_cancelled: asked before each batch.
+        reader: reads the split in stored order.
+        max_batches: evaluate only the first batches; None: all.
+        is_cancelled: called before each batch.
 
     Raises:
-        EvaluationCancelled: if is_cancelled says so.
+        EvaluationCancelled: if is_cancelled returns True.
     """
     flags = {module: module.training for module in model.modules()}
     model.eval()

@@ -7,15 +7,15 @@ from stepladder.training.training import Training
 
 
 def fit(run: Training) -> str:
-    """Train one stage until something says stop.
+    """Train one stage until a stopping condition is met.
 
     Returns:
-        The stop reason: "early_stopping", "max_epochs" or "max_steps"; of a run also
+        The stop reason: "early_stopping", "max_epochs" or "max_steps"; for a run also
         "worse_than_baseline", "max_time" or "signal".
 
     Raises:
-        DivergedError: at a loss that is not finite; the weights are those before that step.
-        DataError: where the data holds fewer examples than it says.
+        DivergedError: if a loss is not finite; the weights are those before that step.
+        DataError: if the data has fewer examples than its length.
     """
     clock, at, recipe = run.clock, run.position, run.recipe
     if run.is_validation_pending:

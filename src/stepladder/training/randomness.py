@@ -1,7 +1,7 @@
-"""Random numbers of a run: set once, seeded again for each step, saved and put back.
+"""Random numbers of a run: seeded once and again for each step, saved and restored.
 
-What belongs to a step, such as dropout, depends only on (seed, step, rank), so that it does not
-matter what else drew a random number or where a run was interrupted.
+Random numbers of a step, such as dropout, depend only on (seed, step, rank), and not on other draws
+or on where a run was interrupted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _RATES: Final = re.compile(r"p|drop.*|attn_drop.*|stochastic.*")
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch on every device, for initial weights and a user's own code."""
     random.seed(seed)
-    np.random.seed(seed & 0xFFFF_FFFF)  # the global state that others draw from
+    np.random.seed(seed & 0xFFFF_FFFF)  # the global state, used by other code
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
-    else:  # it would format the stack once for each backend that torch knows, a millisecond
+    else:  # it would format the stack once per backend of torch, which takes a millisecond
         torch.default_generator.manual_seed(seed)
 
 
@@ -38,16 +38,16 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     """Hash (seed, step, rank) to a number in [0, 2**63), the same on every machine and version.
 
     Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators", OOPSLA;
-    the finaliser of SplitMix64, once for each part.
+    the finalizer of SplitMix64, applied once for each part.
     """
     mixed = _mix(_mix(_mix(seed & _MASK) ^ (step & _MASK)) ^ (rank & _MASK))
     return mixed >> 1
 
 
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seed what the next step draws on the CPU and on its device.
+    """Seed the random numbers of the next step, on the CPU and on its device.
 
-    A microsecond or two: `torch.manual_seed` asks every backend, and takes a hundred times longer.
+    Takes a microsecond or two: `torch.manual_seed` seeds every backend and is 100 times slower.
     """
     number = step_seed(seed, step, rank)
     torch.default_generator.manual_seed(number)
@@ -57,10 +57,10 @@ def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
 
 
 def has_random_layers(model: nn.Module) -> bool:
-    """Return True if a module in train mode has a drop rate above 0, as dropout and DropPath have.
+    """Return True if a module in train mode has a drop rate above 0 (dropout, DropPath).
 
-    Goes by the rate's attribute (`p`, `drop_prob`, `drop_rate`, `dropout`), so that functional
-    dropout inside a module counts too. Says yes when in doubt: that costs a microsecond a step.
+    Checks the attributes `p`, `drop_prob`, `drop_rate` and `dropout`, so that functional dropout in
+    a module is found too. Returns True when in doubt, which costs a microsecond per step.
     """
     return any(
         module.training and (_has_rate(module) or isinstance(module, nn.RReLU))
@@ -88,7 +88,7 @@ def capture_random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def restore_random_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Put back what `capture_random_state` gave; CUDA devices that are not here are passed over."""
+    """Restore the result of `capture_random_state`; missing CUDA devices are skipped."""
     torch.set_rng_state(tensors["torch"])
     kind, position, has_gauss, gauss = values["numpy"]
     keys = tensors["numpy"].numpy().astype(np.uint32)
@@ -104,8 +104,8 @@ def restore_random_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any
 def use_deterministic(is_on: bool = True) -> Iterator[list[str]]:
     """Use deterministic kernels within the block, and collect the operations that have none.
 
-    Gives a list that grows as such operations run, each named once. Other warnings are shown as
-    before. Set before CUDA starts, it also makes cuBLAS deterministic.
+    Yields a list to which such operations are added once as they run. Other warnings are shown as
+    before. If set before CUDA starts, cuBLAS is deterministic, too.
     """
     operations: list[str] = []
     if not is_on:

@@ -1,4 +1,4 @@
-"""One run from its folder to its summary: set up or resume, train stage by stage, evaluate."""
+"""One run from its folder to its summary: set up or resume, train each stage, evaluate."""
 
 from __future__ import annotations
 
@@ -68,26 +68,26 @@ def train(
     accept_new_data: bool = False,
     check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
 ) -> dict[str, Any]:
-    """Train a task by a recipe into a run folder, or go on where an earlier attempt ended.
+    """Train a task by a recipe in a run folder, or resume an earlier attempt.
 
     Args:
         task_name: "image_classification", or "FILE.py:NAME" of the user's own.
-        dry_run: rehearse two steps, validation, save and load beside the run folder, and leave
-            nothing behind.
+        dry_run: try two steps, validation, save and load in a temporary folder, and leave no
+            files.
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume although the data has changed.
-        check: asked before the first step of a fresh run; gives what a person must know of the
-            job, a sentence each, and may raise.
+        check: called before the first step of a fresh run; returns warnings about the job, a
+            sentence each, and may raise.
 
     Returns:
-        The summary, as in summary.json; of a dry run, the plan.
+        The summary, as in summary.json; for a dry run, the plan.
 
     Raises:
-        UsageError: if the folder holds a run of another config.
-        DataError: if pictures, store or checkpoints cannot be used.
-        ResourceError: if a disk, a device or the folder's lock is not to be had.
-        DivergedError: at a loss that is not finite.
-        InterruptedRun: after a signal; the run is saved and resumes.
+        UsageError: if the folder has a run with a different config.
+        DataError: if images, store or checkpoints cannot be used.
+        ResourceError: if a disk, a device or the folder's lock is not available.
+        DivergedError: if a loss is not finite.
+        InterruptedRun: after a signal; the run is saved and can be resumed.
     """
     device = open_device(job.recipe.device.kind)
     clock = make_clock(device)
@@ -105,7 +105,7 @@ def train(
             display=display,
         )
     with clock.phase(Phase.SETUP):
-        read_baseline(job.run)  # a wrong one is refused before anything is written
+        read_baseline(job.run)  # fails on a wrong one before anything is written
         model = make_model(job.recipe, task, device)  # before anything of the run is written
         if job.recipe.features.cached:
             way = make_trunk_pass(job.recipe, task, model, device=device)
@@ -120,7 +120,7 @@ def train(
             job, changes = _settle_config(job, sources, folder)
             sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
-                display.message(f"{folder.path} is already finished; --overwrite trains anew.")
+                display.message(f"{folder.path} is already finished; --overwrite trains again.")
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
@@ -177,10 +177,10 @@ def train(
 def _settle_config(
     job: JobConfig, sources: Sources, folder: RunFolder
 ) -> tuple[JobConfig, list[str]]:
-    """Resolve what is `auto`, as an earlier attempt did if there was one.
+    """Resolve `auto` options, with the choices of an earlier attempt if there is one.
 
     Returns:
-        The job, and what changed since that attempt.
+        The job, and the changes since that attempt.
     """
     written = folder.path / CONFIG
     earlier = load_job(written) if written.exists() else None
@@ -190,7 +190,7 @@ def _settle_config(
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
-    """Return the summary of a run that has nothing left to do, or None."""
+    """Return the summary of a run that is finished, or None."""
     path = folder / SUMMARY_FILE
     if not path.exists():
         return None
@@ -255,10 +255,10 @@ def _open(
     if loaded is not None:
         display.message(f"resumed from {loaded.name} (attempt {start.attempt})")
         for sentence in start.changed:
-            run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
+            run.warn(f"the result will not be bit-identical to an uninterrupted run: {sentence}")
         if start.has_new_data:
             begin_on_new_data(run, run.state)
-            run.warn("the data is new: the best so far is forgotten, the open epoch begins again")
+            run.warn("the data has changed: the best result is reset, and the epoch starts again")
     for sentence in (
         *start.checkpoints.warnings,
         *limits(folder.file_system),
@@ -297,7 +297,7 @@ def _train(
         reason = _fit_stages(run)
         run.commit()
         for operation in operations:
-            run.warn(f"not deterministic: {operation}")
+            run.warn(f"not deterministic: {operation} has no deterministic implementation")
         summary = finish_run(run, sources, folder, reason=reason, energy=energy)
     except EvaluationCancelled:
         _write_partial(run, sources, folder, status="interrupted", reason="signal")
@@ -309,11 +309,11 @@ def _train(
     return summary
 
 
-_RESUME = "The same command goes on from here."
+_RESUME = "To resume, type the same command."
 
 
 def _fit_stages(run: Session) -> str:
-    """Train all stages; a signal commits and ends the run."""
+    """Train all stages; after a signal, save a checkpoint and end the run."""
     num_stages = len(stages_of(run.recipe.train, run.recipe.batch))
     while True:
         reason = fit(run)
@@ -323,7 +323,7 @@ def _fit_stages(run: Session) -> str:
         if reason == STOP_REASON or run.position.stage + 1 >= num_stages:
             return reason
         run.display.message(
-            f"stage {run.position.stage + 1} ended ({reason}); all weights now learn"
+            f"stage {run.position.stage + 1} ended ({reason}); all weights are trained now"
         )
         start_next_stage(run)
 
@@ -336,5 +336,5 @@ def _write_partial(
         run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason)
         summary = partial_summary(run, sources, status=status, reason=reason)
         write_json(folder / SUMMARY_FILE, summary)
-    except (OSError, StepladderError) as error:  # what ended the run matters more
-        run.display.warning(f"the summary was not written: {error}")
+    except (OSError, StepladderError) as error:  # the error that ended the run is more important
+        run.display.warning(f"the summary could not be written: {error}")

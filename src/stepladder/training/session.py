@@ -1,4 +1,4 @@
-"""A run in progress: a training that shows, logs, saves and can be interrupted."""
+"""A run in progress: training with display, logs, checkpoints and interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_CHECKPOINT_FRAC = 0.02
 
 
 def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None) -> ProgressState:
-    """Say where a run is; on a CPU the loss is that of now, as a look at it costs nothing.
+    """Return the progress of a run; on a CPU with the current loss, which is free to read.
 
     Args:
         last_loss, last_accuracy: of the last log line.
@@ -40,9 +40,9 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
     stages_left = len(stages_of(run.recipe.train, run.recipe.batch)) - at.stage
     max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
     epochs_left = max(max_epochs - at.epoch - 1, 0)
-    is_free = run.device.type == "cpu"  # elsewhere a look waits for the device
+    is_free = run.device.type == "cpu"  # elsewhere reading the loss waits for the device
     files = reader.files_stats()
-    stats = ReaderStats() if reader.is_held else reader.stats  # what memory holds is not read
+    stats = ReaderStats() if reader.is_held else reader.stats  # examples in memory are not read
     return ProgressState(
         epoch=at.epoch + 1,
         max_epochs=max_epochs,
@@ -64,9 +64,9 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
 
 
 def reading_totals(reader: Reader) -> dict[str, float]:
-    """Return what reading took since the attempt began; empty where nothing was read.
+    """Return what reading took since the attempt began; empty if nothing was read.
 
-    Examples whose features or pictures lie in memory are not read again.
+    Features and images in memory are not read again.
     """
     stats, files = reader.stats, reader.files_stats()
     if not stats.num_read:
@@ -92,14 +92,14 @@ def reading_totals(reader: Reader) -> dict[str, float]:
 
 
 def _bytes_per_s(reader: Reader, samples_per_s: float) -> float | None:
-    """Return the stored bytes that steps take a second; None: from memory, or not known."""
+    """Return the stored bytes read per second by steps; None: in memory, or unknown."""
     if reader.is_held or reader.stats.example_bytes is None:
         return None
     return reader.stats.example_bytes * samples_per_s
 
 
 class Taken(NamedTuple):
-    """Which samples a step used: positions [start, stop) of an epoch's order."""
+    """The samples that a step used: positions [start, stop) in the order of an epoch."""
 
     step: int
     epoch: int
@@ -109,7 +109,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Where the clock stood at the last log line."""
+    """The clock at the last log line."""
 
     steps_s: float
     num_examples: int
@@ -118,10 +118,10 @@ class Window:
 
 @dataclass(kw_only=True)
 class Session(Training):
-    """A training with a run folder.
+    """Training with a run folder.
 
     Attributes:
-        state: what is saved beside the training.
+        state: what is saved in addition to the training.
         committed_step: of the last checkpoint.
     """
 
@@ -140,22 +140,22 @@ class Session(Training):
     # -- at each step -----------------------------------------------------------------------
 
     def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
-        """Count a step, and remember its samples until the loss is known to be finite."""
+        """Count a step, and record its samples until the loss is known to be finite."""
         at = self.position
         self._unchecked.append(Taken(at.step, at.epoch, at.offset, at.offset + num_examples))
         return super().count(num_examples, num_steps=num_steps)
 
     def show(self) -> None:
-        """Tell the display where the run is (only when it is time to draw)."""
+        """Update the display, if it is due."""
         if self.display.is_due():
             loss, accuracy = self.state.last_loss, self.state.last_accuracy
             self.display.step(progress_of(self, last_loss=loss, last_accuracy=accuracy))
 
     def is_log_due(self, num_examples: int) -> bool:
-        """Return True if to log after a step on so many examples.
+        """Return True if a log line is due after a step on `num_examples` examples.
 
-        An epoch is cut into even windows of at most log_every steps, so that each mean stands on
-        about as many steps as the others; the last one ends with the epoch.
+        An epoch is split into equal windows of at most log_every steps, so that all means are over
+        about the same number of steps; the last window ends with the epoch.
         """
         steps = self.train_reader.steps_per_epoch
         windows = -(-steps // self.config.log_every)
@@ -163,10 +163,10 @@ class Session(Training):
         step = -(-used // self.recipe.batch.global_batch_size)
         return step * windows // steps > (step - 1) * windows // steps
 
-    # -- at borders -------------------------------------------------------------------------
+    # -- between steps -------------------------------------------------------------------------
 
     def log(self) -> None:
-        """Write what was learnt and read, after looking at the flag for losses not finite.
+        """Write a log line of training and reading, after a check for non-finite losses.
 
         Raises:
             DivergedError: if a loss was not finite.
@@ -196,7 +196,7 @@ class Session(Training):
                 )
 
     def _since_last_log(self) -> tuple[float, float]:
-        """Return samples a second and the share of data wait since the last log line."""
+        """Return samples per second and the fraction of data wait since the last log line."""
         timeline, seen = self.clock.truth(), self.position.num_examples_seen
         steps_s = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
         before, self._window = (
@@ -209,11 +209,10 @@ class Session(Training):
         return rate, timeline.since(before.timeline).data_wait_frac()
 
     def check_finite(self) -> None:
-        """Read the flag of the first step that was not finite.
+        """Check for a step whose loss or gradient was not finite.
 
         Raises:
-            DivergedError: if there was one; names the step and its samples, recomputed from the
-                order.
+            DivergedError: if there was one; with the step and its samples.
         """
         try:
             super().check_finite()
@@ -221,7 +220,7 @@ class Session(Training):
             self._unchecked.clear()
 
     def diverged(self, step: int) -> DivergedError:
-        """Write the event of a step that was not finite, and return the error."""
+        """Write the event of a non-finite step, and return the error."""
         rows = [
             int(row)
             for entry in self._unchecked
@@ -235,22 +234,22 @@ class Session(Training):
         )
         lower = f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
         return DivergedError(
-            f"the loss or its gradient is not a finite number at step {step}",
+            f"the loss or its gradient is not finite at step {step}",
             where=str(self.config.dir),
-            why=f"Its samples: {named}{', ...' if len(rows) > 8 else ''}. No weight was changed "
-            "by that step or after it; the last checkpoint is unharmed.",
-            fix=f"{lower}(--optimizer.clip-norm 1), or look at these samples."
+            why=f"Samples of the step: {named}{', ...' if len(rows) > 8 else ''}. The weights are "
+            "still those before this step, and the last checkpoint is intact.",
+            fix=f"{lower}(--optimizer.clip-norm 1), or inspect these samples."
             if step
-            else "No weight has moved yet: look at these samples and at the loss, with "
+            else "No weight has changed yet: inspect these samples, and check the loss with "
             "`stepladder check`.",
         )
 
     def is_cancelled(self) -> bool:
-        """Return True after a signal: a resume then begins with the validation."""
+        """Return True after a signal; a resumed run begins with the validation."""
         return bool(self.guard.requested)
 
     def validate(self) -> None:
-        """Evaluate and judge the validation split; one that was pending is saved as done."""
+        """Evaluate and judge the validation split; save a checkpoint if it was pending."""
         was_pending = self.is_validation_pending
         super().validate()
         if was_pending and not self.is_validation_pending:
@@ -285,8 +284,8 @@ class Session(Training):
     def is_commit_due(self) -> bool:
         """Return True if enough time has passed since the last checkpoint.
 
-        Where a save takes long, saves are rarer than asked for, so that they stay under 2 % of the
-        run; 0 asks for one after every step, whatever it takes.
+        Slow saves are made less often than configured, so that they take under 2 % of the run; 0
+        means one after every step, however long it takes.
         """
         every_s = self.config.checkpoint_every_s
         if every_s > 0:
@@ -294,11 +293,11 @@ class Session(Training):
         return time.monotonic() - self._last_commit >= every_s
 
     def commit(self) -> None:
-        """Write a checkpoint, the best weights that are only in memory first, and prune old ones.
+        """Write the best weights that are only in memory, then a checkpoint; prune old ones.
 
         Raises:
-            DivergedError: if a loss was not finite; nothing is written then.
-            ResourceError: if it cannot be written; older checkpoints stay.
+            DivergedError: if a loss was not finite; then nothing is written.
+            ResourceError: if it cannot be written; older checkpoints are kept.
         """
         self.check_finite()
         if self.committed_step == self.position.step and not list(self.rule.best.uncommitted()):
@@ -339,7 +338,7 @@ class Session(Training):
         return reason
 
     def warn(self, message: str) -> None:
-        """Show a warning and keep it in the events and the summary."""
+        """Show a warning, and add it to the events and the summary."""
         if message in self.state.warnings:
             return
         self.state.warnings.append(message)

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: noted at once, acted on by the loop when a step is complete."""
+"""Signals that end a run: recorded at once, and handled by the loop after the current step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalGuard:
-    """Within the `with` block, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending us.
+    """Make SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
 
-    A second Ctrl-C raises KeyboardInterrupt at once, for a person who will not wait. A closed
-    terminal (SIGHUP) counts as SIGTERM, unless `nohup` has it ignored. Python delivers signals to
-    the main thread alone: in any other thread this does nothing.
+    A second Ctrl-C raises KeyboardInterrupt at once. A closed terminal (SIGHUP) counts as SIGTERM,
+    unless `nohup` ignores it. Python delivers signals only to the main thread: in any other thread
+    this does nothing.
 
     Attributes:
-        requested: number of the first signal, SIGHUP given as SIGTERM; 0 as long as there is none.
+        requested: number of the first signal (SIGTERM for SIGHUP); 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class SignalGuard:
     ) -> None:
         while self._before:
             number, before = self._before.popitem()
-            # None: set by code outside Python, which cannot be given back
+            # None: set by code outside Python, and cannot be restored
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def interruption(self, *, fix: str | None = None) -> InterruptedRun:
-        """Return the error to end with once the state is saved; exit code 130 or 143."""
+        """Return the error that ends the run once its state is saved; exit code 130 or 143."""
         number = signal.Signals(self.requested)
         what = f"{number.name} ended the run; its state is saved"
         return InterruptedRun(what, signal_number=number, fix=fix)

@@ -1,4 +1,4 @@
-"""Stages of a run: which weights learn, at which learning rate."""
+"""Stages of a run: which weights are trained, and at which learning rate."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def stages_of(learns: TrainMode, batch: BatchConfig) -> tuple[Stage, ...]:
 
 
 def enter_stage(stage: Stage, task: Task, model: nn.Module) -> list[nn.Module]:
-    """Freeze what the stage does not train and free what it does.
+    """Freeze the weights that the stage does not train, and unfreeze the others.
 
     Returns:
-        The frozen modules: the trunk while only the head learns. A model without a head has none.
+        The frozen modules: the trunk if only the head is trained; none for a model without a head.
     """
     parts = task.split(model)
     if parts is None:

@@ -1,4 +1,4 @@
-"""One optimiser step: forward, backward, update, and a guard against losses that are not finite."""
+"""One optimizer step: forward, backward, update, and a guard against non-finite losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepladder.training.update import Update
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """Return the autocast of a precision; nothing for fp32 and for half weights."""
+    """Return the autocast context of a precision; a null context for fp32 and half weights."""
     if precision is Precision.BF16:
         return torch.autocast(device.type, torch.bfloat16)
     if precision is Precision.FP16:
@@ -30,7 +30,7 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def split_batch(batch: Batch, micro_batch_size: int | None) -> Iterator[Batch]:
-    """Cut a batch into parts of at most micro_batch_size examples."""
+    """Split a batch into parts of at most micro_batch_size examples."""
     n = batch.ids.numel()
     if micro_batch_size is None or n <= micro_batch_size:
         yield batch
@@ -52,13 +52,13 @@ def _rows(value: Any, rows: slice) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowMeans:
-    """Means over the steps since the last look.
+    """Means over the steps since the last call.
 
     Attributes:
-        loss: mean training loss of an example.
+        loss: mean training loss per example.
         logs: means of the values that the task logs, by name.
         grad_norm: norm of the last step's gradient, before clipping; None: not measured.
-        num_examples: examples behind the means.
+        num_examples: number of examples in the means.
     """
 
     loss: float
@@ -68,7 +68,7 @@ class WindowMeans:
 
 
 class Step:
-    """Takes optimiser steps and keeps the sums that a log line needs, without waiting for a device.
+    """Takes optimizer steps and sums the values of a log line, without waiting for the device.
 
     The loss is the mean over the global batch: the local sum times world_size over the global
     count, so that after averaging gradients over ranks unequal slices are exact.
@@ -76,9 +76,9 @@ class Step:
     Args:
         update: applies gradients to the weights.
         micro_batch_size: examples per forward pass; None: the whole batch.
-        seed: with the step and the rank, seeds what is random inside the model.
+        seed: seeds random layers of the model, together with the step and the rank.
         is_random: whether the model draws random numbers (dropout).
-        threads: compute threads of a step on the CPU; None: as many as are set.
+        threads: compute threads of a step on the CPU; None: unchanged.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class Step:
             step: index of the step from 0; with the seed it fixes dropout.
             lr: learning rate of this step.
             wants_norm: measure the gradient's norm, for the log.
-            global_count: examples of the step over all ranks; None: this batch is all of it.
+            global_count: examples of the step over all ranks; None: those of this batch.
 
         Raises:
-            UsageError: if the task's loss is not one value an example.
+            UsageError: if the task's loss is not one value per example.
         """
         threads = torch.get_num_threads()
         own = threads if self._threads is None else self._threads
@@ -144,7 +144,7 @@ class Step:
         step_loss: Tensor | None = None
         try:
             for part in split_batch(batch, self._micro_batch_size):
-                with self._clock.phase(Phase.FORWARD):  # with the sums that a log line needs
+                with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
                     if self._is_random and step_loss is None:
                         seed_step(self._seed, step, self._rank, self._device)
                     with self._autocast:
@@ -180,23 +180,23 @@ class Step:
             wanted = (batch.ids.numel(),)
             if tuple(losses.shape) != wanted:
                 raise UsageError(
-                    f"loss() gave a tensor of shape {tuple(losses.shape)}, not {wanted}",
+                    f"loss() returned a tensor of shape {tuple(losses.shape)}, not {wanted}",
                     where=type(self._task).__name__,
-                    why="A mean would be wrong where batches or slices are unequal.",
-                    fix="Return one loss an example (reduction='none').",
+                    why="A mean over the batch would be wrong for batches of different sizes.",
+                    fix="Return one loss per example (reduction='none').",
                 )
             self._is_checked = True
         return losses, logs
 
     def peek_loss(self, otherwise: float) -> float:
-        """Return the mean loss since the last call of take_window, or a value if there is none.
+        """Return the mean loss since the last call of take_window, or `otherwise` without a step.
 
         Waits for the device.
         """
         return float(self._loss_sum) / self._num_examples if self._num_examples else otherwise
 
     def take_window(self) -> WindowMeans:
-        """Read the means since the last call and start afresh. Waits for the device."""
+        """Return the means since the last call, and reset them. Waits for the device."""
         n = max(self._num_examples, 1)
         means = WindowMeans(
             loss=float(self._loss_sum) / n if self._num_examples else math.nan,
@@ -210,7 +210,7 @@ class Step:
         return means
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """Return the sums of the open window (tensors by name) and its number of examples."""
+        """Return the sums of the current window (tensors by name) and its number of examples."""
         logs = {f"log.{name}": value for name, value in self._log_sums.items()}
         sums = {"loss_sum": self._loss_sum, **logs}
         tensors = {
@@ -222,7 +222,7 @@ class Step:
         return tensors, self._num_examples
 
     def restore(self, tensors: Mapping[str, Tensor], num_examples: int) -> None:
-        """Go on with a saved window."""
+        """Restore a saved window."""
         sums = {name: self._read(value.to(self._device)) for name, value in tensors.items()}
         self._loss_sum = sums.pop("loss_sum")
         self._log_sums = {name.removeprefix("log."): value for name, value in sums.items()}

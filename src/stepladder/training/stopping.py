@@ -1,6 +1,6 @@
-"""What a validation decides: whether it is better, whether to stop, and which weights to keep.
+"""Decisions after a validation: whether it improved, whether to stop, which weights to keep.
 
-Early stopping knows the noise of its own validation set.
+Early stopping takes the noise of the validation set into account.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What one validation says.
+    """The decision after one validation.
 
     Attributes:
-        is_best: the mean is lower than any before.
-        improvement, improvement_sem: mean fall of the per-example values since the best, and its
-            standard error; None at the first validation.
-        num_without_improvement: validations in a row that count against patience, with this one.
+        is_best: the mean is lower than at any validation before.
+        improvement, improvement_sem: mean decrease of the per-example values since the best, and
+            its standard error; None at the first validation.
+        num_without_improvement: validations in a row that count against patience, including this
+            one.
     """
 
     is_best: bool
@@ -39,15 +40,15 @@ class Judgement:
 
 
 class EarlyStopping:
-    """Counts validations that show no clear improvement over the best.
+    """Counts validations without a clear improvement over the best.
 
-    A validation counts against patience when the mean improvement of the paired per-example values
-    over the best, plus one standard error, is below a share of the best value: when even a
-    favourable reading of the noise shows nothing worth waiting for. Without noise allowed, when the
-    mean has not fallen by more than that share. Either way, what stays as it was counts. The best
-    itself is the lowest mean. A value that is not finite is the worst possible.
+    A validation counts against patience if the mean improvement of the paired per-example values
+    over the best, plus one standard error, is below a fraction of the best value: even with
+    favourable noise, the improvement is too small. With allow_noise off, it counts if the mean has
+    not decreased by more than that fraction. Either way, an unchanged value counts. The best is the
+    lowest mean. A non-finite value is the worst possible.
 
-    Source: without noise allowed, and a share of 0, `EarlyStopping` of Keras and of Lightning with
+    Source: with allow_noise off and a fraction of 0, `EarlyStopping` of Keras and of Lightning with
     their min_delta of 0.
     """
 
@@ -58,7 +59,7 @@ class EarlyStopping:
         self._best_values: NDArray[np.float32] = np.empty(0, np.float32)
 
     def judge(self, values: NDArray[np.float32]) -> Judgement:
-        """Take one validation into account.
+        """Judge one validation.
 
         Args:
             values: loss (or error) of each validation example, lower is better, always in the same
@@ -87,11 +88,11 @@ class EarlyStopping:
         )
 
     def _is_clear(self, fall: float, hopeful_fall: float) -> bool:
-        """Return True if the mean fell by enough, or with noise allowed may have."""
+        """Return True if the mean decreased enough, or may have if noise is allowed."""
         least = self.config.min_improvement_frac * abs(self.best)
         if not self.config.allow_noise:
             return fall > least
-        return hopeful_fall > 0 and hopeful_fall >= least  # of a best of 0, any share is 0
+        return hopeful_fall > 0 and hopeful_fall >= least  # of a best of 0, any fraction is 0
 
     @property
     def is_exhausted(self) -> bool:
@@ -99,18 +100,18 @@ class EarlyStopping:
         return self.config.early and self.num_without_improvement >= self.config.patience
 
     def reset_patience(self) -> None:
-        """Start counting afresh, against the same best: a new stage begins."""
+        """Reset the count for a new stage, and keep the best."""
         self.num_without_improvement = 0
 
     def state(self) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
-        """Return (arrays, JSON values) that restore this object."""
+        """Return the arrays and JSON values that restore this object."""
         return (
             {"best_values": self._best_values},
             {"best": self.best, "num_without_improvement": self.num_without_improvement},
         )
 
     def restore(self, arrays: Mapping[str, NDArray[np.float32]], values: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._best_values = np.array(arrays["best_values"], np.float32)
         self.best = float(values["best"])
         self.num_without_improvement = int(values["num_without_improvement"])
@@ -121,8 +122,8 @@ class Kept:
     """One of the best weights.
 
     Attributes:
-        value: what it was judged by, lower is better.
-        weights: a copy in memory until it is on disk and some other is better; then None.
+        value: the monitored value, lower is better.
+        weights: a copy in memory; None once it is on disk and another one is better.
     """
 
     name: str
@@ -133,15 +134,15 @@ class Kept:
     weights: Weights | None = field(default=None, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Return its JSON values."""
+        """Return the JSON values."""
         return {"name": self.name, "step": self.step, "epoch": self.epoch, "value": self.value}
 
 
 class BestWeights:
-    """Keeps the k best weights, the best first; of equal ones the earlier.
+    """Keeps the k best weights, best first; the earlier of two equal ones.
 
     Args:
-        k: how many.
+        k: number of weights to keep.
     """
 
     def __init__(self, k: int) -> None:
@@ -154,7 +155,7 @@ class BestWeights:
         return self._kept[0] if self._kept else None
 
     def names(self) -> list[str]:
-        """Names of the kept ones, best first."""
+        """Return the names of the kept weights, best first."""
         return [kept.name for kept in self._kept]
 
     def offer(self, value: float, *, step: int, epoch: int, weights: Callable[[], Weights]) -> None:
@@ -162,7 +163,7 @@ class BestWeights:
 
         Args:
             value: lower is better.
-            weights: gives a copy that nothing else changes; called only if it is kept.
+            weights: returns a copy that nothing else changes; called only if it is kept.
         """
         if len(self._kept) == self._k and value >= self._kept[-1].value:
             return
@@ -171,28 +172,28 @@ class BestWeights:
         del self._kept[self._k :]
 
     def uncommitted(self) -> Iterable[Kept]:
-        """Return those that are in memory only."""
+        """Return the weights that are only in memory."""
         return [kept for kept in self._kept if not kept.is_committed]
 
     def mark_committed(self) -> None:
-        """Note that all are on disk, and free the memory of all but the best."""
+        """Mark all as saved on disk, and free the memory of all but the best."""
         for rank, kept in enumerate(self._kept):
             kept.is_committed = True
             if rank:
                 kept.weights = None
 
     def forget_weights(self) -> None:
-        """Free the memory of all that are on disk; from now on they are read from there."""
+        """Free the memory of those on disk; they are read from there from now on."""
         for kept in self._kept:
             if kept.is_committed:
                 kept.weights = None
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the JSON values that restore this object (the weights are on disk by then)."""
+        """Return the JSON values that restore this object (the weights are on disk)."""
         return [kept.record() for kept in self._kept]
 
     def restore(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Go on from saved values."""
+        """Restore saved values."""
         self._kept = [
             Kept(
                 str(record["name"]),
@@ -210,10 +211,10 @@ class ValidationRule:
 
     Args:
         config: monitor, patience, and whether training ends with the best weights.
-        num_kept: how many of the best weights are kept.
+        num_kept: number of best weights to keep.
 
     Attributes:
-        num_validations: judged or passed over so far.
+        num_validations: judged or skipped so far.
     """
 
     def __init__(self, config: StoppingConfig, *, num_kept: int = 1) -> None:
@@ -222,7 +223,7 @@ class ValidationRule:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all validations: they were of other data."""
+        """Forget all validations, for new data."""
         self.stopping = EarlyStopping(self.config)
         self.best = BestWeights(self._num_kept)
         self.num_validations = 0
@@ -230,11 +231,11 @@ class ValidationRule:
     def judge(
         self, result: Evaluation, *, step: int, epoch: int, weights: Callable[[], Weights]
     ) -> Judgement:
-        """Take one validation into account, and keep the weights if they are among the best.
+        """Judge one validation, and keep the weights if they are among the best.
 
         Args:
-            step, epoch: where it was made.
-            weights: gives a copy of those that were validated; called only if it is kept.
+            step, epoch: the position of the validation.
+            weights: returns a copy of the validated weights; called only if it is kept.
         """
         self.num_validations += 1
         values = result.monitored(self.config.monitor)
@@ -245,12 +246,12 @@ class ValidationRule:
         return judgement
 
     def pass_over(self) -> None:
-        """Count a validation whose result was not computed, as it would decide nothing."""
+        """Count a validation that was not computed, because it would decide nothing."""
         self.num_validations += 1
 
     @property
     def decides(self) -> bool:
-        """Whether the result of a validation has any influence on the weights that result."""
+        """Whether validations affect the final weights."""
         return self.config.early or self.config.restore_best
 
     @property

@@ -1,4 +1,4 @@
-"""One stage of training that takes real steps."""
+"""One stage of training with real steps."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from stepladder.training.stopping import Judgement, Kept, ValidationRule, Weight
 class Training(Course):
     """A course with model, readers and step, but without run folder, display or checkpoints.
 
-    `loop.fit` drives it. A run overrides what happens between steps; the decisions stay.
+    Driven by `loop.fit`. A run overrides what happens between steps, but not the decisions.
 
     Attributes:
-        parts: frozen modules, update and step; replaced where a stage begins.
-        is_validation_pending: a validation was cut short, and is done before the next step.
+        parts: frozen modules, update and step; replaced when a stage begins.
+        is_validation_pending: a validation was cancelled, and is done before the next step.
     """
 
     task: Task
@@ -62,13 +62,13 @@ class Training(Course):
         num_kept: int = 1,
         **own: Any,
     ) -> Self:
-        """Make the readers, the step and the rules of a training.
+        """Create the readers, the step and the rules of a training.
 
         Args:
-            model: as `make_model` gave it.
+            model: as returned by `make_model`.
             stage: of the recipe.
-            position: where it begins; None: at the very beginning.
-            num_kept: how many of the best weights are kept.
+            position: where it begins; None: at the first step.
+            num_kept: number of best weights to keep.
             own: fields of a subclass.
         """
         return cls(
@@ -90,7 +90,7 @@ class Training(Course):
         )
 
     def begin_next_stage(self) -> None:
-        """Freeze and free what the next stage says; patience is counted from the start."""
+        """Freeze and unfreeze weights for the next stage, and reset the patience count."""
         self.position.start_stage()
         self.stage = stage = stages_of(self.recipe.train, self.recipe.batch)[self.position.stage]
         self.parts = make_stage_parts(
@@ -99,32 +99,32 @@ class Training(Course):
         self.rule.stopping.reset_patience()
 
     def close(self) -> None:
-        """End the readers."""
+        """Close the readers."""
         for reader in (self.train_reader, self.val_reader):
             if reader is not None:
                 reader.close()
 
     @property
     def num_train(self) -> int:
-        """Training examples of an epoch."""
+        """Number of training examples in an epoch."""
         return self.train_reader.num_examples
 
     def samples_per_s(self) -> float:
-        """Training samples a second so far, validation and checkpoints left out."""
+        """Return the training samples per second so far, without validation and checkpoints."""
         seconds = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
         return self.position.num_examples_seen / seconds if seconds > 0 else 0.0
 
     # -- between steps: what `loop.fit` calls, and a run overrides -----------------------------
 
     def show(self) -> None:
-        """Show progress; nothing here."""
+        """Show progress; does nothing here."""
 
     def is_log_due(self, num_examples: int) -> bool:
-        """Return True if a step on so many examples is to be logged: here the last of an epoch."""
+        """Return True if a step on `num_examples` is logged: here, the last one of an epoch."""
         return self.position.offset + num_examples >= self.num_train
 
     def log(self) -> None:
-        """Write what was learnt since the last call; here only look for losses not finite.
+        """Write a log line; here, only check for non-finite losses.
 
         Raises:
             DivergedError: if a loss was not finite.
@@ -134,7 +134,7 @@ class Training(Course):
     def validate(self) -> None:
         """Evaluate the validation split, judge it, and keep the weights if they are the best.
 
-        One that is cancelled is pending.
+        A cancelled validation becomes pending.
 
         Raises:
             DivergedError: if a loss was not finite.
@@ -155,23 +155,23 @@ class Training(Course):
         self.on_validation(result, judgement)
 
     def on_validation(self, result: Evaluation, judgement: Judgement) -> None:
-        """Write what a validation gave; nothing here."""
+        """Write the result of a validation; does nothing here."""
 
     def is_commit_due(self) -> bool:
-        """Return True if a checkpoint is to be written: never here."""
+        """Return True if a checkpoint is due: never here."""
         return False
 
     def commit(self) -> None:
-        """Write a checkpoint; nothing here."""
+        """Write a checkpoint; does nothing here."""
 
     def is_cancelled(self) -> bool:
-        """Return True if an evaluation is to be cut short: never here."""
+        """Return True if an evaluation should be cancelled: never here."""
         return False
 
-    # -- losses that are not finite ------------------------------------------------------------
+    # -- non-finite losses ---------------------------------------------------------------------
 
     def check_finite(self) -> None:
-        """Read the flag of the first step that was not finite.
+        """Check for a step whose loss or gradient was not finite.
 
         Raises:
             DivergedError: if there was one.
@@ -181,26 +181,26 @@ class Training(Course):
             raise self.diverged(bad)
 
     def diverged(self, step: int) -> DivergedError:
-        """Return the error of a step that was not finite."""
+        """Return the error of a non-finite step."""
         return DivergedError(
-            f"the loss or its gradient is not a finite number at step {step}",
+            f"the loss or its gradient is not finite at step {step}",
             where=type(self.task).__name__,
             fix=f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), or clip the "
             "gradient (--optimizer.clip-norm 1).",
         )
 
     def refuse_short_epoch(self) -> NoReturn:
-        """Stop where the data ends before the epoch: it would begin again for ever.
+        """Raise an error if the data ends before the epoch, which would never end.
 
         Raises:
             DataError: always.
         """
         raise DataError(
-            f"the training data ended after {self.position.offset:,} examples, and its __len__ "
-            f"says {self.num_train:,}",
+            f"the training data ended after {self.position.offset:,} examples, but its __len__ "
+            f"is {self.num_train:,}",
             where=type(self.task).__name__,
-            why="The length of an epoch, the schedule and the time left are counted by it.",
-            fix="Let __len__ give the number of examples that __iter__ yields.",
+            why="Epochs, the schedule and the time left are computed from __len__.",
+            fix="Return the number of examples that __iter__ yields from __len__.",
         )
 
     # -- model and weights -----------------------------------------------------------------------
@@ -235,9 +235,9 @@ class Training(Course):
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in learned.items()}
 
     def load_weights(self, *groups: Mapping[str, Tensor]) -> None:
-        """Put tensors by name into the model; those not named stay.
+        """Load tensors by name into the model; other tensors do not change.
 
-        Those that are equal are not written: what was folded or compiled from them stays true.
+        Equal tensors are not written, so that code folded or compiled from them remains valid.
         """
         state = self.model.state_dict()
         with torch.no_grad():
@@ -248,7 +248,7 @@ class Training(Course):
                         there.copy_(tensor)
 
     def restore_best(self) -> None:
-        """Put the best weights into the model, if there are any and the recipe wants them."""
+        """Load the best weights into the model, if the recipe says so and there are any."""
         chosen = self.rule.chosen
         if chosen is not None:
             self.load_weights(*self.weights_of(chosen))

@@ -1,4 +1,4 @@
-"""From gradients to weights: loss scaling, clipping, and a guard against non-finite numbers."""
+"""Apply gradients to weights: loss scaling, clipping, and a guard against non-finite values."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from stepladder.optim.optimizers import set_lr, step_function
 class Update:
     """Applies gradients to trainable weights.
 
-    A step whose loss or gradient is not finite changes no weight, and neither does any step after
-    it: the first such step is kept in a flag on the device, which the loop reads every `log_every`
-    steps and before every commit. On the CPU the flag costs nothing to read, so a bad step is
-    skipped outright; on other devices the weights are put back by a masked copy, so that no step
-    waits for the host.
+    A step with a non-finite loss or gradient changes no weight, and neither does any later step:
+    the first such step is stored in a flag on the device, which the loop reads every `log_every`
+    steps and before every commit. On the CPU the flag is free to read, so the step is skipped; on
+    other devices the weights are restored by a masked copy, so that no step waits for the host.
 
     Args:
         optimizer: its groups hold the trainable weights.
-        scaler: the loss scaler of fp16, or None. With one, an overflowing gradient is its business
-            and only the loss is judged.
-        clip_norm: largest norm of the gradient, or None.
-        master: the fp32 masters of half weights, or None.
-        is_masked: put weights back by a masked copy instead of reading the flag; None: on any
+        scaler: the loss scaler of fp16, or None. It handles gradient overflow, so only the loss is
+            checked.
+        clip_norm: maximum norm of the gradient, or None.
+        master: the fp32 master copies of half weights, or None.
+        is_masked: restore weights by a masked copy instead of reading the flag; None: on every
             device but the CPU.
     """
 
@@ -63,7 +62,7 @@ class Update:
     def backward(self, losses: Tensor, *, weight: float) -> None:
         """Add the gradients of weight x losses.sum() to those of the step.
 
-        The weight goes in as the gradient of each loss: no node of the graph is spent on it.
+        The weight is passed as the gradient of each loss, without an extra node in the graph.
 
         Shapes: losses (n,).
         """
@@ -80,14 +79,14 @@ class Update:
     def __call__(
         self, step_loss: Tensor, *, step: int, lr: float, wants_norm: bool = False
     ) -> None:
-        """Take the step and clear the gradients.
+        """Take the step and zero the gradients.
 
         Args:
-            step_loss: the step's loss, a detached scalar, looked at only for being finite.
-            step: its index, remembered if it is the first bad one.
+            step_loss: the step's loss, a detached scalar; only checked to be finite.
+            step: its index, stored if it is the first non-finite one.
             lr: learning rate.
-            wants_norm: measure the gradient's norm, a pass over all gradients; with clipping it is
-                measured at every step.
+            wants_norm: measure the gradient's norm, a pass over all gradients; always measured if
+                gradients are clipped.
         """
         if lr != self._lr:
             set_lr(self.optimizer, lr)
@@ -112,8 +111,8 @@ class Update:
     def _probe(self, wants_norm: bool) -> Tensor | float:
         """Return a number that is finite if the gradient is.
 
-        Where the norm is not measured: the sum of the first weight's gradient, to which everything
-        that goes wrong after it in the model is passed back.
+        If the norm is not measured, the sum of the first weight's gradient: a non-finite value in
+        any later layer is propagated back to it.
         """
         if wants_norm:
             grads = [param.grad for param in self._params if param.grad is not None]
@@ -150,7 +149,7 @@ class Update:
             self.scaler.update()
 
     def read_first_bad(self) -> int | None:
-        """Return the first step that was not finite, or None. Waits for the device."""
+        """Return the first non-finite step, or None. Waits for the device."""
         step = int(self._first_bad)
         return step if step >= 0 else None
 
@@ -166,10 +165,10 @@ class Update:
         return None if self.scaler is None else float(self.scaler.get_scale())
 
     def state(self) -> dict[str, Any]:
-        """Return what the scaler needs to go on (JSON values); empty without one."""
+        """Return the scaler's state as JSON values; empty without a scaler."""
         return {} if self.scaler is None else dict(self.scaler.state_dict())
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved scaler state."""
+        """Restore a saved scaler state."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(dict(state))

@@ -125,7 +125,7 @@ def test_a_store_is_checked_as_the_recipe_says(
         ("signs.py:Nothing", "Tasks in it: Signs."),
         ("signs.py:NOT_A_TASK", "NOT_A_TASK is not a Task"),
         ("signs.py:Half", "Half lacks data, loss"),
-        ("missing.py:Signs", "missing.py: there is no such file"),
+        ("missing.py:Signs", "missing.py: the Task's file does not exist"),
         ("signs", "--task FILE.py:NAME"),
         ("signs.Signs", "--task FILE.py:NAME"),
         ("signs.py:", "--task FILE.py:NAME"),
@@ -145,7 +145,7 @@ def test_a_task_file_that_fails_names_its_line(task_file: Path, text: str, line:
     Path("broken.py").write_text(text)
     with pytest.raises(UsageError) as caught:
         load_task("broken.py:Signs", store=Path("store"))
-    assert str(caught.value).startswith(f"broken.py:{line}: the Task's file fails: ")
+    assert str(caught.value).startswith(f"broken.py:{line}: the Task's file raised an error: ")
 
 
 def test_a_task_file_may_import_its_neighbour(task_file: Path) -> None:

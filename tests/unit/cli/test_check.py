@@ -129,10 +129,10 @@ def test_findings_before_training_are_in_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run_dir", "exit_code", "said"),
     [
-        ("a_file", 2, "a run needs a folder, this is a file"),
-        ("a_file/below/run", 4, "the run folder cannot be made"),
-        ("/proc/x", 4, "the run folder cannot be made"),
-        ("/proc", 4, "nothing can be written in /proc"),
+        ("a_file", 2, "a run needs a folder, and this is a file"),
+        ("a_file/below/run", 4, "the run folder cannot be created"),
+        ("/proc/x", 4, "the run folder cannot be created"),
+        ("/proc", 4, "cannot write files in /proc"),
     ],
 )
 def test_an_invalid_folder_is_reported_before_any_check(

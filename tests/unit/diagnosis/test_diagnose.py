@@ -274,7 +274,9 @@ def test_damaged_checkpoints_are_not_a_run_that_was_never_trained(
     for file in run.glob("checkpoints/*/model.safetensors"):
         file.write_bytes(b"x")
     found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
-    (said,) = [sentence for sentence in found.could_not if "no sound checkpoint" in sentence]
+    (said,) = [
+        sentence for sentence in found.could_not if "all checkpoints are damaged" in sentence
+    ]
     assert f"stepladder verify {run}" in said
     assert f"stepladder train {run}/config.yaml --overwrite --task {task_file}:Noisy" in said
     assert "Train first" not in said

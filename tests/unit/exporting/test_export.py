@@ -199,7 +199,7 @@ def test_an_export_that_computes_something_else_is_refused_and_removed(
     run_of_task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "TOLERANCE", -1.0)
-    with pytest.raises(ResourceError, match="does not compute the same"):
+    with pytest.raises(ResourceError, match="has different outputs"):
         export_run(run_of_task, ExportFormat.TORCH, task=OwnTask())
     assert sorted(item.name for item in run_of_task.iterdir()) == ["checkpoints", "config.yaml"]
 
@@ -275,8 +275,8 @@ def test_unreadable_pictures_are_reported_in_their_place(run: Path, tmp_path: Pa
     found = predict(run, [half, good, text, pipe])
     assert [item.path for item in found] == [half, good, text, pipe]
     assert [bool(item.error) for item in found] == [True, False, True, True]
-    assert found[3].error == "is no regular file"
-    with pytest.raises(DataError, match="no picture can be read"):
+    assert found[3].error == "is not a regular file"
+    with pytest.raises(DataError, match="none of the pictures can be read"):
         predict(run, [half, text])
 
 

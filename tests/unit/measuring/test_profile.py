@@ -152,14 +152,14 @@ def test_why_the_noise_scale_is_unknown_is_reported(
     found = profile(recipe(), pictures())
     assert (found.noise_scale, found.noise_scale_unknown_because) == (
         None,
-        "its gradients took all memory, or hung",
+        "computing its gradients ran out of memory, or hung",
     )
 
 
 def test_features_cannot_be_cached_without_a_frozen_trunk(
     pictures: Callable, recipe: Callable[..., Recipe]
 ) -> None:
-    with pytest.raises(UsageError, match="features cannot be computed once"):
+    with pytest.raises(UsageError, match="features cannot be cached"):
         profile(recipe(features=FeaturesConfig(cached=True)), pictures(has_head=False))
 
 

@@ -72,8 +72,8 @@ def attempt_to_raise(error: BaseException) -> Attempt[None]:
     [
         (ValueError("its own\nand more"), "raised ValueError: its own"),
         (AssertionError(), "raised AssertionError: "),
-        (MemoryError(), "took all memory, or hung"),
-        (RuntimeError("CUDA out of memory"), "took all memory, or hung"),
+        (MemoryError(), "ran out of memory, or hung"),
+        (RuntimeError("CUDA out of memory"), "ran out of memory, or hung"),
     ],
 )
 def test_a_probe_that_raises_says_why(error: Exception, because: str) -> None:
@@ -82,7 +82,7 @@ def test_a_probe_that_raises_says_why(error: Exception, because: str) -> None:
 
 def test_a_probe_that_hangs_is_ended() -> None:
     found = attempt(lambda: time.sleep(60), foretold_s=0.0, at_least_s=0.05)
-    assert found == Attempt(value=None, failed_because="took all memory, or hung")
+    assert found == Attempt(value=None, failed_because="ran out of memory, or hung")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_hub_offline_says_what_to_do_instead(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ResourceError, match="safetensors file, or none"):
+    with pytest.raises(ResourceError, match=r"type --model\.weights none or PATH"):
         build_trunk(small(WeightsSource.HUB))
 
 

@@ -11,7 +11,7 @@ from stepladder.optim.state import flatten_state, restore_state
 
 
 def test_nothing_to_learn_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no weight"):
+    with pytest.raises(UsageError, match="no trainable weight"):
         build_optimizer(OptimizerConfig(), nn.ReLU(), lr=1.0)
 
 
@@ -43,11 +43,11 @@ def test_state_of_another_rule_model_or_shape_is_refused_and_changes_nothing() -
     optimizer = stepped(OptimizerConfig(weight_decay=0.1), model)
     tensors, facts = flatten_state(optimizer, model)
     before = {key: value.clone() for key, value in tensors.items()}
-    with pytest.raises(DataError, match="it is of SGD"):
+    with pytest.raises(DataError, match="it belongs to SGD"):
         restore_state(optimizer, model, tensors, {**facts, "kind": "SGD"})
     with pytest.raises(DataError, match="other weights"):
         restore_state(optimizer, model, tensors, {**facts, "groups": facts["groups"][:1]})
-    with pytest.raises(DataError, match="another weight, 'nobody'"):
+    with pytest.raises(DataError, match="an unknown weight, 'nobody'"):
         restore_state(optimizer, model, {**tensors, "nobody/step": torch.ones(())}, facts)
     with pytest.raises(DataError, match=r"exp_avg has shape \(3,\)"):
         restore_state(optimizer, model, {**tensors, "bias/exp_avg": torch.ones(3)}, facts)

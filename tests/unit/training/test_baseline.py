@@ -249,7 +249,7 @@ def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
 
 
 def test_a_run_is_not_a_baseline_of_itself(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="of itself"):
+    with pytest.raises(UsageError, match="its own baseline"):
         read_baseline(RunConfig(dir=tmp_path, baseline=tmp_path))
 
 
@@ -266,14 +266,14 @@ def test_a_validation_set_of_another_size_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
-    assert any("stood on 20 validation examples" in text for text in summary["warnings"])
+    assert any("used 20 validation examples" in text for text in summary["warnings"])
     assert read_json(tmp_path / "second" / "summary.json") == summary
 
 
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        ("nope", "there is no such folder", "folder of an earlier run"),
+        ("nope", "this folder does not exist", "folder of an earlier run"),
         ("first/summary.json", "this is a file", "--baseline .*first$"),
     ],
 )
@@ -296,15 +296,15 @@ def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compar
     summary = train(slow, task, task_name="PointsTask", display=PlainDisplay(stream))
     said = stream.getvalue()
     assert (
-        f"  baseline  {first}, after the same training examples; ends where it is worse by more "
+        f"  baseline  {first}, after the same training examples; stops if it is worse by more "
         "than noise at 3 validations in a row\n"
     ) in said
     assert "worse than the baseline by more than noise (2 in a row)\n" in said
     numbers = summary["baseline"]
     assert said.splitlines()[-1] == (
         f"baseline: {first}, after 600 examples: validation loss {numbers['value']:.4f} here, "
-        f"{numbers['baseline_value']:.4f} there; more than noise would be "
-        f"{numbers['margin']:.4f} worse"
+        f"{numbers['baseline_value']:.4f} in the baseline; differences up to "
+        f"{numbers['margin']:.4f} are noise"
     )
 
 
@@ -315,8 +315,8 @@ def test_another_task_or_other_data_of_the_baseline_is_reported(
     of_other = job(tmp_path / "other", baseline=small)
     summary = train(of_other, points(num_train=40), task_name="o.py:Rings", display=display)
     texts = "\n".join(summary["warnings"])
-    assert "learnt another task, points.py:PointsTask, and this run learns o.py:Rings" in texts
-    assert "run.baseline learnt from other training data (fingerprint " in texts
+    assert "was trained on another task, points.py:PointsTask, and this run on o.py:Rings" in texts
+    assert "run.baseline used other training data (fingerprint " in texts
     same = run(job(tmp_path / "same", baseline=small), points())
     assert "run.baseline" not in "\n".join(same["warnings"])
 

@@ -78,7 +78,7 @@ def test_phases_that_overlap_refuse_advice_above_105_percent(named: float, refus
 
 
 def test_an_empty_timeline_carries_no_advice() -> None:
-    assert Timeline(wall_s=0.0, phases_s={}).why_no_advice() == "nothing was measured"
+    assert Timeline(wall_s=0.0, phases_s={}).why_no_advice() == "no time was measured"
 
 
 def test_phases_never_nest() -> None:

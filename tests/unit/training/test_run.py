@@ -203,7 +203,7 @@ def test_a_dataset_that_yields_less_than_its_length_is_reported(
 ) -> None:
     task = points()
     monkeypatch.setattr(task, "data", lambda split: Countdown())
-    with pytest.raises(DataError, match="13 examples, and its __len__ says 20"):
+    with pytest.raises(DataError, match="13 examples, but its __len__ is 20"):
         run(job(tmp_path / "run"), task)
 
 
@@ -212,7 +212,7 @@ def test_another_config_in_the_same_folder_is_refused(
 ) -> None:
     run(job(tmp_path / "run"), points())
     other = job(tmp_path / "run", batch=BatchConfig(global_batch_size=5))
-    with pytest.raises(UsageError, match="another config"):
+    with pytest.raises(UsageError, match="a different config"):
         run(other, points())
     assert run(other, points(), overwrite=True)["global_batch_size"] == 5
 
@@ -438,7 +438,7 @@ def test_a_mean_instead_of_losses_is_refused(
         def loss(self, model: Any, batch: Batch) -> Any:
             return super().loss(model, batch)[0].mean()
 
-    with pytest.raises(UsageError, match="one loss an example"):
+    with pytest.raises(UsageError, match="one loss per example"):
         run(job(tmp_path / "run"), Mean())
 
 

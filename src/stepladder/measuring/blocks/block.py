@@ -1,4 +1,4 @@
-"""What a block of a recipe's work does and took, and the time to a trained model from it."""
+"""The plan and the times of a block of a recipe's work, and the training time computed from it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from stepladder.records.profile import TrainingTime
 
-_ALIKE: Final = 2.0  # times as many, up to which two workloads are taken to be alike
+_ALIKE: Final = 2.0  # largest ratio at which two workloads count as similar
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a block does, the same in every block.
+    """The work of a block, the same for every block.
 
     Attributes:
-        num_steps, num_val_batches, num_trunk_batches: how many of each.
-        begins_dry: whether what was read ahead between two blocks is thrown away, as it would
-            flatter a step that waits for data.
+        num_steps, num_val_batches, num_trunk_batches: number of each.
+        begins_dry: discard batches prefetched between two blocks, which would make a step that
+            waits for data look faster.
         trunk_begins_dry: the same for passes through the trunk.
     """
 
@@ -31,18 +31,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTimes:
-    """What one block took, told for single steps.
+    """The times of one block, per step.
 
     Attributes:
-        step_s: one full step, waiting for data and copying included.
-        num_steps: behind it.
+        step_s: one full step, including waiting for data and copying.
+        num_steps: number of steps measured.
         validation_s: one validation of the whole split; 0 without one.
-        trunk_s: reading one training example and putting it, or each of its views, through the
+        trunk_s: reading one training example and running it, or each of its views, through the
             trunk; None unless features are cached.
-        held_out_trunk_s: the same of a held-out example, which has no views; None: no other.
-        load_s: filling memory, once; None where nothing is loaded, or it is counted elsewhere.
+        held_out_trunk_s: the same for a held-out example, which has no views; None: the same.
+        load_s: loading the data into memory, once; None if nothing is loaded, or if it is counted
+            elsewhere.
         phases_s: seconds of each phase of one step.
-        steps_s: each step by itself, on the CPU; empty where steps are queued on a device.
+        steps_s: each single step on the CPU; empty if steps are queued on a device.
         wall_s: the whole block.
     """
 
@@ -58,11 +59,11 @@ class BlockTimes:
 
 
 def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
-    """Let two workloads that are to be compared do the same in a block, where they are alike.
+    """Use the same numbers of steps and batches for two workloads to compare, if they are similar.
 
-    What a block costs whatever it does (opening readers, filling a queue) then weighs alike on
-    both; the pilots' noise would otherwise stay in every block of a pair. Where one takes far
-    fewer steps or batches in the time of a block, its own numbers hold.
+    Fixed costs of a block (opening readers, filling a queue) then affect both equally; otherwise
+    the noise of the pilots would affect every pair of blocks. If one workload does far fewer steps
+    or batches in the time of a block, both keep their own numbers.
     """
     same: dict[str, Any] = {}
     for name in ("num_steps", "num_val_batches", "num_trunk_batches"):
@@ -75,7 +76,7 @@ def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
 
 
 def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
-    """Return the means over blocks that do the same work; num_steps are those of all together."""
+    """Return the means over blocks that do the same work; num_steps is their sum."""
     num = len(blocks)
 
     def mean(name: str) -> float | None:
@@ -103,14 +104,14 @@ def training_time(
     one_time_s: Mapping[str, float] | None = None,
     checkpoint_s: float = 0.0,
 ) -> TrainingTime:
-    """Return the time to a trained model from what a block took.
+    """Return the training time computed from the times of a block.
 
     Args:
-        batch_size: examples of a step.
-        num_train: training examples of an epoch.
+        batch_size: examples per step.
+        num_train: training examples per epoch.
         num_val: validation examples.
-        one_time_s: work done once, by name; features are counted from the block, and loading where
-            it has it.
+        one_time_s: work done once, by name; features, and loading if the block has it, are counted
+            from the block.
     """
     one_time = dict(one_time_s or {})
     if times.trunk_s is not None:

@@ -1,4 +1,4 @@
-"""Compiled code as if for the first time: a private cache for a block, and none before it."""
+"""Measure the first compilation: use an empty private cache for a block."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FOLDERS: Final = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "t
 
 @contextmanager
 def cold_compiler(config: DeviceConfig, folder: Path, device: torch.device) -> Iterator[None]:
-    """Let what is compiled in the block find nothing that was compiled before.
+    """Compile from scratch in the block, without any code that was compiled before.
 
-    Neither on disk nor in this process, whose memory of libraries it has built is emptied too. What
-    the process itself must do before its first compilation is done, see `compiler_start_s`.
-    Does nothing where the config compiles nothing.
+    Uses an empty cache on disk, and clears the process's record of the libraries it has built. What
+    a process must do before its first compilation is already done, see `compiler_start_s`.
+    Does nothing if the config compiles nothing.
 
     Args:
-        folder: where compiled code is put; another, temporary one where its name has a space, as
+        folder: for compiled code; a temporary one is used instead if its name has a space, because
             torch does not quote it for the C++ compiler.
     """
     if not config.compile:
@@ -48,11 +48,11 @@ def cold_compiler(config: DeviceConfig, folder: Path, device: torch.device) -> I
 
 @cache
 def compiler_start_s(device: torch.device) -> float:
-    """Time what the first compilation of a process takes more than the same one again.
+    """Return the extra time of the first compilation in a process.
 
-    Imports, workers, and a look at the toolchain: some ten seconds. Each training in a process of
-    its own pays them. Measured at the first call, by a function of two operations; little is left
-    to be seen where the process has compiled something before.
+    It takes about ten seconds, for imports, workers and checking the toolchain, and every training
+    process needs it. Measured at the first call, with a function of two operations; close to zero
+    if the process has compiled something before.
     """
     numbers = torch.zeros(64, device=device)
 
@@ -90,12 +90,12 @@ def _forget() -> None:
 
 
 def measure_compile(subject: Subject) -> float:
-    """Take the first step and the first validation batch, which compile, and again for the rest.
+    """Measure the compile time: run the first step and validation batch, which compile, twice.
 
-    Within `cold_compiler`, on a subject that has not computed anything yet.
+    Call it within `cold_compiler`, on a subject that has not computed anything yet.
 
     Returns:
-        Seconds that the first ones took more than the second ones, and of a process's first
+        The extra seconds of the first runs over the second, plus those of a process's first
         compilation.
     """
     batch = subject.batch_of(subject.batch_size)

@@ -1,4 +1,4 @@
-"""Times of functions: interleaved, with a wait for the device at the borders."""
+"""Time functions: interleaved, and synchronized with the device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all that it was given; nothing on the CPU."""
+    """Wait until the device has finished all queued work; does nothing on the CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """Time one call, the device's work included."""
+    """Return the seconds of one call, including the device's work."""
     wait_for(device)
     start_s = time.perf_counter()
     run()
@@ -35,14 +35,14 @@ def time_in_turn(
     min_rounds: int = 2,
     max_rounds: int = 50,
 ) -> dict[Name, list[float]]:
-    """Call each function once a round, after a round that is not counted, until the time is up.
+    """Call each function once per round, after a warm-up round, until the time is up.
 
-    Whatever else the machine does then meets all of them alike.
+    Other load on the machine then affects all of them equally.
 
     Returns:
-        Seconds of each function's calls, equally many.
+        Seconds of each function's calls, the same number for all.
     """
-    for run in functions.values():  # first calls choose kernels and take memory
+    for run in functions.values():  # first calls choose kernels and allocate memory
         run()
     times: dict[Name, list[float]] = {name: [] for name in functions}
     started_s = time.perf_counter()
@@ -55,6 +55,6 @@ def time_in_turn(
 
 
 def lower_median(times: Sequence[float]) -> float:
-    """Return the median of the faster half: other work on the machine only ever adds time."""
+    """Return the median of the faster half, because other load on the machine only adds time."""
     ordered = sorted(times)
     return median(ordered[: (len(ordered) + 1) // 2])

@@ -1,4 +1,4 @@
-"""A recipe, built and ready to be timed: blocks of real steps, validation and trunk passes."""
+"""A recipe, built and ready for timing: blocks of real steps, validation and trunk passes."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from stepladder.training.setup.build import Sources, use_threads
 __all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
 
 _MAX_WARM_UP: Final = 20
-_MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
-_SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
-_NUM_READ: Final = 2  # batches: the first may have been begun
-_MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
+_MAX_STRETCH: Final = 4  # times min_s that a block may take because of its autocorrelation
+_SHARE: Final = 0.25  # of min_s for validation, and for the head if features are cached
+_NUM_READ: Final = 2  # batches: the first may be partly read already
+_MIN_WAIT_FRAC: Final = 0.05  # fraction of data wait above which prefetched batches bias the time
 
 
 _MAX_NAMED: Final = 8
 
 
 def diverged_error(subject: Subject, *, step: int, rows: NDArray[np.int64] | None) -> DivergedError:
-    """Say at which step a loss was not finite, and which of its examples are to blame.
+    """Return the error of a non-finite step, with the examples that cause it.
 
-    No weight has changed since, so that the step's losses can be had once more.
+    No weight has changed since, so the step's losses can be computed again.
 
     Args:
-        step: the first one that was not finite.
-        rows: of its examples, in the training split; None where they are not known.
+        step: the first non-finite step.
+        rows: of its examples in the training split; None if unknown.
     """
     fix = (
         f"Lower the learning rate (--batch.lr {subject.lr / 10:g}) or clip the gradient "
@@ -66,9 +66,9 @@ def diverged_error(subject: Subject, *, step: int, rows: NDArray[np.int64] | Non
         bad, kind = _bad_examples(subject, rows)
         is_data = 0 < len(bad) < len(rows) or kind == "inputs"
         why = _words(subject.sources.train, rows, bad, kind)
-        fix = "Mend these training examples, or leave them out." if is_data else fix
+        fix = "Fix or remove these training examples." if is_data else fix
     return DivergedError(
-        f"the loss or its gradient is not a finite number at step {step} of training",
+        f"the loss or its gradient is not finite at step {step} of training",
         where=type(subject.task).__name__,
         why=why,
         fix=fix,
@@ -80,13 +80,13 @@ def _words(source: Source, rows: NDArray[np.int64], bad: NDArray[np.int64], kind
     named = ", ".join(f"{row} ({source.describe(row)})" for row in shown[:_MAX_NAMED].tolist())
     named += ", ..." if len(shown) > _MAX_NAMED else ""
     if not len(bad):
-        return f"The losses of its {len(rows)} examples are finite, their gradient is not: {named}."
+        return f"All {len(rows)} losses are finite, but their gradient is not: {named}."
     have = "has" if len(bad) == 1 else "have"
-    return f"Of its {len(rows)} training examples, {len(bad)} {have} no finite {kind}: {named}."
+    return f"{len(bad)} of its {len(rows)} training examples {have} non-finite {kind}: {named}."
 
 
 def _bad_examples(subject: Subject, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], str]:
-    """Return the rows whose inputs are not finite or, where all are, whose losses are not."""
+    """Return the rows with non-finite inputs or, if all inputs are finite, with such losses."""
     batch = subject.to_device(_read(subject.sources.train, rows))
     is_finite = _finite_rows(batch.inputs, len(rows))
     kind = "inputs"
@@ -101,7 +101,7 @@ def _bad_examples(subject: Subject, rows: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 def _read(source: Source, rows: NDArray[np.int64]) -> Batch:
-    """Read rows as a reader gives them: pictures as uint8 NCHW."""
+    """Read rows as a reader does: images as uint8 NCHW."""
     inputs, targets = source.read(rows)
     if isinstance(source, PictureSource):
         inputs = torch.from_numpy(inputs).permute(0, 3, 1, 2)
@@ -110,7 +110,7 @@ def _read(source: Source, rows: NDArray[np.int64]) -> Batch:
 
 
 def _finite_rows(value: Any, num: int) -> Tensor:
-    """Say of each example whether all of its numbers are finite, whatever holds them."""
+    """Return for each example whether all of its numbers are finite, in nested values too."""
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.dim() == 0 or len(value) != num:
             return torch.ones(num, dtype=torch.bool)
@@ -124,20 +124,20 @@ def _finite_rows(value: Any, num: int) -> Tensor:
 
 
 class Workload:
-    """Runs a recipe in blocks, its training state going on from one to the next.
+    """Runs a recipe in blocks, each of which continues the training state of the one before.
 
-    Where features are cached, a block is some batches through the trunk, in each of the views that
-    are kept, and steps of the head on features. Pictures that the recipe holds in memory are held
-    in part: a step cannot tell.
+    If features are cached, a block is some batches through the trunk, in each of the cached views,
+    and steps of the head on features. If the recipe holds images in memory, only some of them are
+    loaded, which makes no difference to a step.
 
     Args:
-        recipe: what is run.
+        recipe: the recipe to run.
         sources: as the recipe reads them.
-        cache: folder for what is made on the way, such as compiled code; empty, or not there.
+        cache: folder for temporary files such as compiled code; empty, or does not exist.
 
     Attributes:
-        plan: what a block does; fixed by the warm-up.
-        pilot: what the warm-up took, told as a block is; of few steps, the first not among them.
+        plan: the work of a block; fixed by the warm-up.
+        pilot: times of the warm-up, as of a block; from few steps, without the first.
         one_time_s: work done once, by name (compile), timed cold by the first warm-up.
     """
 
@@ -150,7 +150,7 @@ class Workload:
         self.plan = Plan()
         self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
         self._trunk_batches: Iterator[Batch] | None = None
-        self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last look
+        self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last check
         opened = open_subject(recipe, task, sources, device=device)
         self._base = base = self._stack.enter_context(opened)
         self._way = base.trunk_pass()
@@ -165,19 +165,19 @@ class Workload:
 
     @property
     def planned_s(self) -> float:
-        """About what a block takes, by the warm-up."""
+        """Return the estimated seconds of a block, from the warm-up."""
         plan, pilot, reader = self.plan, self.pilot, self._val_reader
         trunk_s = plan.num_trunk_batches * self._pass_size * (pilot.trunk_s or 0.0)
         share = 0.0 if reader is None else plan.num_val_batches / reader.steps_per_epoch
         return trunk_s + plan.num_steps * pilot.step_s + share * pilot.validation_s
 
     def block(self, min_s: float) -> BlockTimes:
-        """Time a fixed number of steps and what goes with them, for about min_s seconds.
+        """Time a fixed number of steps with their validation share, for about min_s seconds.
 
         The number is fixed by the warm-up, so that all blocks do the same work.
 
         Raises:
-            DivergedError: if the loss is not finite; names the step and its examples.
+            DivergedError: if the loss is not finite, with the step and its examples.
         """
         use_threads(self._base.recipe)
         if self.plan.num_steps == 0:
@@ -196,7 +196,7 @@ class Workload:
         )
 
     def _time_features(self) -> tuple[float | None, float | None]:
-        """Time the trunk on training examples; of held-out ones take the share that was piloted."""
+        """Time the trunk on training examples; scale the pilot's ratio for held-out ones."""
         if self._trunk_batches is None:
             return None, None
         trunk_s = self._time_trunk(self.plan.num_trunk_batches)
@@ -211,20 +211,20 @@ class Workload:
         self._rows_of.clear()
         if bad is None:
             return
-        are_known = self._subject is self._base  # features of some examples stand for all
+        are_known = self._subject is self._base  # features are repeated from some examples
         raise diverged_error(self._base, step=bad, rows=rows if are_known else None)
 
     def close(self) -> None:
-        """End the readers, forget the model, and put threads and random states back."""
+        """Close the readers, free the model, and restore threads and random states."""
         self._stack.close()
         readers = ("_reader", "_batches", "_val_reader", "_trunk_batches")
         for name in ("_base", "_way", "_subject", *readers):
             self.__dict__.pop(name, None)
 
     def warm_up(self, min_s: float) -> None:
-        """Take the first steps, which are slow, and fix how many a block of min_s seconds takes.
+        """Take the first steps, which are slow, and fix the number of steps in min_s seconds.
 
-        Once more it takes a step only: compiled code is lost when another workload begins cold.
+        A second call takes only one step: compiled code is lost when another workload starts cold.
         """
         use_threads(self._base.recipe)
         if self.plan.num_steps:
@@ -247,7 +247,7 @@ class Workload:
             self.one_time_s["compile"] = max(0.0, extra_s) + compiler_start_s(device)
 
     def _open_steps(self) -> None:
-        """Begin the readers of steps and validation; those of the head, where it alone steps."""
+        """Open the readers of steps and validation; of features, if only the head is trained."""
         base, is_cached = self._base, self._trunk_batches is not None
         self._subject = _head_of(base) if is_cached else base
         self._reader = self._subject.reader()
@@ -262,7 +262,7 @@ class Workload:
             self._stack.callback(self._val_reader.close)
 
     def _pilot_trunk(self, min_s: float) -> float:
-        """Fix how many batches go through the trunk; gives what the first took more."""
+        """Fix the number of trunk batches; return the extra seconds of the first."""
         if self._base.trunk_and_head is None:
             raise _no_head(self._base)
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
@@ -271,7 +271,7 @@ class Workload:
             self.plan = replace(self.plan, trunk_begins_dry=True)
             trunk_s = self._time_trunk(1)
         fits = round(min_s / (trunk_s * self._pass_size))
-        if self.plan.trunk_begins_dry:  # each thread reads a batch: they come as many at a time
+        if self.plan.trunk_begins_dry:  # each thread reads a batch, so they arrive in groups
             fits = max(1, fits) * self._base.reading_threads
         self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
         self.pilot = replace(self.pilot, trunk_s=trunk_s)
@@ -282,7 +282,7 @@ class Workload:
         return (first_s - second_s) * self._pass_size
 
     def _reading_sets_the_pace(self) -> bool:
-        """Return True if a batch takes longer to read, with nothing read ahead, than the trunk."""
+        """Return True if reading a batch, without prefetching, takes longer than the trunk."""
         way, batches = self._way, self._trunk_batches
         assert batches is not None
         self._forget_read_ahead(batches)
@@ -301,7 +301,7 @@ class Workload:
             next(batches)
 
     def _pilot_steps(self, min_s: float) -> float:
-        """Fix how many steps a block takes; gives the seconds of one."""
+        """Fix the number of steps in a block; return the seconds of one."""
         steps_s: list[float] = []
         while len(steps_s) < 2 or (len(steps_s) < _MAX_WARM_UP and sum(steps_s[1:]) < min_s):
             steps_s.append(self._time_steps(1).step_s)
@@ -318,7 +318,7 @@ class Workload:
         return pilot.step_s
 
     def _pilot_validation(self, min_s: float) -> tuple[float, float]:
-        """Fix how many batches a validation takes; gives the seconds of the first two."""
+        """Fix the number of validation batches; return the seconds of the first two."""
         reader = self._val_reader
         if reader is None:
             return 0.0, 0.0
@@ -334,7 +334,7 @@ class Workload:
         return seconds[0], seconds[1]
 
     def _time_steps(self, num_steps: int) -> BlockTimes:
-        """Take steps; those that are shorter, at an epoch's end, count as a part of one."""
+        """Time steps; a short one at the end of an epoch counts as a part of one."""
         subject, device = self._subject, self._subject.device
         if self.plan.begins_dry:
             self._forget_read_ahead(self._batches)
@@ -363,7 +363,7 @@ class Workload:
         )
 
     def _time_validation(self, num_batches: int) -> float:
-        """Evaluate the first batches of the split, and scale to all of it."""
+        """Time the first batches of the split, and scale the time to the whole split."""
         reader, subject = self._val_reader, self._subject
         if reader is None:
             return 0.0
@@ -383,10 +383,10 @@ class Workload:
         return per_example_s * reader.num_examples
 
     def _time_trunk(self, num_batches: int, *, num_views: int | None = None) -> float:
-        """Read batches and put them through the trunk; gives the seconds of one example.
+        """Read batches and run them through the trunk; return the seconds per example.
 
         Args:
-            num_views: of each example; 0: the example as it is; None: as a training example's.
+            num_views: of each example; 0: the unmodified example; None: as in training.
         """
         way, batches = self._way, self._trunk_batches
         assert batches is not None
@@ -394,7 +394,7 @@ class Workload:
         with evaluating(way.model):
             if self.plan.trunk_begins_dry:
                 self._forget_read_ahead(batches)
-                # the next batch is read meanwhile, as ever
+                # meanwhile the next batch is read, as usual
                 way.features(next(batches), num_views=views).cpu()
             wait_for(way.device)
             started, num_examples = time.perf_counter(), 0
@@ -407,7 +407,7 @@ class Workload:
 
 @contextmanager
 def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]:
-    """Give batches of real training examples without end, in the stored order."""
+    """Yield endless batches of real training examples, in stored order."""
     loader = base.recipe.loader
     reader = Reader(
         base.sources.train,
@@ -430,7 +430,7 @@ def _head_of(base: Subject) -> Subject:
     """Return the subject whose steps train the head on features.
 
     Raises:
-        UsageError: if the model has no trunk, or targets are not one tensor.
+        UsageError: if the model has no trunk, or targets are not a single tensor.
     """
     trunk = measure_trunk(base, budget_s=0.0)
     head = on_features(base, trunk) if trunk is not None else None
@@ -441,8 +441,8 @@ def _head_of(base: Subject) -> Subject:
 
 def _no_head(base: Subject) -> UsageError:
     return UsageError(
-        "the model has no head that could learn from features alone",
+        "the model has no head that can be trained on features",
         where=type(base.task).__name__,
-        fix="Let the task's split(model) give (trunk, head), with targets that are one tensor; or "
-        "go without --features.cached.",
+        fix="Return (trunk, head) from the task's split(model), with a single tensor of targets, "
+        "or train without --features.cached.",
     )

@@ -1,1 +1,1 @@
-"""What a model computes: FLOPs, single operations, memory, gradient noise."""
+"""Measure what a model computes: FLOPs, single operations, memory, gradient noise."""

@@ -1,4 +1,4 @@
-"""Arithmetic: what a model takes, what the machine gives, and what share of it is used."""
+"""FLOPs of a model, peak FLOP/s of the machine, and model FLOPs utilization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TF32 = "tf32"
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """What this machine achieved: FLOP/s of a matrix product; bytes/s that a copy moved."""
+    """Measured peaks of this machine: FLOP/s of a matrix product, bytes/s of a copy."""
 
     flops_per_s: float
     bandwidth_bytes_per_s: float
@@ -33,13 +33,13 @@ class Peaks:
 def count_flops(run: Callable[[], object]) -> int:
     """Count the floating-point operations of matrix products and convolutions in a call.
 
-    As torch counts them: a multiplication and an addition are two, pointwise work is none.
+    As torch counts them: a multiply-add counts as two, pointwise operations are not counted.
     """
     return sum(count_flops_by_operation(run).values())
 
 
 def count_flops_by_operation(run: Callable[[], object]) -> dict[str, int]:
-    """Count them apart, by torch's name of the operation."""
+    """Count the floating-point operations by torch's name of the operation."""
     with FlopCounterMode(display=False) as counter:
         run()
     found = counter.get_flop_counts().get("Global", {})
@@ -50,9 +50,9 @@ def runs_in_tf32(precision: Precision, *, has_conv: bool, cudnn: bool, matmul: b
     """Return True if most of a model's 32-bit operations may run in TF32 on a GPU that has it.
 
     Args:
-        has_conv: convolutions do most of the model's work.
-        cudnn, matmul: whether torch allows TF32 in convolutions (it does by default), and in matrix
-            products (by default it does not).
+        has_conv: whether convolutions are most of the model's work.
+        cudnn, matmul: whether torch allows TF32 in convolutions (on by default) and in matrix
+            products (off by default).
     """
     return precision is Precision.FP32 and (cudnn if has_conv else matmul)
 
@@ -60,15 +60,15 @@ def runs_in_tf32(precision: Precision, *, has_conv: bool, cudnn: bool, matmul: b
 def measure_peaks(
     device: torch.device, precision: Precision, *, has_conv: bool, budget_s: float
 ) -> Peaks:
-    """Time a large matrix product in a precision, and a large copy; the fastest call of each.
+    """Measure the peak rates of a large matrix product in a precision, and of a large copy.
 
-    These are rates achieved, not those of a data sheet. On a GPU the product is in TF32 where the
-    model's own operations are, see `runs_in_tf32`.
+    These are measured rates of the fastest call, not those of a data sheet. On a GPU the product
+    uses TF32 if the model's operations do, see `runs_in_tf32`.
     """
     is_cuda = device.type == "cuda"
     dtype = DTYPES[precision]
-    side = 8192 if is_cuda else 256 if dtype is torch.float16 else 1024  # fp16 crawls on most CPUs
-    num_bytes = (1 << 30) if is_cuda else (1 << 26)  # far more than a cache holds
+    side = 8192 if is_cuda else 256 if dtype is torch.float16 else 1024  # fp16 is slow on most CPUs
+    num_bytes = (1 << 30) if is_cuda else (1 << 26)  # far larger than a cache
     a = torch.ones(side, side, dtype=dtype, device=device)
     b, product = torch.ones_like(a), torch.empty_like(a)
     block = torch.ones(num_bytes, dtype=torch.uint8, device=device)
@@ -96,7 +96,7 @@ def measure_peaks(
 
 @contextmanager
 def products_in_tf32(is_on: bool) -> Iterator[None]:
-    """Set what CUDA's 32-bit matrix products run in, for the block."""
+    """Turn TF32 for CUDA's 32-bit matrix products on or off within the block."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     if is_on != (before == _TF32):
@@ -109,7 +109,7 @@ def products_in_tf32(is_on: bool) -> Iterator[None]:
 
 
 def model_flops_utilisation(flops: float, seconds: float, *, peak_flops_per_s: float) -> float:
-    """Return the model's FLOPs over those that the machine could have done in the time.
+    """Return the model's FLOPs divided by those that the machine could do in the same time.
 
     Source: Chowdhery et al. 2022, "PaLM", appendix B, arXiv:2204.02311.
     """

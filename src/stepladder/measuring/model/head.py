@@ -1,4 +1,4 @@
-"""A frozen trunk's forward pass, and the head alone on features of the right shape."""
+"""Time a frozen trunk's forward pass, and train only the head on features of the right shape."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from stepladder.training.setup.build import Sources, make_clock, make_stage_part
 from stepladder.training.stage import stages_of
 
 MAX_ROWS = 4096
-"""Rows of features that are made up, at most; a step cannot tell how many there are."""
+"""Maximum rows of synthetic features; their number makes no difference to a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkTime:
-    """Batches through the trunk, as large as features are computed in.
+    """Times of the trunk on batches of the size used to compute features.
 
     Attributes:
         example_s: forward pass of one example.
-        augment_s: making a random view of one, where features of such views are kept; else 0.
+        augment_s: making a random view of an example if features of views are cached, else 0.
         batch: one of the batches in host memory, with its features as inputs.
     """
 
@@ -45,15 +45,15 @@ class TrunkTime:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of the features of one example."""
+        """Return the bytes of the features of one example."""
         features: Tensor = self.batch.inputs
         return features[:1].numel() * features.element_size()
 
 
 def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
-    """Time the trunk's forward pass on a batch that lies on the device.
+    """Time the trunk's forward pass on a batch on the device.
 
-    None where the model has no trunk, or its output is not one tensor with a row an example.
+    None if the model has no trunk, or its output is not a tensor with one row per example.
     """
     if subject.trunk_and_head is None:
         return None
@@ -71,17 +71,17 @@ def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
 
 
 def try_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
-    """As `measure_trunk`, and None where memory runs out or the model raises.
+    """Return `measure_trunk`, or None if memory runs out or the model raises an error.
 
-    Features take larger batches than a step may: a job that keeps none can do without.
+    Features use larger batches than a step may: a job that does not cache them can do without.
     """
     return _tried(lambda: measure_trunk(subject, budget_s=budget_s))
 
 
 def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkTime:
-    """Time the trunk once more, later, and keep the shorter time; the first where that fails.
+    """Time the trunk again, later, and keep the shorter time; the first if this fails.
 
-    Another process can slow a whole look down, and never speeds one up.
+    Another process can slow down a whole timing, but never speeds one up.
     """
 
     def look() -> TrunkTime:
@@ -93,7 +93,7 @@ def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkT
 
 
 def _tried(measure: Callable[[], TrunkTime | None]) -> TrunkTime | None:
-    """Return what a look at the trunk finds; None where it fails. However long it takes is honest."""
+    """Return the trunk's time, or None if the measurement fails; without a deadline."""
     return attempt(measure, foretold_s=math.inf, at_least_s=0).value
 
 
@@ -114,7 +114,7 @@ def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[
 
 
 def _augment_s(subject: Subject, batch: Batch) -> float:
-    """Time the making of one random view of a batch; 0 where none are kept."""
+    """Time one random augmentation of a batch; 0 if no views are cached."""
     if not num_views(subject.recipe.features, subject.task):
         return 0.0
     on_device, seed = subject.to_device(batch), subject.recipe.seed
@@ -126,10 +126,10 @@ def _augment_s(subject: Subject, batch: Batch) -> float:
 
 
 def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
-    """Return the subject whose steps train the head alone, on made-up features.
+    """Return the subject whose steps train only the head, on synthetic features.
 
-    The features of one batch, with its targets, stand for all examples. None where the
-    targets are not one tensor. The model is the subject's own: its head learns on.
+    The features and targets of one batch are repeated for all examples. None if the targets are not
+    a single tensor. The model is shared with the subject, so its head is trained further.
     """
     if not (trunk.batch.targets is None or isinstance(trunk.batch.targets, Tensor)):
         return None
@@ -167,7 +167,7 @@ def _made_up(source: Source, batch: Batch, num_rows: int) -> Source:
 
 
 class _Wrapping(HeldFeatures):
-    """Features that begin again where they end."""
+    """Features that repeat from the start at their end."""
 
     def read(self, rows: Any) -> Any:
         """Copy rows out of memory."""

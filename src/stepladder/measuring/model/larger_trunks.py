@@ -1,4 +1,4 @@
-"""Larger trunks of the same family whose weights are at hand, and what a trunk computes."""
+"""Find larger trunks of the same family with local weights, and count a trunk's FLOPs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
     ("densenet121", "densenet169", "densenet201"),
     ("legacy_xception", "xception41", "xception65"),
 )
-"""Names of timm models, in rising size."""
+"""Names of timm models, by increasing size."""
 
 
 def larger_trunks(config: ModelConfig) -> tuple[str, ...]:
-    """List the larger models of a trunk's family whose weights lie on this machine, in rising size.
+    """List the larger models of a trunk's family whose weights are on this machine, by size.
 
-    Asks no network: a model counts if its file is in the local cache of the Hugging Face hub, or
-    comes with the installation. Empty for a model of no known family.
+    Does not use the network: a model counts if its file is in the local cache of the Hugging Face
+    hub, or is part of the installation. Empty for a model of an unknown family.
     """
     name = config.name.partition(".")[0]
     if config.weights is WeightsSource.NONE:
@@ -50,7 +50,7 @@ def larger_trunks(config: ModelConfig) -> tuple[str, ...]:
 
 
 def has_weights(name: str) -> bool:
-    """Return True if the weights of a timm model lie on this machine."""
+    """Return True if the weights of a timm model are on this machine."""
     if name == packaged.NAME:
         return True
     from huggingface_hub import try_to_load_from_cache
@@ -66,7 +66,7 @@ def has_weights(name: str) -> bool:
 
 
 class TrunkCost(NamedTuple):
-    """What a trunk takes for one picture.
+    """The cost of a trunk for one image.
 
     Attributes:
         flops: of a forward pass.
@@ -79,12 +79,12 @@ class TrunkCost(NamedTuple):
 
 @cache
 def trunk_cost(name: str, side: int) -> TrunkCost | None:
-    """Count what a trunk of timm takes, on torch's meta device: no weights, no arithmetic.
+    """Count the FLOPs of a timm trunk on torch's meta device, without weights or computation.
 
-    None where it cannot be built or run there.
+    None if it cannot be built or run there.
 
     Args:
-        side: of a picture, in pixels.
+        side: height and width of an image, in pixels.
     """
     config = ModelConfig(name=name, weights=WeightsSource.NONE)
     try:
@@ -92,5 +92,5 @@ def trunk_cost(name: str, side: int) -> TrunkCost | None:
             trunk = build_trunk(config, image_size=side).eval()
             picture = torch.empty(1, 3, side, side)
             return TrunkCost(count_flops(lambda: trunk(picture)), trunk.num_features)
-    except Exception:  # whatever a model does that has no numbers
+    except Exception:  # a model on the meta device may raise anything
         return None

@@ -1,4 +1,4 @@
-"""The single operations of a model: its leaf modules, with the inputs that they meet."""
+"""The single operations of a model: its leaf modules with their inputs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 NORMS = (BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _VIEWS = (nn.Identity, nn.Flatten, nn.Unflatten)
-_WHOLE = (BatchNorm, nn.MultiheadAttention)  # one operation, whatever modules lie inside
+_WHOLE = (BatchNorm, nn.MultiheadAttention)  # one operation, whatever modules they contain
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A leaf module, and what it was called with.
+    """A call of a leaf module, with its inputs.
 
     Attributes:
         args, kwargs: as recorded, on few examples.
-        follows_conv: the module called just before is a convolution that gives these channels.
-        norm: of a convolution, the BatchNorm that is called just after it; None without one.
-        is_pointwise: it changes numbers one by one, or normalises them: no matrix product.
+        follows_conv: the previous module is a convolution with as many output channels.
+        norm: the BatchNorm called right after a convolution; None without one.
+        is_pointwise: an elementwise or normalization operation, without a matrix product.
     """
 
     module: nn.Module
@@ -37,7 +37,7 @@ class Call:
 
     @property
     def key(self) -> str:
-        """Equal for calls that take equally long: same module, same inputs."""
+        """A key that is equal for calls of the same duration: same module, same inputs."""
         weights = [tuple(weight.shape) for weight in self.module.parameters()]
         inputs = [
             (tuple(value.shape), value.dtype, value.requires_grad)
@@ -52,9 +52,9 @@ class Call:
 
 
 def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
-    """Run a model and note each call of a leaf module, in order.
+    """Run a model and record each call of a leaf module, in order.
 
-    Operations outside of leaf modules (additions, attention written out) are not seen.
+    Operations outside of leaf modules (such as additions) are not recorded.
     """
     calls: list[Call] = []
 
@@ -80,17 +80,17 @@ def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Bytes that leaf modules read and wrote: what goes from one to the next, and weights."""
+    """Bytes that leaf modules read and write: activations and weights."""
 
     activations: int
     weights: int
 
 
 def count_moved(model: nn.Module, run: Callable[[], object]) -> Moved:
-    """Run a model and add up the bytes of what each leaf module reads and writes.
+    """Run a model and sum the bytes that each leaf module reads and writes.
 
-    As if each were a kernel of its own and nothing stayed in a cache between two. What only gives
-    another view of its input moves nothing.
+    As if each were a separate kernel and nothing stayed in a cache between two. Modules that return
+    a view of their input move nothing.
     """
     activations = weights = 0
 
@@ -110,7 +110,7 @@ def _run_noting(
     model: nn.Module, run: Callable[[], object], note: Callable[[nn.Module, Any, Any, Any], None]
 ) -> None:
     """Run a model and call `note` after each of its leaf modules, as a forward hook."""
-    leaves = {id(leaf): leaf for leaf in _leaves(model)}  # one that is used twice is there once
+    leaves = {id(leaf): leaf for leaf in _leaves(model)}  # a module used twice is listed once
     hooks = [leaf.register_forward_hook(note, with_kwargs=True) for leaf in leaves.values()]
     try:
         run()
@@ -135,7 +135,7 @@ def _is_pointwise(module: nn.Module, args: Any, output: Any) -> bool:
 
 
 def _detached(values: Any) -> Any:
-    """Cut recorded tensors off their graph; that one needs a gradient is still to be seen."""
+    """Detach recorded tensors from their graph; keep requires_grad."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):

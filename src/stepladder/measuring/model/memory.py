@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_leaves
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     """Return the peak memory of a call.
 
-    On CUDA: the most that torch's allocator held, weights and all. On the CPU: the most bytes of
-    tensors alive at once that the call itself made, as every operation's results are counted when
-    they appear and when they are freed; what a kernel takes for itself is not seen. (Growth of the
-    process says little: memory that malloc keeps does not show twice.)
+    On CUDA: the peak of torch's allocator, including weights. On the CPU: the peak bytes of live
+    tensors that the call itself created, counted when the result of an operation is created and
+    freed; temporary memory of kernels is not counted. (Growth of the process is no measure: memory
+    that malloc kept is reused.)
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -33,7 +33,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of storages that operations make, while they live."""
+    """Counts the bytes of live storages that operations created."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Gradient noise scale: about how many examples a batch may hold before more say little new."""
+"""Gradient noise scale: the batch size above which more examples add little information."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stepladder.task.contract import Task
 from stepladder.training.step import autocast, split_batch
 
 MAX_LARGE_FRAC = 0.25
-"""Share of the training examples that the larger batch may hold: beyond it, batches of a finite
-set are too alike, and the noise comes out too small."""
+"""Maximum size of the larger batch, as a fraction of the training examples: above it, batches of a
+finite set are too similar, and the noise is underestimated."""
 
 
 TOO_FEW = (
     f"the larger batch would be more than {100 * MAX_LARGE_FRAC:.0f} % of the training examples"
 )
-_DROWNED = "by the gradients of two batch sizes, the signal or the noise is not above 0"
+_DROWNED = "the signal or the noise estimated from two batch sizes is not above 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class NoiseScale:
     """The noise scale, or why it is unknown.
 
     Attributes:
-        examples: None where it is unknown.
-        unknown_because: in words; None where it is known.
+        examples: None if unknown.
+        unknown_because: the reason, as text; None if known.
     """
 
     examples: float | None = None
@@ -48,14 +48,14 @@ def noise_scale(
         |G|^2     = (B |G_B|^2 - b |G_b|^2) / (B - b)
         tr(Sigma) = (|G_b|^2 - |G_B|^2) / (1/b - 1/B)
 
-    Both are unbiased; the ratio is taken of their means, as a mean of ratios is biased upwards.
+    Both are unbiased; the ratio of their means is used, because a mean of ratios is biased upwards.
 
     Args:
         small_sq_norms, large_sq_norms: |G_b|^2 and |G_B|^2 of each pair.
         small, large: b and B, in examples.
 
     Returns:
-        Examples; None where either mean is not above 0, so that nothing can be said.
+        Examples; None if either mean is not above 0, so that it cannot be estimated.
 
     Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1,
     arXiv:1812.06162.
@@ -80,16 +80,16 @@ def measure_noise_scale(
 ) -> NoiseScale:
     """Estimate the noise scale from the gradients of whole batches and of their parts.
 
-    The weights stay as they are; wrap the call in `untouched` where BatchNorm learns or dropout
-    draws. Dropout and augmentation count as noise, as they do in training.
+    The weights do not change; wrap the call in `untouched` if BatchNorm or dropout is in train
+    mode. Dropout and augmentation count as noise, as in training.
 
     Args:
-        batches: equally large, on the device; each gives one pair.
+        batches: of equal size, on the device; each yields one pair.
         num_examples: size of the training set.
         small: examples in a part, fewer than in a batch.
 
     Returns:
-        Unknown among others where the larger batch exceeds a quarter of the training set.
+        The noise scale; unknown for example if a batch exceeds a quarter of the training set.
     """
     learning = [weight for weight in model.parameters() if weight.requires_grad]
 

@@ -1,4 +1,4 @@
-"""What a model computes for an example: its FLOPs, its single operations, its gradient's noise."""
+"""Measure a model's FLOPs, single operations and gradient noise per example."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from stepladder.models.folding import fold_batchnorm
 from stepladder.training.features.feature_pass import batch_size_on
 from stepladder.training.step import split_batch
 
-_SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be another model
-_LARGE = (32, 16, 8)  # the largest that is no more than a quarter of the examples
-_PAIRS = (2, 8)  # at least, at most
+_SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be a different model
+_LARGE = (32, 16, 8)  # the largest one up to a quarter of the examples is used
+_PAIRS = (2, 8)  # minimum, maximum
 MAX_NOISE_GRADIENTS = _PAIRS[1] * _LARGE[0] // _SMALL
-"""Gradients of small batches that an estimate of the noise scale takes, at most."""
+"""Maximum number of small-batch gradients in an estimate of the noise scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """What the model does for one example.
+    """The work of the model for one example.
 
     Attributes:
-        forward, step: floating-point operations, forward; forward and backward.
-        activation_bytes: that its single operations read and write, forward.
-        weight_bytes: that they read, of which a batch needs no more than an example does.
-        conv_frac: share of the forward operations that convolutions do.
+        forward, step: floating-point operations of forward, and of forward and backward.
+        activation_bytes: bytes of activations read and written in forward.
+        weight_bytes: bytes of weights read in forward, the same for a batch as for one example.
+        conv_frac: fraction of the forward operations in convolutions.
     """
 
     forward: float
@@ -57,9 +57,9 @@ class Flops:
 
 
 def measure_flops(subject: Subject) -> Flops:
-    """Count the FLOPs of the recipe's loss and of its gradient, by what learns now.
+    """Count the FLOPs of the recipe's loss and its gradient for the trainable weights.
 
-    And the bytes that its single operations move.
+    Also counts the bytes that its single operations move.
     """
     num = subject.min_batch_size
     batch = subject.to_device(subject.batch_of(num))
@@ -93,14 +93,14 @@ def measure_flops(subject: Subject) -> Flops:
 def measure_replays(
     subject: Subject, *, is_cached: bool, example_s: float, budget_s: float
 ) -> dict[str, float]:
-    """Replay the single operations of a frozen trunk, or else of the whole model and its gradient.
+    """Replay the single operations of a frozen trunk, or of the whole model and its gradient.
 
     Args:
-        is_cached: the trunk gets the batches of features, and not those of training.
-        example_s: about what the model takes for an example.
+        is_cached: use the batch size for computing features, not that of training.
+        example_s: estimated seconds of the model per example.
 
     Returns:
-        By variant, time in it over time now.
+        By variant, its time divided by the current time.
     """
     config, device = subject.recipe.device, subject.device
     has_conv = any(isinstance(module, nn.Conv2d) for module in subject.model.modules())
@@ -139,7 +139,7 @@ def measure_replays(
 
 
 def _to_replay(subject: Subject, batch: Batch) -> tuple[nn.Module, Callable[[], object]]:
-    """Return what is replayed, and a call that puts the batch through it."""
+    """Return the module to replay, and a call that runs the batch through it."""
     parts = subject.trunk_and_head
     if parts is None or not subject.is_trunk_frozen:
         return subject.model, lambda: subject.task.loss(subject.model, batch)
@@ -162,14 +162,14 @@ def _to_replay(subject: Subject, batch: Batch) -> tuple[nn.Module, Callable[[], 
 def estimate_noise_scale(
     subject: Subject, head: Subject | None, *, example_s: float, budget_s: float
 ) -> NoiseScale:
-    """Estimate the gradient noise scale at the weights as they are, or say why it is unknown.
+    """Estimate the gradient noise scale at the current weights, or return why it is unknown.
 
-    Where the trunk is frozen, each example goes through it once, and the gradients are those of the
+    If the trunk is frozen, each example goes through it once, and the gradients are those of the
     head on its features.
 
     Args:
-        head: the subject that trains the head alone; None where the trunk learns.
-        example_s: about what an example takes, forward and backward.
+        head: the subject that trains only the head; None if the trunk is trained.
+        example_s: estimated seconds of forward and backward per example.
     """
     small = _SMALL if subject.min_batch_size == 1 else _SMALL_BATCHNORM
     large = next((size for size in _LARGE if size <= MAX_LARGE_FRAC * subject.num_train), 0)
@@ -192,7 +192,7 @@ def estimate_noise_scale(
 
 
 def _batches(subject: Subject, batch: Batch, size: int, *, is_on_features: bool) -> Iterator[Batch]:
-    """Cut a batch into equal ones, and leave out what is left of it at the end."""
+    """Split a batch into batches of equal size, and drop the remainder."""
     way = subject.trunk_pass()
     for part in split_batch(batch, size):
         if part.ids.numel() < size:

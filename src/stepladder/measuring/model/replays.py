@@ -1,7 +1,8 @@
-"""Single operations timed alone, as they are and as a rung would make them.
+"""Time single operations, unchanged and as a rung would change them.
 
-Never the model end to end: a prediction may not run the candidate. Each leaf module is timed on
-inputs of the shape and format that it meets, in each variant, in turn; equal ones are timed once.
+Never the model end to end: a prediction must not run the candidate. Each leaf module is timed on
+inputs of the shape and format it has in the model, interleaved over the variants; equal ones are
+timed once.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _FOLDED = "folded"
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What the operations of a model took.
+    """Times of the operations of a model.
 
     Attributes:
-        now_s: sum over all calls, as they are.
-        ratios: by variant, time in it over time now.
+        now_s: sum over all calls, unchanged.
+        ratios: by variant, its time divided by the current time.
     """
 
     now_s: float
@@ -49,10 +50,10 @@ class Replayed:
 def variants_of(
     device: DeviceConfig, *, has_conv: bool, has_bf16: bool, is_cuda: bool = False
 ) -> dict[str, DeviceConfig]:
-    """Name the layouts and precisions that are not on yet, and how each would be set.
+    """Return the memory formats and precisions that are not in use yet, with their config.
 
     Args:
-        is_cuda: on a GPU, which computes in fp16 where it has no bf16.
+        is_cuda: on a GPU, which uses fp16 if it has no bf16.
     """
     changes: dict[str, dict[str, Any]] = {}
     if has_conv and device.memory_format is not MemoryFormat.CHANNELS_LAST:
@@ -77,20 +78,20 @@ def replay_operations(
     budget_s: float,
     folds: nn.Module | None = None,
 ) -> Replayed | None:
-    """Time the leaf modules of a model alone, in each variant, and add up.
+    """Time the leaf modules of a model one by one in each variant, and sum the times.
 
-    Ratios are given for the variants; for "pointwise", the time without the operations that work
-    number by number and that a compiler could fuse into others; and, given `folds`, for "folded",
-    the time without the BatchNorm layers that follow a convolution in that part of the model, and
-    with their activations in the convolution where a folded trunk has them there.
+    The ratios are those of the variants; "pointwise" is the time without elementwise operations,
+    which a compiler could fuse into others; and, with `folds`, "folded" is the time without the
+    BatchNorm layers that follow a convolution in that part of the model, and with their activations
+    fused into the convolution if a folded trunk has them there.
 
     Args:
-        run: puts few examples through the model, with gradients where the step needs them; called
-            once for each precision, to see the formats that inputs have, and never timed.
-        times: how many times as many examples are replayed.
+        run: runs few examples through the model, with gradients if the step needs them; called
+            once per precision, to record the formats of inputs, and never timed.
+        times: factor on the number of examples for the replay.
 
     Returns:
-        None where no leaf module was called.
+        None if no leaf module was called.
     """
     with autocast(device, now.precision):
         calls = record_calls(model, run)
@@ -118,7 +119,7 @@ def replay_operations(
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            continue  # a module that takes no more examples than it was seen with, or no copy of it
+            continue  # a module that fails on more examples, or cannot be copied
         seconds = {name: count * lower_median(values) for name, values in timed.items()}
         for name in settings:
             totals[name] += seconds[name]
@@ -135,7 +136,7 @@ def replay_operations(
 def _after_folding(
     folds: nn.Module, calls: Sequence[Call], setting: DeviceConfig
 ) -> dict[int, nn.Module]:
-    """Return what folding leaves of the modules that it changes, by their id."""
+    """Return the modules after folding by the id of the original; None if nothing is left."""
     inside = {id(module) for module in folds.modules()}
     left: dict[int, nn.Module] = {}
     for call in calls:
@@ -151,7 +152,7 @@ def _is_foldable(call: Call) -> bool:
 
 
 def _fused(call: Call, setting: DeviceConfig) -> nn.Module | None:
-    """Return a convolution with all that folding puts into it; None where it stays by itself."""
+    """Return a convolution with the layers folded into it; None if nothing is folded into it."""
     if not isinstance(call.module, nn.Conv2d) or call.norm is None or call.norm.training:
         return None
     conv = deepcopy(call.module)
@@ -188,9 +189,9 @@ def _replay(
 def replay_fused_optimizer(
     config: OptimizerConfig, model: nn.Module, device: torch.device, *, lr: float, budget_s: float
 ) -> float | None:
-    """Time an update of copies of the weights that learn: fused over not.
+    """Return the time of a fused optimizer step divided by an unfused one, on weight copies.
 
-    None where it is fused already, or the rule has no such kernel on the device.
+    None if it is fused already, or the optimizer has no fused kernel on the device.
     """
     if config.fused or not spec_of(config.name).can_fuse(device.type):
         return None
@@ -208,10 +209,10 @@ def replay_fused_optimizer(
 def choose_times(
     batch_size: int, recorded: int, *, example_s: float, num_variants: int, budget_s: float
 ) -> int:
-    """Return how many times the recorded examples to replay: up to a batch, fewer if time is short.
+    """Return the factor on the recorded examples: up to a batch, less if time is short.
 
     Args:
-        example_s: about what the model takes for an example, as it is.
+        example_s: estimated seconds of the unchanged model per example.
     """
     per_example_s = example_s * (1 + num_variants) * 3
     num_examples = batch_size

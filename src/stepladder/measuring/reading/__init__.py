@@ -1,1 +1,1 @@
-"""What reading costs: disk, link, decoding, validations."""
+"""Measure reading: disk, network link, decoding, validations."""

@@ -1,4 +1,4 @@
-"""How fast a store is read from its disk, with nothing of it in memory."""
+"""Measure how fast a store is read from disk, without the page cache."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from stepladder.data.store.store import Store
 from stepladder.task.contract import Task
 
 MAX_BYTES: Final = 1 << 26
-"""Read at most; each piece is dropped right before, so that all is in memory again afterwards."""
+"""Maximum bytes to read; each piece is evicted right before, so that all is cached afterwards."""
 _LEAST_BYTES: Final = 1 << 20
-"""Fewer tell of opening and of the first seek."""
-_PIECE: Final = 1 << 22  # more than is read ahead
+"""With fewer bytes, opening and the first seek would dominate."""
+_PIECE: Final = 1 << 22  # larger than the read-ahead
 _LOOK_S: Final = 0.5
 
 
 def measure_disk(task: Task) -> float | None:
-    """Read a part of the store's largest file, its pages dropped before; gives bytes a second.
+    """Read a part of the store's largest file with its pages evicted; return bytes per second.
 
-    In one go: reading single pictures, far apart, is slower on a disk that turns. None where there
-    is no store, it is tiny, or the system cannot drop pages.
+    Reads sequentially: random access to single images is slower on a hard disk. None if there is no
+    store, it is tiny, or the system cannot evict pages.
     """
     store = getattr(task, "store", None)
     if not isinstance(store, Store) or not hasattr(os, "posix_fadvise"):

@@ -1,4 +1,4 @@
-"""What one thread takes to read an example from where it is stored."""
+"""Measure the time of one thread to read an example from its storage."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingCost:
-    """Seconds of one thread, and bytes, for one example.
+    """Seconds of one thread, and bytes, per example.
 
     Attributes:
-        cpu_s: what the reader's threads take for it: a copy, where pictures are held in memory.
-        fetch_s, decode_s: getting and checking its stored bytes, and decoding them; None: the
-            source does not tell them apart.
-        num_bytes: as it is stored; None: not known.
+        cpu_s: time of the reader's threads: a copy, if images are held in memory.
+        fetch_s, decode_s: fetching and verifying its stored bytes, and decoding them; None: the
+            source does not measure them separately.
+        num_bytes: stored bytes; None: unknown.
     """
 
     cpu_s: float
@@ -39,14 +39,14 @@ def cost_while_drained(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> ReadingCost | None:
-    """Return what an example took in a stretch of reading.
+    """Return the cost per example in an interval of reading.
 
-    Where files come from elsewhere, threads also waited for them; then some of the rows are read
-    once more, now that their files are here. The link has a rate of its own.
+    If files are remote, threads also waited for them; then some of the rows are read again, now
+    that their files are local. The link is measured separately.
 
     Args:
-        drained: what the reader counted in that stretch.
-        rows: the last that it gave.
+        drained: the reader's statistics of that interval.
+        rows: the last rows that it returned.
     """
     source = reader.source
     if not isinstance(source, PictureSource):
@@ -73,9 +73,9 @@ def cost_while_drained(
 def measure_reading(
     source: Source, batch_size: int, *, now: Callable[[], float] = time.perf_counter
 ) -> ReadingCost | None:
-    """Read some batches in this thread; None where rows cannot be asked for.
+    """Time some batches in this thread; None if rows cannot be requested.
 
-    They are spread over the source, unless single rows are dear in it: then they are its first.
+    The rows are spread over the source, or are its first ones if random access is expensive.
     """
     if isinstance(source, ArrivalSource):
         return None
@@ -84,7 +84,7 @@ def measure_reading(
     if source.is_near:
         rows = np.linspace(0, len(source) - 1, num_rows).astype(np.int64)
     if isinstance(source, PictureSource):
-        source.labels_of(rows[:1])  # opens its file, which is waited for here and not below
+        source.labels_of(rows[:1])  # opens (or fetches) its file here, outside of the timing
         return _of_pictures(source, rows, now=now)
     started = now()
     num_read = 0
@@ -98,7 +98,7 @@ def measure_reading(
 
 
 def loader_facts(cost: ReadingCost | None, source: Source) -> dict[str, Any]:
-    """Return the fields of a Profile that tell what reading a source takes."""
+    """Return the fields of a Profile about reading a source."""
     files = source.files_stats()
     facts: dict[str, Any] = {
         "cache_hit_frac": files.hit_frac if files is not None else None,

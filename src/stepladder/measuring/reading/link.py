@@ -1,4 +1,4 @@
-"""How fast the files of a store come from the object store in which they lie."""
+"""Measure how fast the files of a store are read from an object store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from stepladder.task.contract import Task
 
 _MAX_BYTES: Final = 1 << 27
 _LOOK_S: Final = 1.0
-_CONNECTIONS: Final = 16  # about as many as a reader keeps busy; one alone is rarely all of a link
+_CONNECTIONS: Final = 16  # about as many as a reader uses; a single one rarely saturates a link
 
 
 def measure_link(task: Task) -> float | None:
-    """Read a part of the store's largest file, past the cache; gives bytes a second.
+    """Read a part of the store's largest file without the cache; return bytes per second.
 
-    None where the store lies on this machine, or the object store does not answer: what it says
-    is told by the reader.
+    None if the store is local, or the object store does not answer: the reader reports its errors.
     """
     store = getattr(task, "store", None)
     place = object_place(store.path) if isinstance(store, Store) else None
@@ -42,10 +41,10 @@ def measure_link(task: Task) -> float | None:
 
 
 def link_rate(objects: ObjectStore, place: ObjectPlace, size_bytes: int) -> float | None:
-    """Read an object by several connections, for a second at the most; gives bytes a second."""
+    """Read an object with several connections for at most a second; return bytes per second."""
     wanted = min(size_bytes, _MAX_BYTES)
     step = max(1, -(-wanted // _CONNECTIONS))
-    objects.info(place)  # the first request also makes the client, which takes its time
+    objects.info(place)  # the first request also creates the client, which is slow
     lock = threading.Lock()
     num_read = 0
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Validations as a run reads them: pictures that memory holds are decoded by the first one only."""
+"""Time validations as in a run: images held in memory are decoded only once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from stepladder.training.setup.build import make_held_out_reader
 
 
 class KeptPictures(PictureSource):
-    """A source whose rows stay in memory once they were read; it takes what is looked at.
+    """A source that keeps rows in memory once they have been read.
 
     Args:
-        source: where they are read from.
+        source: the source to read from.
     """
 
     def __init__(self, source: PictureSource) -> None:
@@ -36,7 +36,7 @@ class KeptPictures(PictureSource):
         return len(self.source)
 
     def hold(self, rows: NDArray[np.int64]) -> None:
-        """Read those of these rows that are not here yet."""
+        """Read those of these rows that are not in memory yet."""
         missing = rows[~self._is_here[rows]]
         for start in range(0, len(missing), self.rows_per_task):
             part = missing[start : start + self.rows_per_task]
@@ -46,7 +46,7 @@ class KeptPictures(PictureSource):
             self._is_here[part] = True
 
     def read_into(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
-        """Copy rows out of memory, those that are not here by way of it."""
+        """Copy rows from memory, after reading the missing ones."""
         start_s = time.perf_counter()
         self.hold(rows)
         np.take(self._pictures, rows, axis=0, out=out, mode="clip")
@@ -56,12 +56,12 @@ class KeptPictures(PictureSource):
 def open_validation(
     source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
 ) -> Reader | None:
-    """Return the reader of a held-out split that reads only what is asked for.
+    """Return the reader of a held-out split that reads only requested rows.
 
     None without a split.
 
     Args:
-        where: where the pictures of a run are held.
+        where: where a run holds its images.
     """
     if where is Where.MEMORY and isinstance(source, PictureSource):
         source = KeptPictures(source)
@@ -69,7 +69,7 @@ def open_validation(
 
 
 def hold_batches(reader: Reader, num_batches: int) -> None:
-    """Read the first batches of a split where a run holds them in memory; else do nothing."""
+    """Read the first batches of a split if a run holds them in memory; else do nothing."""
     if isinstance(reader.source, KeptPictures):
         num_rows = min(num_batches * reader.global_batch_size, len(reader.source))
         reader.source.hold(np.arange(num_rows, dtype=np.int64))
@@ -79,10 +79,10 @@ _ENOUGH_S = 0.3
 
 
 def measure_validation(subject: Subject, *, budget_s: float) -> float | None:
-    """Time a validation, scaled up from its first batches where all of them take too long.
+    """Time a validation, scaled up from its first batches if all of them take too long.
 
-    None without a validation split. Pictures that a run holds in memory lie ready, as for each of
-    its validations but the first.
+    None without a validation split. Images that a run holds in memory are already loaded, as for
+    all of its validations but the first.
     """
     source, recipe = subject.sources.val, subject.recipe
     reader = open_validation(source, recipe.batch, recipe.loader, recipe.data.where)

@@ -1,9 +1,9 @@
-"""Checkpoints of a run: a folder each, that is there whole or not at all.
+"""Checkpoints of a run: one folder each, written atomically.
 
 Saves, loads and prunes them. `checkpoint_folders.py` writes a folder under a temporary name, syncs
-it, renames it into place and syncs again; only then are older ones pruned. Weights that training
-does not change are written once a run and hard-linked into each folder (`FrozenFiles`). What a kill
-leaves behind is passed over, or finished by the next save. docs/checkpoints.md has the file format.
+it, renames it into place and syncs again; only then are older ones pruned. Frozen weights are
+written once per run and hard-linked into each folder (`FrozenFiles`). Incomplete folders after a
+kill are ignored, or completed by the next save. docs/checkpoints.md has the file format.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _Identity: TypeAlias = tuple[tuple[str, int, int, tuple[int, ...]], ...]
 class FrozenFiles:
     """Keeps frozen weights in a folder; hashes them once, and again only if a tensor changed.
 
-    That a tensor changed is seen by torch's version counter, which every in-place operation
-    raises, except one on `.data`.
+    Changes are detected by torch's version counter, which every in-place operation increments,
+    except those on `.data`.
     """
 
     def __init__(self, folder: Path, ops: FileCalls) -> None:
@@ -61,10 +61,10 @@ class FrozenFiles:
         self._sound: set[str] = set()
 
     def link(self, tensors: Mapping[str, Tensor], target: Path) -> tuple[FileRecord, int]:
-        """Make `target` hold the tensors: as a link, or where that fails as a file of its own.
+        """Write the tensors to `target`, as a hard link or, if that fails, as a file.
 
         Returns:
-            The file's record, and the bytes that were written for it.
+            The file's record, and the number of bytes written.
         """
         record = self._hash(tensors)
         shared = self._folder / f"frozen-{record.sha256}.safetensors"
@@ -74,13 +74,13 @@ class FrozenFiles:
             self._sound.add(record.sha256)
         try:
             self._ops.link(shared, target)
-        except OSError:  # removed by someone, too many links, or a file system that has none
+        except OSError:  # removed, too many links, or a file system without links
             self._sound.discard(record.sha256)
             return write_file(target, serialize(tensors)), num_written + record.num_bytes
         return record, num_written
 
     def remove_unused(self, used: Collection[str]) -> None:
-        """Remove the files whose sha256 is not among those used."""
+        """Remove the files whose sha256 is not in `used`."""
         for path in self._folder.glob("frozen-*.safetensors"):
             match = _SHARED.fullmatch(path.name)
             if match and match[1] not in used:
@@ -92,12 +92,12 @@ class FrozenFiles:
         if identity is not None and self._seen is not None and self._seen[0] == identity:
             return self._seen[2]
         record = hash_tensors(tensors)
-        if identity is not None:  # holding the tensors keeps their addresses from being reused
+        if identity is not None:  # keeping the tensors prevents reuse of their addresses
             self._seen = (identity, dict(tensors), record)
         return record
 
     def _ensure(self, shared: Path, tensors: Mapping[str, Tensor], record: FileRecord) -> int:
-        """Write the file unless a sound one is there; gives the bytes written."""
+        """Write the file unless an intact one exists; return the bytes written."""
         try:
             if hash_file(self._folder, shared.name) == record:
                 return 0
@@ -119,16 +119,16 @@ def _identify(tensors: Mapping[str, Tensor]) -> _Identity | None:
             (name, tensor.data_ptr(), tensor._version, tuple(tensor.shape))
             for name, tensor in sorted(tensors.items())
         )
-    except RuntimeError:  # a tensor made in inference mode counts no versions
+    except RuntimeError:  # tensors made in inference mode have no version counter
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedInfo:
-    """What a save took.
+    """Name, time and size of a saved checkpoint.
 
     Attributes:
-        num_bytes: bytes written; linked frozen weights are not written again.
+        num_bytes: bytes written, without linked frozen weights.
     """
 
     name: str
@@ -139,18 +139,18 @@ class SavedInfo:
 class Checkpoints:
     """Saves, finds and prunes the checkpoints of one run.
 
-    Reading changes nothing on disk. The first save, or `clean`, clears what killed processes left,
-    so whoever saves must hold the run folder's lock.
+    Reading changes nothing on disk. The first save, or `clean`, removes incomplete files of killed
+    processes, so the caller of either must hold the run folder's lock.
 
     Args:
-        folder: made by the first save.
-        keep_last: newest `step-` checkpoints that `prune` keeps.
-        file_system: what works there, as `probe` found it.
+        folder: created by the first save.
+        keep_last: number of newest `step-` checkpoints that `prune` keeps.
+        file_system: what it supports, as returned by `probe`.
         pinned: names that `prune` keeps while they are in it; another thread may change it.
 
     Attributes:
-        warnings: one line for each damaged checkpoint that was passed over, and for each old one
-            that could not be removed.
+        warnings: one line for each damaged checkpoint that was skipped, and for each old one that
+            could not be removed.
     """
 
     def __init__(
@@ -186,26 +186,26 @@ class Checkpoints:
         state: Mapping[str, Json],
         frozen: Mapping[str, Tensor],
     ) -> SavedInfo:
-        """Write a checkpoint; when this returns, it survives a kill and a power cut.
+        """Write a checkpoint that survives a kill and a power cut once this returns.
 
-        One of the same name is replaced, and readable until the new one is.
+        One of the same name is replaced, and stays readable until the new one is.
 
         Args:
             name: `step-000000123` or `best-000000123`.
             tensors: by group, then by name; on any device.
-            state: JSON values; tuples come back as lists, non-finite floats as themselves.
-            frozen: what training does not change.
+            state: JSON values; tuples are loaded as lists, non-finite floats unchanged.
+            frozen: tensors that training does not change.
 
         Raises:
-            ResourceError: if it cannot be written; every older checkpoint is as it was.
+            ResourceError: if it cannot be written; older checkpoints are not affected.
         """
         if not is_name(name):
             raise ValueError(f"not the name of a checkpoint: {name!r}")
         start = time.perf_counter()
         text = encode_state(state)
         files = {group_file(group): members for group, members in tensors.items()}
-        why = "Checkpoints saved before are as they were; the run can resume from them."
-        with saving(f"the checkpoint {name} was not saved", where=self._folder, why=why):
+        why = "Earlier checkpoints are intact, and the run can resume from them."
+        with saving(f"the checkpoint {name} could not be saved", where=self._folder, why=why):
             self.clean()
             with self._folders.writing(name) as work:
                 records = {file: write_file(work / file, serialize(files[file])) for file in files}
@@ -221,30 +221,29 @@ class Checkpoints:
         return SavedInfo(name=name, seconds=time.perf_counter() - start, num_bytes=num_bytes)
 
     def clean(self) -> None:
-        """Remove what killed processes left, once; the caller holds the run folder's lock."""
+        """Remove incomplete files of killed processes, once; needs the run folder's lock."""
         if not self._is_clean:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._folders.clean()
             self._is_clean = True
 
     def names(self) -> list[str]:
-        """List all checkpoints, damaged ones too: `best-` then `step-`, oldest first."""
+        """List all checkpoints, including damaged ones: `best-` then `step-`, oldest first."""
         return self._folders.names()
 
     def load(self, name: str) -> Loaded:
         """Load one checkpoint, verifying every byte.
 
         Raises:
-            DataError: if there is none of that name, or it is damaged.
+            DataError: if it does not exist or is damaged.
         """
         return read_folder(self._folders.locate(name), name)
 
     def newest(self) -> Loaded | None:
-        """Load the newest sound `step-` checkpoint, by its number; None if none was ever finished.
+        """Load the newest intact `step-` checkpoint by number; None if none was ever completed.
 
         Raises:
-            DataError: if there are some and all are damaged: to begin again from nothing is for
-                the person to decide.
+            DataError: if all are damaged: the user must decide whether to start from scratch.
         """
         problems = []
         for name in reversed(_steps(self.names())):
@@ -255,7 +254,7 @@ class Checkpoints:
                     problems.append((name, one_line(error)))
                 self._damaged.add(name)
                 continue
-            self.warnings += [f"{bad} is damaged, {name} is used: {why}" for bad, why in problems]
+            self.warnings += [f"{bad} is damaged, using {name}: {why}" for bad, why in problems]
             self._newest = _Newest(name=name, top=_top(loaded.state))
             return loaded
         if problems:
@@ -263,16 +262,16 @@ class Checkpoints:
                 "every checkpoint of this run is damaged",
                 where=str(self._folder),
                 why="\n  ".join(f"{bad}: {reason}" for bad, reason in problems[:5]),
-                fix="Add --overwrite to train from the start, or put a copy of a checkpoint back.",
+                fix="Add --overwrite to train from scratch, or restore a copy of a checkpoint.",
             )
         return None
 
     def prune(self, keep: Collection[str]) -> None:
         """Remove old checkpoints.
 
-        What stays: the names in `keep`, those that are pinned, the newest `keep_last` steps that
-        are not known to be damaged, and what the newest sound step names under "top". Without a
-        sound step, all stay.
+        Keeps the names in `keep`, pinned ones, the newest `keep_last` steps that are not known to
+        be damaged, and those that the newest intact step lists under "top". Without an intact step,
+        all are kept.
         """
         if self._newest is None:
             self.newest()
@@ -286,13 +285,13 @@ class Checkpoints:
             for name in names:
                 if name not in kept:
                     self._folders.remove(name)
-            with suppress(DataError):  # what a damaged checkpoint uses is not known
+            with suppress(DataError):  # the files of a damaged checkpoint are unknown
                 self._frozen.remove_unused(self._used_frozen())
         except OSError as error:
             self.warnings.append(f"old checkpoints could not be removed: {one_line(error)}")
 
     def verify(self) -> list[str]:
-        """Read every checkpoint and list all that is wrong; empty if all are sound."""
+        """Read every checkpoint and list all problems; empty if all are intact."""
         return [
             problem
             for name in self.names()
@@ -311,13 +310,13 @@ class Checkpoints:
 
 
 def load_best(run: Path) -> Loaded:
-    """Load the best weights of a run: the first that its newest sound checkpoint names as best.
+    """Load the best weights of a run: the first in the list of its newest intact checkpoint.
 
-    Without a validation those are the newest weights. Where something is damaged, the next best
-    is taken and a warning is given.
+    Without validation, those are the newest weights. If a checkpoint is damaged, the next best is
+    loaded with a warning.
 
     Raises:
-        DataError: if the run has no sound checkpoint.
+        DataError: if the run has no intact checkpoint.
     """
     checkpoints = Checkpoints(run / "checkpoints")
     names = checkpoints.names()
@@ -335,18 +334,18 @@ def load_best(run: Path) -> Loaded:
             best = checkpoints.load(name)
             break
         except DataError as error:
-            problems.append(f"{name}, among the best weights, is damaged: {one_line(error)}")
+            problems.append(f"{name}, one of the best weights, is damaged: {one_line(error)}")
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     best = best or last
     if best is None:
-        what = "no sound checkpoint is left" if names else "there is no checkpoint"
+        what = "all checkpoints are damaged" if names else "there is no checkpoint"
         raise DataError(what, where=str(run), fix=f"Train first: stepladder train --run.dir {run}")
     return best
 
 
 def load_last(run: Path) -> Loaded:
-    """Load the weights of a run's newest sound checkpoint.
+    """Load the weights of a run's newest intact checkpoint.
 
     Raises:
         DataError: if the run has none.
@@ -359,10 +358,10 @@ def load_last(run: Path) -> Loaded:
 
 
 def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
-    """Refuse a checkpoint of another model.
+    """Check that a checkpoint belongs to the model.
 
     Raises:
-        DataError: if names or shapes differ; names the first five.
+        DataError: if names or shapes differ, with the first five.
     """
     weights = loaded.weights
     differences = [
@@ -373,9 +372,9 @@ def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
     if differences:
         more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
         raise DataError(
-            f"the checkpoint {loaded.name} is of another model",
+            f"the checkpoint {loaded.name} does not fit the model",
             why="\n  ".join(differences[:5] + more),
-            fix="Use the config that it was trained with, --overwrite, or another --run.dir.",
+            fix="Use the config it was trained with, --overwrite, or another --run.dir.",
         )
 
 
@@ -390,7 +389,7 @@ def _steps(names: Collection[str]) -> list[str]:
 
 
 def _top(state: Mapping[str, Any]) -> list[str]:
-    """List the checkpoints that a state names as best, the best first."""
+    """List the best checkpoints according to a state, best first."""
     top = state.get("top")
     entries = top if isinstance(top, list) else []
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]

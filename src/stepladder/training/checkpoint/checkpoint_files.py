@@ -1,13 +1,13 @@
-"""The files of one checkpoint folder: written durably, read only if every byte is accounted for.
+"""The files of one checkpoint folder: written durably, and verified byte by byte on reading.
 
     step-000000123/
       model.safetensors ...   one for each group of tensors
-      frozen.safetensors      what training does not change
+      frozen.safetensors      tensors that training does not change
       state.json              everything that is not a tensor
       MANIFEST.json           written last: size and sha256 of each file above, and its own sha256
 
-A folder is hostile until proven sound: members are opened without following links, names with a
-path in them are refused, and nothing is unpickled.
+A folder is not trusted: members are opened without following links, names that contain a path are
+rejected, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stepladder.records import Json, fsync_file
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "MANIFEST.json"
 MANIFEST_END: Final = b"\n}\n"
-"""Its last bytes, and found nowhere before: what lies inside is indented."""
+"""Its last bytes, which occur only at its end: everything inside is indented."""
 STATE: Final = "state.json"
 FROZEN: Final = "frozen.safetensors"
 _TENSOR_FILE: Final = re.compile(r"[a-z][a-z0-9_]*\.safetensors")
@@ -54,7 +54,7 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     A tensor that shares memory with another, or is a view, is written in full.
 
     Raises:
-        DataError: if a tensor has a number format or a layout that the format cannot hold.
+        DataError: if the file format does not support a tensor's dtype or layout.
     """
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, Any] = {}
@@ -72,28 +72,28 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in ordered:
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        # contiguous() leaves any stride on a tensor of one element or none; view accepts one alone
+        # contiguous() keeps any stride of a tensor with at most one element, which view rejects
         flat = plain.reshape(-1).as_strided((plain.numel(),), (1,))
         array: Any = flat.view(torch.uint8).numpy()
         yield memoryview(array)
 
 
 def _dtype(name: str, tensor: Tensor) -> str:
-    """Return the format's name of a tensor's number format."""
+    """Return the name of a tensor's dtype in the file format."""
     if tensor.layout == torch.strided and not tensor.is_meta and name != "__metadata__":
         kind = str(tensor.dtype).removeprefix("torch.")
-        with contextlib.suppress(SafetensorError):  # the format has no such numbers
+        with contextlib.suppress(SafetensorError):  # the file format lacks this dtype
             return TensorSpec(dtype=kind, shape=[0], data_ptr=0, data_len=0).dtype
     raise DataError(
-        f"the tensor {name!r} ({tensor.dtype}, {tensor.layout}, on {tensor.device}) cannot be kept "
-        "in a checkpoint",
-        fix="Where it need not be kept: register_buffer(name, tensor, persistent=False).",
+        f"the tensor {name!r} ({tensor.dtype}, {tensor.layout}, on {tensor.device}) cannot be "
+        "saved in a checkpoint",
+        fix="If it need not be saved: register_buffer(name, tensor, persistent=False).",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
-    """What the manifest says of a file."""
+    """Size and hash of a file in the manifest."""
 
     num_bytes: int
     sha256: str
@@ -106,7 +106,7 @@ class Loaded:
     Attributes:
         name: of its folder.
         tensors: by group, then by name.
-        frozen: what training did not change, by name in the model.
+        frozen: tensors that training did not change, by name in the model.
     """
 
     name: str
@@ -121,10 +121,10 @@ class Loaded:
 
 
 def group_file(group: str) -> str:
-    """Name the file of a group of tensors.
+    """Return the file name of a group of tensors.
 
     Raises:
-        ValueError: if the group's name could not be told from a path or from frozen weights.
+        ValueError: if the group's name could be a path or the file of frozen weights.
     """
     name = f"{group}.safetensors"
     if not _TENSOR_FILE.fullmatch(name) or name == FROZEN:
@@ -133,7 +133,7 @@ def group_file(group: str) -> str:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a file so that it survives a power cut, hashing on the way."""
+    """Write and hash a file, so that it survives a power cut."""
     digest = hashlib.sha256()
     num_bytes = 0
     with path.open("wb") as file:
@@ -147,7 +147,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> FileRecord:
-    """Say what `write_file` would give for these tensors, without writing."""
+    """Return what `write_file` would return for these tensors, without writing."""
     digest = hashlib.sha256()
     num_bytes = 0
     for chunk in serialize(tensors):
@@ -157,14 +157,14 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> FileRecord:
 
 
 def hash_file(folder: Path, name: str) -> FileRecord:
-    """Read a whole file; refuses what `open_member` refuses."""
+    """Hash a file; raises the errors of `open_member`."""
     with open_member(folder, name) as (file, size):
         digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # BinaryIO will do
     return FileRecord(num_bytes=size, sha256=digest.hexdigest())
 
 
 def write_manifest(folder: Path, records: Mapping[str, FileRecord]) -> FileRecord:
-    """Write the manifest: from here on the folder is a checkpoint."""
+    """Write the manifest, which makes the folder a checkpoint."""
     content = {
         "format_version": FORMAT_VERSION,
         "files": {
@@ -181,10 +181,10 @@ def write_manifest(folder: Path, records: Mapping[str, FileRecord]) -> FileRecor
 
 
 def read_manifest(folder: Path) -> dict[str, FileRecord]:
-    """Read which files a checkpoint has.
+    """Read the list of files of a checkpoint.
 
     Raises:
-        DataError: if it is missing, damaged, of another format, or names a file elsewhere.
+        DataError: if it is missing, damaged, of another format, or lists a file elsewhere.
     """
     where = str(folder / MANIFEST)
     with open_member(folder, MANIFEST) as (file, _):
@@ -193,10 +193,10 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
     if not isinstance(content, dict) or "format_version" not in content:
         raise DataError("not the manifest of a checkpoint", where=where)
     if content["format_version"] != FORMAT_VERSION:
-        found = f"its format is {content['format_version']!r}, this version reads {FORMAT_VERSION}"
+        found = f"its format is {content['format_version']!r}; this version reads {FORMAT_VERSION}"
         raise DataError(found, where=where, fix="Use the version of stepladder that wrote it.")
     if _seal({key: item for key, item in content.items() if key != "sha256"}) != text:
-        raise DataError("it is not as it was written: its sha256 differs", where=where)
+        raise DataError("the manifest was changed: its sha256 differs", where=where)
     try:
         records = {
             name: FileRecord(num_bytes=int(entry["bytes"]), sha256=str(entry["sha256"]))
@@ -206,9 +206,9 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
         raise DataError("its list of files cannot be read", where=where) from None
     for name in records:
         if name != STATE and not _TENSOR_FILE.fullmatch(name):
-            raise DataError(f"it names {name!r}, which is no file of a checkpoint", where=where)
+            raise DataError(f"it lists {name!r}, which is not a file of a checkpoint", where=where)
     if STATE not in records:
-        raise DataError(f"it names no {STATE}", where=where)
+        raise DataError(f"it does not list {STATE}", where=where)
     return records
 
 
@@ -216,8 +216,8 @@ def read_folder(folder: Path, name: str) -> Loaded:
     """Load a checkpoint, verifying every byte.
 
     Raises:
-        DataError: at the first thing that is wrong with it; names the file.
-        ResourceError: if a file may not be read.
+        DataError: at the first problem, with the file.
+        ResourceError: if there is no permission to read a file.
     """
     records = read_manifest(folder)
     state = _read_member(folder, STATE, records.pop(STATE))
@@ -228,7 +228,7 @@ def read_folder(folder: Path, name: str) -> Loaded:
 
 
 def find_problems(folder: Path) -> list[str]:
-    """List everything that is wrong with a checkpoint folder; empty if it is sound."""
+    """List all problems of a checkpoint folder; empty if it is intact."""
     problems = []
     try:
         records = read_manifest(folder)
@@ -244,11 +244,11 @@ def find_problems(folder: Path) -> list[str]:
 
 @contextmanager
 def open_member(folder: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file of a checkpoint folder, following no link; gives it and its size.
+    """Open a regular file of a checkpoint folder without following links; yield it and its size.
 
     Raises:
-        DataError: if it is missing, a link, no file, or the disk cannot read it.
-        ResourceError: if it may not be read.
+        DataError: if it is missing, a link or not a file, or the disk cannot read it.
+        ResourceError: if there is no permission to read it.
     """
     where = str(folder / name)
     try:
@@ -261,7 +261,7 @@ def open_member(folder: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
                 raise DataError("this is not a regular file", where=where)
             yield file, status.st_size
     except PermissionError as error:
-        raise ResourceError("the file may not be read", where=where) from error
+        raise ResourceError("no permission to read the file", where=where) from error
     except FileNotFoundError:
         raise DataError("the file is missing", where=where) from None
     except OSError as error:
@@ -271,38 +271,38 @@ def open_member(folder: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def encode_state(state: Mapping[str, Json]) -> bytes:
-    """Write a state as JSON; a float that JSON has no number for becomes {"$float": "nan"}.
+    """Encode a state as JSON; non-finite floats become {"$float": "nan"}.
 
     Raises:
-        TypeError: if a key is not a string, or a value has no place in JSON.
+        TypeError: if a key is not a string, or a value is not JSON serializable.
     """
     text = json.dumps(_to_plain(state), indent=1, sort_keys=True, allow_nan=False)
     return (text + "\n").encode()
 
 
 def decode_state(text: bytes, *, where: str) -> dict[str, Any]:
-    """Read what `encode_state` wrote.
+    """Decode a state from `encode_state`.
 
     Raises:
         DataError: if it is not JSON or not an object.
     """
     state = _from_plain(_parse(text, where))
     if not isinstance(state, dict):
-        raise DataError("it is not an object", where=where)
+        raise DataError("not a JSON object", where=where)
     return state
 
 
 def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
-    """Return the state or the tensors of a member, once its bytes are as the manifest says."""
+    """Return the state or the tensors of a member, after checking it against the manifest."""
     where = str(folder / name)
     with open_member(folder, name) as (file, size):
         if size != record.num_bytes:
             raise DataError(
-                f"it has {size} bytes, its manifest says {record.num_bytes}", where=where
+                f"the file has {size} bytes, but the manifest says {record.num_bytes}", where=where
             )
         digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # BinaryIO will do
         if digest.hexdigest() != record.sha256:
-            raise DataError("its sha256 differs from the manifest: bytes were changed", where=where)
+            raise DataError("damaged: its sha256 differs from the manifest", where=where)
         file.seek(0)
         if name == STATE:
             return decode_state(file.read(), where=where)
@@ -310,7 +310,7 @@ def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
 
 
 def _seal(content: Mapping[str, Any]) -> bytes:
-    """Return the one form in which a manifest is written, with its own sha256 in it."""
+    """Return the canonical bytes of a manifest, with its own sha256."""
     plain = json.dumps(content, indent=2, sort_keys=True).encode()
     sealed = {**content, "sha256": hashlib.sha256(plain).hexdigest()}
     return (json.dumps(sealed, indent=2, sort_keys=True) + "\n").encode()
@@ -326,7 +326,7 @@ def _parse(text: bytes, where: str) -> Any:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if _FLOAT_KEY in value or not all(isinstance(key, str) for key in value):
-            raise TypeError(f"not names that a checkpoint's state can have: {list(value)!r:.200}")
+            raise TypeError(f"invalid keys in a checkpoint's state: {list(value)!r:.200}")
         return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_plain(item) for item in value]

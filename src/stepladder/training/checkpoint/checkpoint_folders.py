@@ -1,8 +1,8 @@
-"""Checkpoint folders by name: how one appears, is replaced, found and removed.
+"""Create, replace, find and remove checkpoint folders by name.
 
 Hidden names belong to a save in progress: `.NAME.PID.tmp` is being written or removed, and
-`.NAME.PID.old` is a checkpoint that one of the same name is about to replace. A kill between the
-two renames of a replacement leaves only the latter, which is then used.
+`.NAME.PID.old` is a checkpoint that is about to be replaced. A kill between the two renames of a
+replacement leaves only the latter, which is then used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIDDEN: Final = re.compile(r"\.((?:step|best|frozen)-.+)\.(\d+)\.(tmp|old)", re
 
 
 def is_name(name: str) -> bool:
-    """Return True if a checkpoint may have this name; none that may can lead to another folder."""
+    """Return True if this is a valid checkpoint name, which never contains a path."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -39,7 +39,7 @@ def number_of(name: str) -> int:
 
 
 class CheckpointFolders:
-    """The folders in a folder. Where folders cannot be renamed, their files come one by one."""
+    """Checkpoint folders in a folder; written file by file if folders cannot be renamed."""
 
     def __init__(self, folder: Path, file_system: FolderAbilities, ops: FileCalls) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class CheckpointFolders:
         self._ops = ops
 
     def names(self) -> list[str]:
-        """List the names, by kind and then by number; unfinished and damaged ones too."""
+        """List the names by kind and number, including incomplete and damaged ones."""
         if not self._folder.is_dir():
             return []
         found = set()
@@ -59,10 +59,10 @@ class CheckpointFolders:
         return sorted(found, key=lambda name: (name[:4], number_of(name)))
 
     def locate(self, name: str) -> Path:
-        """Return the folder of a checkpoint, which is another while it is being replaced.
+        """Return the folder of a checkpoint, or of its old version while it is being replaced.
 
         Raises:
-            DataError: if there is none.
+            DataError: if it does not exist.
         """
         if not is_name(name):
             raise DataError(f"not the name of a checkpoint: {name!r}", where=str(self._folder))
@@ -80,7 +80,7 @@ class CheckpointFolders:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """Give an empty folder to write; commit it on leaving, or remove it on an error."""
+        """Yield an empty folder to write to; commit it on exit, or remove it on an error."""
         final = self._folder / name
         if self._file_system.has_folder_rename:
             work = self._hidden(name, "tmp")
@@ -109,7 +109,7 @@ class CheckpointFolders:
                 _delete(retired)
 
     def remove(self, name: str) -> None:
-        """Remove a checkpoint; one that is half removed is never taken for a checkpoint."""
+        """Remove a checkpoint; a partly removed one is never mistaken for a checkpoint."""
         for path in (*self._retired(name), self._folder / name):
             if self._file_system.has_folder_rename and path.is_dir() and not path.is_symlink():
                 doomed = self._hidden(name, "tmp")
@@ -120,7 +120,7 @@ class CheckpointFolders:
                 _delete(path)
 
     def clean(self) -> None:
-        """Finish or undo what a killed process left halfway."""
+        """Complete or undo unfinished work of a killed process."""
         for path in sorted(self._folder.iterdir()):
             if is_name(path.name) and not self.is_finished(path.name):
                 _delete(path)
@@ -135,7 +135,7 @@ class CheckpointFolders:
                     self._bring_back(name)
 
     def _retire(self, name: str) -> None:
-        """Put a checkpoint that will be replaced aside, readable under its hidden name."""
+        """Set aside a checkpoint that will be replaced, readable under its hidden name."""
         path = self._folder / name
         if _is_complete(path) and not path.is_symlink():
             retired = self._hidden(name, "old")
@@ -165,9 +165,9 @@ class CheckpointFolders:
 
 
 def _is_complete(path: Path) -> bool:
-    """Return True if a manifest is there to its end; a kill can leave its first bytes alone.
+    """Return True if a manifest is complete; a kill can leave only its first bytes.
 
-    One that cannot be read counts as there: what is wrong with it is for whoever loads it to say.
+    An unreadable one counts as complete: loading it reports the problem.
     """
     try:
         with open_member(path, MANIFEST) as (file, size):
@@ -178,7 +178,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _is_other_alive(pid: int) -> bool:
-    """Return True if another process has this id. Our own is stale: in a container it often recurs."""
+    """Return True if another process has this id; our own id is stale, as containers reuse ids."""
     if pid == os.getpid():
         return False
     try:
@@ -198,7 +198,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file or a folder, a folder's manifest first; nothing that a link leads to."""
+    """Delete a file or a folder, its manifest first; links are not followed."""
     if path.is_dir() and not path.is_symlink():
         (path / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""What a run needs of the file system under its folder: asked at its start, not at a first save."""
+"""Check at the start of a run that the file system supports what its checkpoints need."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _ADVICE: Final = {
     errno.ENOSPC: "The disk is full: free some space, then run the same command again.",
     errno.EDQUOT: "The disk quota is used up: free some space, then run the same command again.",
     errno.EFBIG: "A file size limit was reached (ulimit -f): raise it, then run the command again.",
-    errno.EACCES: "Give yourself write permission there, or choose another --run.dir.",
-    errno.EPERM: "Give yourself write permission there, or choose another --run.dir.",
+    errno.EACCES: "Get write permission for this folder, or choose another --run.dir.",
+    errno.EPERM: "Get write permission for this folder, or choose another --run.dir.",
     errno.EROFS: "The file system is read-only: choose another --run.dir.",
     errno.EIO: "The disk reported an error: check it, or choose another --run.dir.",
 }
 
 
 def probe(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
-    """Try in an existing folder what checkpoints need, and leave nothing behind.
+    """Test in an existing folder what checkpoints need, and leave no files.
 
     Raises:
-        ResourceError: if files cannot be written there, or not renamed over one another.
+        ResourceError: if files cannot be written or replaced by renaming.
     """
-    with saving(f"nothing can be written in {folder}"):
+    with saving(f"cannot write files in {folder}"):
         abilities = try_abilities(folder, calls)
     if not abilities.has_file_rename:
         raise ResourceError(
-            f"files cannot be renamed over one another in {folder}",
+            f"the file system of {folder} cannot replace a file by renaming another",
             fix="Choose another --run.dir.",
         )
     return abilities
 
 
 def limits(abilities: FolderAbilities) -> list[str]:
-    """Say in words what does not work for a run, and what is done instead."""
+    """List what the file system does not support, and what is done instead."""
     sentences = (
         (abilities.has_hard_links, "no hard links: frozen weights are copied into each checkpoint"),
         (
@@ -51,21 +51,22 @@ def limits(abilities: FolderAbilities) -> list[str]:
             abilities.has_folder_sync,
             "folders cannot be synced: a power cut may lose a checkpoint",
         ),
-        (abilities.has_locks, "no file locks: the lock file is used alone"),
+        (abilities.has_locks, "no file locks: only the lock file is used"),
     )
     return [sentence for works, sentence in sentences if not works]
 
 
 def require_space(folder: Path, num_bytes: int, *, purpose: str) -> None:
-    """Refuse to begin what the disk has no room for.
+    """Check that the disk has enough free space.
 
     Raises:
-        ResourceError: if fewer bytes are free than asked for; names both.
+        ResourceError: if less is free than needed, with both numbers.
     """
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise ResourceError(
-            f"{purpose} needs {num_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free",
+            f"not enough disk space for {purpose}: {num_bytes / 1e6:.0f} MB needed, "
+            f"{free / 1e6:.0f} MB free",
             where=str(folder),
             fix="Free some space, or choose another --run.dir.",
         )
@@ -73,10 +74,10 @@ def require_space(folder: Path, num_bytes: int, *, purpose: str) -> None:
 
 @contextmanager
 def saving(what: str, *, where: Path | None = None, why: str | None = None) -> Iterator[None]:
-    """Turn a refusal of the operating system into an error with advice.
+    """Turn an OSError into an error with advice.
 
     Raises:
-        ResourceError: in place of an OSError.
+        ResourceError: instead of an OSError.
     """
     try:
         yield

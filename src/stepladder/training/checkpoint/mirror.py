@@ -1,12 +1,12 @@
-"""A copy of a run's checkpoints elsewhere, kept while the run goes on, and brought back from there.
+"""A mirror of a run's checkpoints in another place, updated during the run and restored from there.
 
     MIRROR/config.yaml
     MIRROR/checkpoints/step-000000123/...              as in the run's folder, its manifest last
-    MIRROR/checkpoints/frozen-<sha256>.safetensors     what training does not change, once
+    MIRROR/checkpoints/frozen-<sha256>.safetensors     frozen tensors, written once
 
-What is copied is what the run's folder holds after a commit; what it holds no longer is removed as
-soon as the newest is there whole. Failures stop no training: they are told when they happen and at
-the end.
+The run's folder is copied after each commit; files that it no longer has are removed once the
+newest checkpoint is complete. Failures do not stop training: they are reported when they happen and
+at the end.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from stepladder.training.output.display import Display
 from stepladder.training.setup.run_folder import CHECKPOINTS, CONFIG, RunFolder
 
 _END_WAIT_S: Final = 300.0
-_STOP_WAIT_S: Final = 8.0  # after a signal, which leaves ten seconds
+_STOP_WAIT_S: Final = 8.0  # after a signal, often followed by a kill in ten seconds
 
 
 class Mirror:
-    """Copies checkpoints in the background. A sink of events: each commit sets it to work.
+    """Copies checkpoints in the background, as a sink of events: each commit starts a copy.
 
     Args:
-        pinned: gets the name of the checkpoint that is being copied, which must stay until it is.
+        pinned: contains the checkpoint that is being copied, so that it is not pruned.
     """
 
     def __init__(self, copies: Copies, run: Path, *, pinned: set[str] | None = None) -> None:
@@ -58,21 +58,21 @@ class Mirror:
         self._tell: Callable[[str], None] = _ignore
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Take an event of the run."""
+        """Start a copy after a checkpoint event."""
         if record["event"] == "checkpoint":
             with self._changed:
                 self._is_due = True
                 self._changed.notify_all()
 
     def close(self, status: str) -> None:
-        """Do nothing: `running` ends it."""
+        """Do nothing: `running` stops the worker."""
 
     @contextmanager
     def running(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """Copy while the block runs; at its end wait for the last copy.
+        """Copy while the block runs; wait for the last copy at its end.
 
         Args:
-            tell: of failures; called from another thread.
+            tell: called with failures, from another thread.
         """
         self._tell = tell
         worker = threading.Thread(target=self._work, name="stepladder-mirror", daemon=True)
@@ -89,8 +89,8 @@ class Mirror:
             self._is_abandoned = True
             self._copies.close()
             if worker.is_alive() or self._failure is not None:
-                why = "there was no time left" if self._failure is None else one_line(self._failure)
-                tell(f"at the end the newest checkpoint is not in the mirror {self._copies}: {why}")
+                why = "the copy took too long" if self._failure is None else one_line(self._failure)
+                tell(f"the newest checkpoint was not copied to the mirror {self._copies}: {why}")
 
     def _work(self) -> None:
         while True:
@@ -106,15 +106,15 @@ class Mirror:
                 return
             except (StepladderError, OSError) as error:
                 self._failure = error
-                self._there = None  # what is there has to be looked at again
+                self._there = None  # list the mirror again
                 if not self._is_abandoned:
                     self._tell(
-                        f"a checkpoint could not be copied to the mirror {self._copies}, training "
-                        f"goes on: {one_line(error)}"
+                        f"a checkpoint could not be copied to the mirror {self._copies} (training "
+                        f"continues): {one_line(error)}"
                     )
 
     def _copy_all(self) -> None:
-        """Bring the mirror to what the run's folder holds, the newest checkpoint first."""
+        """Update the mirror from the run's folder, newest checkpoint first."""
         folder = self._run / CHECKPOINTS
         if self._there is None:
             self._there = self._copies.sizes(f"{CHECKPOINTS}/")
@@ -129,13 +129,13 @@ class Mirror:
             self._prune(copied)
 
     def _copy(self, folder: Path) -> set[str] | None:
-        """Copy one checkpoint; gives the shared files that it uses; None: it is not whole."""
+        """Copy one checkpoint; return the shared files it uses, or None if it is incomplete."""
         self._pinned.add(folder.name)
         try:
             return self._copy_pinned(folder)
         except FileNotFoundError:
             if (folder / MANIFEST).exists():
-                raise  # it is not ours that is missing
+                raise  # the missing file is not ours
             return None  # pruned before it was pinned; a newer one follows
         finally:
             self._pinned.discard(folder.name)
@@ -147,7 +147,7 @@ class Mirror:
         try:
             records = read_manifest(folder)
         except DataError:
-            return None  # damaged, which is told elsewhere
+            return None  # damaged, which is reported elsewhere
         shared = {_shared(record.sha256) for name, record in records.items() if name == FROZEN}
         manifest_name = f"{base}/{MANIFEST}"
         if manifest_name in self._there and self._copies.read(manifest_name) == manifest:
@@ -171,10 +171,10 @@ class Mirror:
         return shared
 
     def _prune(self, copied: Mapping[str, set[str] | None]) -> None:
-        """Remove what the run's folder holds no longer, each checkpoint's manifest first.
+        """Remove files that the run's folder no longer has, each checkpoint's manifest first.
 
         Args:
-            copied: the shared files that its checkpoints use; None: not known.
+            copied: the shared files that its checkpoints use; None: unknown.
         """
         assert self._there is not None
         used = {name for shared in copied.values() for name in shared or ()}
@@ -193,13 +193,13 @@ class Mirror:
 def begin_mirror(
     config: RunConfig, folder: RunFolder, display: Display, *, brings_back: bool
 ) -> Mirror | None:
-    """Open the mirror of a run, if it has one, and take from it what the run's folder lacks.
+    """Open the mirror of a run, if it has one, and fetch a checkpoint if the folder has none.
 
     Args:
-        brings_back: False: the run begins anew, and what the mirror holds is of an earlier one.
+        brings_back: False if the run starts from scratch: the mirror is of an earlier run.
 
     Raises:
-        UsageError: if it is no place, or an extra is missing.
+        UsageError: if the address is invalid, or an extra is missing.
         ResourceError: if it cannot be read.
     """
     if config.mirror is None:
@@ -214,10 +214,10 @@ def begin_mirror(
 
 
 def forget_mirrored(config: RunConfig) -> None:
-    """Make sure that no checkpoint of an earlier run comes back from the mirror, if there is one.
+    """Make sure that no checkpoint of an earlier run is fetched from the mirror, if there is one.
 
     Raises:
-        UsageError: if it is no place, or an extra is missing.
+        UsageError: if the address is invalid, or an extra is missing.
         ResourceError: if it cannot be read or written.
     """
     if config.mirror is None:
@@ -230,10 +230,10 @@ def forget_mirrored(config: RunConfig) -> None:
 
 
 def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> list[str]:
-    """Fetch the newest whole checkpoint of a mirror, if a run's folder has none of its own.
+    """Fetch the newest complete checkpoint of a mirror, if a run's folder has none.
 
     Returns:
-        What a person should know, a sentence each.
+        Messages to the user, a sentence each.
 
     Raises:
         ResourceError: if the mirror cannot be read.
@@ -257,7 +257,7 @@ def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> li
             said.append(f"{name} in the mirror {copies} is damaged: {one_line(error)}")
             continue
         for best in sorted(n for n in whole if n.startswith("best-") and is_name(n)):
-            with suppress(DataError):  # a run can go on without
+            with suppress(DataError):  # a run can resume without
                 _fetch(copies, folders, best)
         if not (run / CONFIG).exists():
             write_bytes(run / CONFIG, config)
@@ -266,7 +266,7 @@ def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> li
 
 
 def _forget(copies: Copies) -> None:
-    """Remove the manifests: the files that they name go when the first newer one is whole."""
+    """Remove the manifests; their files are removed once the first new checkpoint is complete."""
     for name in copies.sizes(f"{CHECKPOINTS}/"):
         if _is_member(name) and name.endswith(f"/{MANIFEST}"):
             try:
@@ -291,7 +291,7 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
     with folders.writing(name) as work:
         manifest = copies.read(f"{base}/{MANIFEST}")
         if manifest is None:
-            raise DataError("its manifest is gone", where=f"{copies}/{base}", fix="Take another.")
+            raise DataError("no manifest", where=f"{copies}/{base}", fix="Take another.")
         (work / MANIFEST).write_bytes(manifest)
         records = read_manifest(work)
         for member, record in records.items():
@@ -299,7 +299,7 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
             try:
                 copies.fetch(source, work / member)
             except FileNotFoundError:
-                raise DataError("a file is gone", where=source, fix="Take another.") from None
+                raise DataError("a file is missing", where=source, fix="Take another.") from None
         problems = find_problems(work)
         if problems:
             raise DataError(problems[0], where=f"{copies}/{base}", fix="Take another.")
@@ -310,7 +310,7 @@ def _shared(sha256: str) -> str:
 
 
 def _is_member(name: str) -> bool:
-    """Return True if this is a file of a checkpoint. What is neither that nor shared stays."""
+    """Return True for a file of a checkpoint; files that are neither this nor shared are kept."""
     parts = name.split("/")
     return len(parts) == 3 and parts[0] == CHECKPOINTS and is_name(parts[1])
 
@@ -320,4 +320,4 @@ def _is_shared(name: str) -> bool:
 
 
 def _ignore(_: str) -> None:
-    """Tell nobody."""
+    """Do nothing."""

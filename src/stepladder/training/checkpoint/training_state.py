@@ -1,4 +1,4 @@
-"""A training to a checkpoint and back."""
+"""Save and restore a training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from stepladder.training.training import Training
 
 @dataclass(kw_only=True)
 class RunState:
-    """What a run remembers beside its training, and saves with it.
+    """State of a run that is saved in addition to its training.
 
     Attributes:
-        facts: JSON values that every checkpoint of the run holds (task, describe, environment).
+        facts: JSON values in every checkpoint of the run (task, describe, environment).
         against: the comparison with an earlier run.
         last_loss, last_accuracy: of the last log line.
     """
@@ -45,7 +45,7 @@ def save_training(training: Training, state: RunState, checkpoints: Checkpoints)
     """Write the best weights that are only in memory, then the training, then prune.
 
     Raises:
-        ResourceError: if a file cannot be written; older checkpoints stay.
+        ResourceError: if a file cannot be written; older checkpoints are kept.
     """
     frozen, best = training.frozen_weights(), training.rule.best
     for kept in best.uncommitted():
@@ -68,16 +68,16 @@ def checkpoints_bytes(
     optimizer: OptimizerName,
     has_hard_links: bool,
 ) -> int:
-    """Return the bytes that a run's checkpoints will need at most, one in the making included.
+    """Return the maximum bytes of a run's checkpoints, including one being written.
 
-    A step holds the weights that learn and, for the Adam family, two numbers more for each.
+    A step has the trained weights and, for the Adam family, two more numbers for each.
 
     Args:
-        learned, frozen: the weights that learn, and those that do not.
+        learned, frozen: the trained weights, and the others.
     """
     learned_bytes = sum(tensor.numel() * tensor.element_size() for tensor in learned.values())
     frozen_bytes = sum(tensor.numel() * tensor.element_size() for tensor in frozen.values())
-    num_last = config.keep_last + (config.mirror is not None)  # one stays while it is copied
+    num_last = config.keep_last + (config.mirror is not None)  # one is kept while it is copied
     copies = 1 if has_hard_links else num_last + 2
     numbers = spec_of(optimizer).state_numbers
     state_bytes = sum(numbers(tensor) * tensor.element_size() for tensor in learned.values())
@@ -88,7 +88,7 @@ def checkpoints_bytes(
 def capture(
     training: Training, state: RunState
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return everything that the rest of the run depends on: (tensors by group, JSON values)."""
+    """Return the whole state of a run, as tensors by group and JSON values."""
     step, update, rule = training.parts.step, training.parts.update, training.rule
     optimizer_tensors, optimizer_state = flatten_state(update.optimizer, training.model)
     random_tensors, random_state = capture_random_state()
@@ -127,7 +127,7 @@ def restore_position(loaded: Loaded) -> Position:
 
 
 def restore(training: Training, state: RunState, loaded: Loaded) -> None:
-    """Put a training into the state of a checkpoint (position and clock are already there)."""
+    """Restore a training from a checkpoint (position and clock are already restored)."""
     training.load_weights(loaded.frozen, loaded.tensors["model"])
     step, update, rule = training.parts.step, training.parts.update, training.rule
     values = loaded.state
@@ -150,7 +150,7 @@ def restore(training: Training, state: RunState, loaded: Loaded) -> None:
 
 
 def begin_on_new_data(training: Training, state: RunState) -> None:
-    """Forget what was measured or counted on other data: the best so far, the open epoch."""
+    """Reset what was measured on other data: the best so far, and the current epoch."""
     training.rule.reset()
     state.against.reset()
     training.position.offset = 0

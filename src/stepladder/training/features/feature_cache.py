@@ -1,4 +1,4 @@
-"""One split's features: found on disk and checked, or computed and written there."""
+"""The features of one split: loaded from disk and checked, or computed and written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUM_CHECKED = 2
 
 
 class FeatureEngine(Protocol):
-    """Computes features in other processes than this one."""
+    """Computes features in other processes."""
 
     def compute(
         self,
@@ -45,33 +45,33 @@ class FeatureEngine(Protocol):
         append: Callable[[Tensor, Tensor | None], None],
         check: Callable[[], None],
     ) -> None:
-        """Compute the features of rows, and hand them over in order.
+        """Compute the features of rows, and append them in order.
 
         Args:
-            recipe: of the job, by which other processes build the trunk.
+            recipe: of the job; other processes build the trunk from it.
             way: how examples reach the head.
             split: of the rows.
-            rows: of the split, all of them.
-            fingerprint: of the split; others must not be taken for it.
+            rows: all rows to compute in the split.
+            fingerprint: of the split, to verify the data.
             num_views: see `TrunkPass.features`.
-            num_done: how many of them, from the first on, are there already.
-            folder: for files of its own, kept until all rows are there.
-            append: takes the features and the targets of the next rows.
-            check: called often; raises where the user has had enough.
+            num_done: number of rows, from the first, that are already computed.
+            folder: for temporary files of the engine, kept until all rows are computed.
+            append: called with the features and the targets of the next rows.
+            check: called often; raises if the user cancels.
         """
 
 
 @dataclass(kw_only=True)
 class FeatureOpener:
-    """Opens the features of one split after the other.
+    """Opens the features of the splits, one at a time.
 
     Attributes:
         recipe: of the job; its options are part of the key of the features.
         way: how examples reach the head.
         folder: of all features of this data.
         trunk: hash of the trunk.
-        total: examples of the splits that progress is told of; done: those that are ready.
-        engine: that computes them elsewhere; None: this process does.
+        total: examples of the splits with progress; done: those that are computed.
+        engine: computes them in other processes; None: computed in this process.
     """
 
     recipe: Recipe
@@ -87,13 +87,13 @@ class FeatureOpener:
     is_waiting: bool = False
 
     def open(self, split: Split, source: Source) -> HeldFeatures:
-        """Return a split's features, from the disk or through the trunk.
+        """Return a split's features, from disk or computed by the trunk.
 
         Raises:
-            UsageError: if all rows were computed just now, and two come out otherwise once more.
-            DataError: if what was written just now is damaged.
+            UsageError: if all rows were just computed, and two of them differ when computed again.
+            DataError: if the features just written are damaged.
             ResourceError: if they cannot be written.
-            EvaluationCancelled: if is_cancelled says so; what is computed is kept.
+            EvaluationCancelled: if is_cancelled returns True; computed features are kept.
         """
         is_train = split is Split.TRAIN
         num_views = self.way.num_views if is_train else 0
@@ -114,7 +114,7 @@ class FeatureOpener:
         return held
 
     def _reader(self, source: Source, *, is_train: bool) -> Reader:
-        """Read in the stored order, and of train only what is used."""
+        """Return a reader in stored order; for train, only of the rows that are used."""
         recipe = self.recipe
         micro = recipe.batch.micro_batch_size or 1
         size = batch_size_on(self.way.device)
@@ -161,10 +161,10 @@ class FeatureOpener:
         *,
         is_fresh: bool = False,
     ) -> HeldFeatures | None:
-        """Return stored features that are whole and those of this trunk; others are removed.
+        """Return stored features if they are complete and of this trunk; remove others.
 
         Args:
-            is_fresh: this process has computed them just now: to do so again would not help.
+            is_fresh: this process has just computed them, so computing them again is no help.
         """
         try:
             found = place.load()
@@ -182,20 +182,20 @@ class FeatureOpener:
         if is_fresh:
             place.remove()
             raise _not_own(source, rows)
-        self._remove(place, "the features on disk are of another trunk or other data")
+        self._remove(place, "the features on disk belong to another trunk or other data")
         return None
 
     def _remove(self, place: FeatureFolder, why: str) -> None:
-        self.on_message(f"{why}: they are computed again ({place.path})")
+        self.on_message(f"{why}; computing them again ({place.path})")
         place.remove()
 
     def _is_current(
         self, held: HeldFeatures, source: Source, rows: np.ndarray, num_views: int
     ) -> bool:
-        """Compute two rows again: the key cannot know what code or a user's data has changed.
+        """Compute two rows again, because the key does not cover changes of code or a user's data.
 
-        On a GPU those on disk may come from operations in TF32 and the two rows from others, as
-        the size of the batch chooses among them.
+        On a GPU those on disk may come from TF32 operations and the two rows from others, because
+        the choice depends on the batch size.
         """
         if len(held.features) != len(rows):
             return False
@@ -209,7 +209,7 @@ class FeatureOpener:
     def _compute(
         self, split: Split, source: Source, reader: Reader, writer: FeatureWriter, num_views: int
     ) -> None:
-        """Put the rows that are still missing through the trunk."""
+        """Compute the features of the missing rows."""
         self.done += writer.num_done
         start_s = time.perf_counter()
 
@@ -254,11 +254,11 @@ class FeatureOpener:
             batches.close()
 
     def _wait(self) -> None:
-        """Say once that another process is at it."""
+        """Show once that another process is computing the features."""
         self._check_cancelled()
         if not self.is_waiting:
             self.is_waiting = True
-            self.on_message(f"another process computes these features; waiting ({self.folder})")
+            self.on_message(f"another process is computing these features; waiting ({self.folder})")
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled():
@@ -266,7 +266,7 @@ class FeatureOpener:
 
 
 def _sample(data: DataConfig, source: Source) -> dict[str, Json]:
-    """Say which rows of train are used."""
+    """Return which rows of train are used, for the key."""
     sample: dict[str, Json] = {"fraction": data.fraction, "seed": data.seed}
     if resolve_order(data, source).sample is Sampling.FILES:
         sample["of"] = Sampling.FILES
@@ -274,15 +274,15 @@ def _sample(data: DataConfig, source: Source) -> dict[str, Json]:
 
 
 def _first_and_last(rows: np.ndarray) -> np.ndarray:
-    """Return the first and the last of some rows; of one row, that one."""
+    """Return the first and the last row; for one row, that one."""
     return rows[:: max(1, len(rows) - 1)][:_NUM_CHECKED]
 
 
 def _not_own(source: Source, rows: np.ndarray) -> UsageError:
     names = " and ".join(source.describe(int(row)) for row in _first_and_last(rows))
     return UsageError(
-        f"features cannot be computed once: {NOT_OWN}",
+        f"features cannot be cached: {NOT_OWN}",
         where="features.cached",
-        why=f"Computed once more, two of them came out otherwise: {names}.",
+        why=f"Two of them differed when they were computed again: {names}.",
         fix=NOT_OWN_FIX,
     )

@@ -1,4 +1,4 @@
-"""Examples through the frozen trunk, just as a training step would take them there."""
+"""Pass examples through the frozen trunk exactly as a training step does."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from stepladder.task.contract import Task
 from stepladder.training.evaluate import EVALUATION_BATCH_SIZE
 from stepladder.training.step import autocast
 
-_BATCH_ON_GPU = 128  # fewer leave most of one idle
+_BATCH_ON_GPU = 128  # smaller ones leave most of a GPU idle
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkPass:
-    """The way of a batch from the reader to the head, in a precision and layout.
+    """Takes a batch from the reader to the head, in a precision and memory format.
 
     Attributes:
-        seed: that random views are drawn from.
-        num_views: random views of each training example; 0: the example as it is.
+        seed: of the random views.
+        num_views: random views of each training example; 0: the unmodified example.
     """
 
     task: Task
@@ -38,9 +38,9 @@ class TrunkPass:
     num_views: int
 
     def features(self, batch: Batch, *, num_views: int = 0) -> Tensor:
-        """Return the features of a batch; view k is what the task's augment gives for epoch k.
+        """Return the features of a batch; view k is the task's augmentation for epoch k.
 
-        Within `evaluating(model)`.
+        Call it within `evaluating(model)`.
 
         Shapes: (n, ...), or with views (n, views, ...).
         """
@@ -53,7 +53,7 @@ class TrunkPass:
         return torch.stack([self._trunk(view) for view in views], dim=1)
 
     def fresh(self, source: Source, rows: np.ndarray, *, num_views: int = 0) -> Batch:
-        """Read rows and give them with their features as inputs."""
+        """Read rows, and return a batch with their features as inputs."""
         batch = read_batch(source, rows)
         with evaluating(self.model):
             features = self.features(batch, num_views=num_views)
@@ -65,24 +65,24 @@ class TrunkPass:
 
     def _trunk(self, batch: Batch) -> Tensor:
         parts = self.task.split(self.model)
-        assert parts is not None  # refused before
+        assert parts is not None  # checked before
         with autocast(self.device, self.precision):
             features: Tensor = parts[0](batch.inputs)
         return features
 
 
 def batch_size_on(device: torch.device) -> int:
-    """Return how many examples go through the trunk at once when features are computed."""
+    """Return the batch size for computing features on a device."""
     return EVALUATION_BATCH_SIZE if device.type == "cpu" else _BATCH_ON_GPU
 
 
 def num_views(features: FeaturesConfig, task: Task) -> int:
-    """Count the random views that are kept of each training example; 0: the example as it is."""
+    """Return the cached random views per training example; 0: the unmodified example."""
     return features.cached_views if task.is_random_before_head else 0
 
 
 def read_batch(source: Source, rows: np.ndarray) -> Batch:
-    """Read rows of a source as its reader would give them."""
+    """Read rows of a source as a batch, as its reader does."""
     inputs, targets = source.read(rows)
     ids = torch.from_numpy(rows)
     if isinstance(source, PictureSource):
@@ -93,5 +93,5 @@ def read_batch(source: Source, rows: np.ndarray) -> Batch:
 def trunk_of(task: Task, model: nn.Module) -> nn.Module:
     """Return the trunk of a model that its task can split."""
     parts = task.split(model)
-    assert parts is not None  # a task that splits no model is refused before
+    assert parts is not None  # checked before
     return parts[0]

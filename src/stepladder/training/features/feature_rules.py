@@ -1,4 +1,4 @@
-"""Whether the features of a job can be computed once, and if not, why: in words."""
+"""Check whether the features of a job can be cached, and explain why not."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from stepladder.training.step import autocast, split_batch
 TOLERANCE = 1e-3
 TOLERANCE_TF32 = 1e-2
 TOLERANCE_HALF = 5e-2
-NOT_OWN = "the features of an example depend on the others of its batch, or on chance"
+NOT_OWN = "the features of an example depend on the rest of its batch, or are random"
 NOT_OWN_FIX = (
-    "Take out of the trunk what looks at the whole batch (BatchNorm without running statistics, a "
-    "mean over the batch), or train without --features.cached."
+    "Remove layers that use the whole batch from the trunk (BatchNorm without running statistics, "
+    "a mean over the batch), or train without --features.cached."
 )
 _NUM_PROBED = 2
 _WITHOUT = "Train without --features.cached."
@@ -39,41 +39,40 @@ class _Refusal(NamedTuple):
 
 
 def why_no_features(way: TrunkPass, learns: TrainMode, train: Source | None = None) -> str | None:
-    """Say why the head cannot learn from features that were computed once; None: it can.
+    """Return why the head cannot be trained on cached features; None if it can.
 
-    Two examples are put through the whole model and through trunk and head apart: the losses have
-    to agree, and so have their features in a larger batch. Model and random states stay as they
-    were.
+    Runs two examples through the whole model, and through trunk and head separately: the losses
+    must agree, and so must their features in a larger batch. Model and random states do not change.
 
     Args:
-        way: its model is as `make_model` gave it, on its device.
-        learns: which weights learn.
-        train: the training split; None: as the task gives it.
+        way: with the model as returned by `make_model`, on its device.
+        learns: which weights are trained.
+        train: the training split; None: the one of the task.
     """
     refusal = _refusal(way, learns, train)
     return refusal.why if refusal is not None else None
 
 
 def require_features(way: TrunkPass, learns: TrainMode, train: Source) -> None:
-    """Refuse to cache the features of a job for which that is not the same training.
+    """Check that training on cached features is equivalent for a job.
 
     Raises:
-        UsageError: with the reason and what to do.
+        UsageError: if it is not, with the reason and what to do.
     """
     refusal = _refusal(way, learns, train)
     if refusal is not None:
         raise UsageError(
-            f"features cannot be computed once: {refusal.why}",
+            f"features cannot be cached: {refusal.why}",
             where="features.cached",
             fix=refusal.fix,
         )
 
 
 def agree(a: Tensor, b: Tensor, precision: Precision, *, is_tf32: bool = False) -> bool:
-    """Return True if two results are the same but for rounding, in a precision.
+    """Return True if two results are equal up to rounding in a precision.
 
     Args:
-        is_tf32: one of them at least may come from 32-bit operations in TF32.
+        is_tf32: at least one of them may come from TF32 operations.
     """
     full = TOLERANCE_TF32 if is_tf32 else TOLERANCE
     tolerance = full if precision is Precision.FP32 else TOLERANCE_HALF
@@ -91,27 +90,27 @@ def _refusal(way: TrunkPass, learns: TrainMode, train: Source | None) -> _Refusa
         data = way.task.data(Split.TRAIN)
         train = as_source(data) if data is not None else None
     if train is None or len(train) == 0:
-        return _Refusal("there is nothing to train on")
+        return _Refusal("the train split is empty")
     if isinstance(train, ArrivalSource):
-        return _Refusal("an IterableDataset has no rows that features could belong to")
+        return _Refusal("an IterableDataset has no row numbers to store features by")
     if isinstance(train, DatasetSource) and train.is_stochastic:
-        return _Refusal("the dataset gives other values when an example is read again")
+        return _Refusal("the dataset returns different values when an example is read again")
     return _probe(way, train)
 
 
 def _refusal_of_job(way: TrunkPass, learns: TrainMode) -> _Refusal | None:
     if learns is not TrainMode.HEAD:
         when = "" if learns is TrainMode.ALL else " in the second stage"
-        return _Refusal(f"all weights learn{when}, so features change", _WITHOUT)
+        return _Refusal(f"all weights are trained{when}, so features change", _WITHOUT)
     if way.task.split(way.model) is None:
-        fix = "Let the task's split(model) give (trunk, head), or train without --features.cached."
-        return _Refusal("the task does not say which part of its model is the head", fix)
+        fix = "Return (trunk, head) from split(model), or train without --features.cached."
+        return _Refusal("the task does not define which part of its model is the head", fix)
     if way.task.is_random_before_head and not way.num_views:
         return _Refusal(
-            "the examples change at random before they reach the head (augmentation)",
-            "Turn augmentation off, or keep random views of each example: "
-            "--features.cached-views 4. A task of your own without any: let its "
-            "is_random_before_head be False.",
+            "the examples are augmented at random before they reach the head",
+            "Turn augmentation off, or cache random views of each example: "
+            "--features.cached-views 4. If your own task has no augmentation, set "
+            "its is_random_before_head to False.",
         )
     return None
 
@@ -120,7 +119,7 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
     task, model, device, precision = way.task, way.model, way.device, way.precision
     batch = read_batch(source, np.arange(min(_NUM_PROBED, len(source))))
     if not (batch.targets is None or isinstance(batch.targets, Tensor)):
-        return _Refusal("the targets of an example are not one tensor")
+        return _Refusal("the targets of a batch are not a single tensor")
     on_device = way.on_device(batch)
     devices = [device] if device.type == "cuda" else []
     with (
@@ -133,7 +132,7 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
             return why
         features = way.features(batch)
         if not isinstance(features, Tensor) or features.shape[:1] != batch.ids.shape:
-            return _Refusal("the trunk does not give one tensor with a row for each example")
+            return _Refusal("the trunk does not return a single tensor with one row per example")
         parts = task.split(model)
         assert parts is not None
         inputs = Batch(features, on_device.targets, batch.ids)
@@ -144,21 +143,21 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
             except Exception as error:
                 first = next(iter(str(error).splitlines()), "")
                 return _Refusal(
-                    "the task's loss or metrics do not run on head and features alone "
+                    "the task's loss or metrics fail with only the head and the features "
                     f"({type(error).__name__}: {first})"
                 )
         among = _among_others(way, source)
     if not all(agree(a, b, precision) for a, b in zip(apart, whole, strict=True)):
         return _Refusal(
-            "head(trunk(inputs)) does not give the losses of the whole model",
+            "head(trunk(inputs)) does not have the same loss as the whole model",
             "Either the trunk is random, or loss and metrics change the inputs before the model: "
-            "put that into the trunk, or train without --features.cached.",
+            "move that into the trunk, or train without --features.cached.",
         )
     return None if agree(among, features, precision) else _Refusal(NOT_OWN, NOT_OWN_FIX)
 
 
 def _among_others(way: TrunkPass, source: Source) -> Tensor:
-    """Return the features of the probed examples, computed in a batch with others."""
+    """Return the features of the probed examples, computed in a larger batch."""
     rows = np.arange(min(2 * _NUM_PROBED, len(source)))
     return way.features(read_batch(source, rows))[:_NUM_PROBED]
 
@@ -172,18 +171,18 @@ def _why_no_views(task: Task, batch: Batch, seed: int) -> _Refusal | None:
         and torch.equal(view.targets, targets)
     ):
         return _Refusal(
-            "the augmentation changes the targets: MixUp mixes an example with others",
+            "the augmentation changes the targets (MixUp mixes examples)",
             "Turn MixUp off (--augment.mixup-alpha 0), or train without --features.cached.",
         )
     alone = task.augment(next(split_batch(batch, 1)), seed=seed, epoch=0)
     pair = view.inputs[:1], alone.inputs
     if all(isinstance(part, Tensor) for part in pair) and not agree(*pair, Precision.FP32):
-        return _Refusal("the augmentation of an example depends on the others of its batch")
+        return _Refusal("the augmentation of an example depends on the rest of its batch")
     return None
 
 
 def _results(task: Task, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-    """Return losses of training and validation, and class scores where there are any."""
+    """Return the losses of training and validation, and class scores if there are any."""
     loss: Any = task.loss(model, batch)
     metrics: Metrics = task.metrics(model, batch)
     outputs = () if metrics.outputs is None else (metrics.outputs,)

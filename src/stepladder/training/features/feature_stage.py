@@ -1,4 +1,4 @@
-"""The part of a run before its first step in which the features are computed."""
+"""Compute the features of a run before its first step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stepladder.training.setup.build import (
 from stepladder.training.setup.table_version import name_table_version, open_at_version
 from stepladder.training.signals import SignalGuard
 
-_FIX = "The same command goes on from here: the features that are computed are kept."
+_FIX = "To resume, type the same command: the features computed so far are kept."
 
 
 def go_on_features(
@@ -51,14 +51,14 @@ def go_on_features(
     is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> tuple[Task, Sources]:
-    """Return the task and the sources to train on, features in place of the examples.
+    """Return the task and the sources to train on, with features instead of examples.
 
-    `require_features` has been asked before.
+    Call `require_features` before.
 
     Args:
-        loaded: the checkpoint that the run goes on from; its frozen weights are the trunk's.
-        is_test_wanted: compute those of test now, and not at their first read.
-        engine: that computes them; None: this process does.
+        loaded: the checkpoint that the run resumes from; its frozen weights are the trunk's.
+        is_test_wanted: compute the features of test now, and not at their first read.
+        engine: computes the features; None: this process does.
 
     Raises:
         DataError: if the checkpoint belongs to another model.
@@ -89,7 +89,7 @@ def go_on_features(
 
 @contextmanager
 def interruption_told(guard: SignalGuard) -> Iterator[None]:
-    """Say what to type where a signal ends the computing of features within the block.
+    """Add what to type to the error if a signal interrupts the block.
 
     Raises:
         InterruptedRun: after a signal.
@@ -101,7 +101,7 @@ def interruption_told(guard: SignalGuard) -> Iterator[None]:
 
 
 class _Pace:
-    """Turns counts into examples a second and seconds left."""
+    """Computes examples per second and seconds left from counts."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -118,11 +118,11 @@ class _Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputedFeatures:
-    """Where the features of a job are.
+    """The location of a job's features.
 
     Attributes:
         folder: of all features of its data.
-        num_rows: of each split that it has.
+        num_rows: of each split.
     """
 
     folder: Path
@@ -132,26 +132,26 @@ class ComputedFeatures:
 def compute_features(
     job: JobConfig, task: Task, *, display: Display, engine: FeatureEngine | None = None
 ) -> ComputedFeatures:
-    """Compute the features of train, val and test, as far as they are not there.
+    """Compute the missing features of train, val and test.
 
     Args:
-        job: what a run would be given; whether it asks for cached features does not matter.
+        job: the job of a run; its `features.cached` is ignored.
         task: the task on examples.
-        display: where progress goes.
-        engine: that computes them; None: this process does.
+        display: shows progress.
+        engine: computes the features; None: this process does.
 
     Raises:
-        UsageError: if features cannot be computed once, or the engine cannot be had.
+        UsageError: if features cannot be cached, or the engine is not available.
         DataError: if the data cannot be used.
         ResourceError: if they cannot be written.
-        InterruptedRun: after a signal; the same command goes on.
+        InterruptedRun: after a signal; the same command resumes.
     """
     recipe = replace(job.recipe, features=replace(job.recipe.features, cached=True))
     job = replace(job, recipe=recipe)
     device = open_device(recipe.device.kind)
     use_threads(recipe)
     sources = open_at_version(task, recipe.data.table_version)
-    job = name_table_version(job, sources)  # so that executors read the same
+    job = name_table_version(job, sources)  # so that executors read the same version
     model = make_model(recipe, task, device)
     way = make_trunk_pass(recipe, task, model, device=device)
     require_features(way, recipe.train, sources.train)

@@ -1,4 +1,4 @@
-"""A task on cached features: its head learns at memory speed; `feature_cache.py` keeps them."""
+"""A task on cached features, which trains only the head; `feature_cache.py` stores them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = [
 
 
 class FeatureTask(Task):
-    """A task on features: loss and metrics of its head, everything else as it was.
+    """A task on features: loss and metrics use the head, everything else is unchanged.
 
-    The model stays the whole one, so that checkpoints, predict and export know no difference.
+    The model is still the whole model, so that checkpoints, predict and export work the same.
 
     Args:
         base: the task on examples.
-        num_views: random views that each training example has; 0: one, the example as it is.
+        num_views: random views of each training example; 0: the unmodified example.
     """
 
     def __init__(self, base: Task, *, num_views: int = 0) -> None:
@@ -61,12 +61,12 @@ class FeatureTask(Task):
         return self.base.build_model(recipe)
 
     def data(self, split: Split) -> Any:
-        """Return a split of the examples themselves."""
+        """Return a split of the original examples."""
         return self.base.data(split)
 
     @property
     def runs_head_alone(self) -> bool:
-        """Features go to the head."""
+        """Always True: features go to the head."""
         return True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
@@ -78,13 +78,13 @@ class FeatureTask(Task):
         return self.base.metrics(self._head(model), cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
-        """Take this epoch's view of each example; without views the features as they are."""
+        """Select this epoch's view of each example; without views, return the batch."""
         if not self.num_views:
             return batch
         return Batch(batch.inputs[:, epoch % self.num_views], batch.targets, batch.ids)
 
     def describe(self) -> Mapping[str, Json]:
-        """Return the facts of the task on examples."""
+        """Return the description of the task on examples."""
         return self.base.describe()
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
@@ -93,19 +93,19 @@ class FeatureTask(Task):
 
     @property
     def is_random_before_head(self) -> bool:
-        """Features are what they are."""
+        """Always False: features are not random."""
         return False
 
     def _head(self, model: nn.Module) -> nn.Module:
         if self._split is None or self._split[0] is not model:
             parts = self.base.split(model)
-            assert parts is not None  # refused by why_no_features
+            assert parts is not None  # checked by why_no_features
             self._split = model, _without_idle_layers(parts[1])
         return self._split[1]
 
 
 def cast_for_head(batch: Batch) -> Batch:
-    """Return bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
+    """Cast bf16 features to fp32 outside of autocast, for the head's fp32 weights."""
     features = batch.inputs
     if features.dtype is not torch.bfloat16 or torch.is_autocast_enabled(features.device.type):
         return batch
@@ -113,7 +113,7 @@ def cast_for_head(batch: Batch) -> Batch:
 
 
 def _without_idle_layers(head: nn.Module) -> nn.Module:
-    """Leave out dropout that drops nothing: calling it costs as much as a small linear layer."""
+    """Remove dropout layers with p=0: calling one costs as much as a small linear layer."""
     if type(head) is not nn.Sequential:
         return head
     layers = [layer for layer in head if not (isinstance(layer, nn.Dropout) and layer.p == 0)]
@@ -121,11 +121,11 @@ def _without_idle_layers(head: nn.Module) -> nn.Module:
 
 
 def features_folder(job: JobConfig, task: Task) -> Path:
-    """Return the folder of a job's features: beside the task's store, else in the run's folder.
+    """Return the folder of a job's features: next to the task's store, or in the run's folder.
 
-    A task has a store if it has an attribute `store` with a path. One on a disk that cannot be
-    written leaves its features to the run. Those of a store in an object store lie beside the
-    cache, and are copied to and from the place beside the store.
+    A task has a store if it has an attribute `store` with a path. If the disk of the store is
+    read-only, the run's folder is used. The features of a store in an object store are next to the
+    local cache, and are copied to and from the folder next to the store.
     """
     store = getattr(getattr(task, "store", None), "path", None)
     if isinstance(store, Path) and (place := object_place(store)) is not None:
@@ -152,27 +152,27 @@ def open_features(
     is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> Sources:
-    """Return the splits as features: read where they lie under a folder, computed where they do not.
+    """Return the splits as features: loaded from a folder if they are there, computed otherwise.
 
-    Those of test are opened at their first read, unless they are wanted at once. With random views,
-    train has features of shape (rows, views, ...), of which `FeatureTask.augment` takes one.
+    The features of test are opened at their first read, unless `is_test_wanted`. With random views,
+    train has features of shape (rows, views, ...), and `FeatureTask.augment` selects one view.
 
     Args:
         task: the task on examples.
-        model: with the weights that its trunk will keep, on the device.
+        model: on the device, with the final weights of its trunk.
         folder: of all features of this data; each key has a folder in it.
-        on_progress: told how many examples are done, and of how many; of test only where it is
-            wanted.
-        on_message: told what a person should know.
-        is_cancelled: asked before each batch.
-        is_checked: `require_features` has been asked before.
-        is_test_wanted: open those of test now.
-        engine: that computes them; None: this process does.
+        on_progress: called with the number of examples done and their total; for test only if
+            `is_test_wanted`.
+        on_message: called with messages to the user.
+        is_cancelled: called before each batch.
+        is_checked: `require_features` has been called before.
+        is_test_wanted: open the features of test now.
+        engine: computes the features; None: this process does.
 
     Raises:
-        UsageError: if features cannot be computed once.
+        UsageError: if features cannot be cached.
         ResourceError: if they cannot be written.
-        EvaluationCancelled: if is_cancelled says so; what is computed is kept.
+        EvaluationCancelled: if is_cancelled returns True; computed features are kept.
     """
     way = make_trunk_pass(recipe, task, model, device=device)
     if not is_checked:
@@ -207,10 +207,10 @@ def _test(opener: FeatureOpener, source: Source | None, *, is_wanted: bool) -> S
 def fresh_features(
     recipe: Recipe, task: Task, model: nn.Module, sources: Sources, *, device: torch.device
 ) -> Sources:
-    """Return the splits as features that are computed when they are read, and kept nowhere.
+    """Return the splits as features that are computed when they are read, and not stored.
 
     Raises:
-        UsageError: if features cannot be computed once.
+        UsageError: if features cannot be cached.
     """
     way = make_trunk_pass(recipe, task, model, device=device)
     require_features(way, recipe.train, sources.train)
@@ -230,9 +230,9 @@ def fresh_features(
 
 
 def _num_used(recipe: Recipe, train: Source) -> int:
-    """Count the training rows that the recipe's sample holds."""
+    """Return the number of training rows in the recipe's sample."""
     return order_of(recipe.data, train, seed=0).num_samples
 
 
 def _ignore(*_: object) -> None:
-    """Tell nobody."""
+    """Do nothing."""

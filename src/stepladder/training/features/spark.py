@@ -1,4 +1,4 @@
-"""Features by Spark: executors put rows through the trunk, into the cache that any run reads."""
+"""Compute features with Spark: executors run the trunk and write to the cache of any run."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 else:
     Broadcast = Any
 
-_ROWS_PER_TASK = 256  # some seconds of work
+_ROWS_PER_TASK = 256  # a few seconds of work
 _ROWS, _PARTS, _FOLDER = "rows.npy", "parts", "spark"
 _CPU = torch.device("cpu")
 
 
 class SparkFeatures:
-    """Executors compute features; each builds the trunk once in each of its Python workers.
+    """Computes features on Spark executors; each Python worker builds the trunk once.
 
     Args:
-        task_name: what `load_task` takes; executors open the same file.
+        task_name: as for `load_task`; executors open the same file.
     """
 
     def __init__(self, task_name: str) -> None:
@@ -60,7 +60,7 @@ class SparkFeatures:
             raise UsageError(
                 f"executors cannot open the Task {task_name}",
                 where="task",
-                fix="Put its class into a file of Python, and give it as FILE.py:NAME.",
+                fix="Put its class into a Python file, and name it as FILE.py:NAME.",
             )
 
     def compute(
@@ -77,19 +77,19 @@ class SparkFeatures:
         append: Callable[[Tensor, Tensor | None], None],
         check: Callable[[], None],
     ) -> None:
-        """Let tasks write parts of some rows each, and hand these over in order.
+        """Compute parts of the rows in Spark tasks, and append them in order.
 
-        Parts that an interrupted call left are taken as they are.
+        Parts of an interrupted call are reused.
 
         Raises:
-            UsageError: if the job computes on a GPU.
-            ResourceError: if Spark gives up, or executors do not share the folder.
+            UsageError: if the job runs on a GPU.
+            ResourceError: if Spark fails, or the executors do not share the folder.
         """
         if way.device.type != "cpu":
             raise UsageError(
-                "executors compute features on the CPU, and this job runs on a GPU",
+                "executors compute features on the CPU, but this job runs on a GPU",
                 where="device.kind",
-                why="Features of a GPU differ in the last bits, and are kept apart.",
+                why="Features from a GPU differ in the last bits and are cached separately.",
                 fix="Use --device.kind cpu here and in training, or --engine local.",
             )
         shared = folder / _FOLDER
@@ -129,17 +129,17 @@ class SparkFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureTasks:
-    """What every task is told.
+    """The work of all Spark tasks.
 
     Attributes:
         site: the shared folder.
-        recipe: of the job; its trunk begins with any weights.
+        recipe: of the job; the initial weights of its trunk do not matter.
         task_name: see `load_task`.
         split, num_views: what is computed.
         fingerprint: of the split.
         spans: (first row, row after the last) of each part.
         weights: of the trunk, as safetensors.
-        trunk: the hash that it then has.
+        trunk: hash of the trunk with these weights.
         threads: of torch.
     """
 
@@ -155,7 +155,7 @@ class FeatureTasks:
     threads: int
 
     def compute(self, part: int) -> None:
-        """Compute the features of some rows, and put them into the shared folder."""
+        """Compute the features of one part, and write them to the shared folder."""
         from safetensors.torch import save_file
 
         way, source = self._way()
@@ -175,7 +175,7 @@ class FeatureTasks:
         self.site.publish(temporary, path)
 
     def _way(self) -> tuple[TrunkPass, Source]:
-        """Build the trunk and open the data, once in a Python worker."""
+        """Build the trunk and open the data, once per Python worker."""
         key = f"{self.site.token} {self.split}"
         if key not in _BUILT:
             _BUILT.clear()
@@ -191,9 +191,9 @@ class FeatureTasks:
         _from_bytes(trunk, self.weights.value)
         if hash_trunk(trunk) != self.trunk:
             raise ResourceError(
-                "an executor builds another trunk than the driver",
+                "an executor built a different trunk than the driver",
                 where="spark",
-                fix="Install the same versions of stepladder, torch and timm there.",
+                fix="Install the same versions of stepladder, torch and timm on the executors.",
             )
         way = make_trunk_pass(self.recipe, task, model, device=_CPU)
         return way, source
@@ -203,11 +203,11 @@ class FeatureTasks:
         source: Source | None = getattr(sources, self.split.value)
         if source is None or source.fingerprint != self.fingerprint:
             raise ResourceError(
-                f"an executor finds other data than the driver in the split {self.split}",
+                f"an executor found different data than the driver in the split {self.split}",
                 where="spark",
-                why="Its rows would not be those that the driver counted.",
-                fix="Let the Task read the same files everywhere: on shared storage, which nothing "
-                "writes to; of a Delta table name the version: open_table(..., version=N).",
+                why="Its rows would not match the driver's.",
+                fix="The Task must read the same, unchanging files on all machines, from shared "
+                "storage. For a Delta table, set the version: open_table(..., version=N).",
             )
         return source
 
@@ -216,7 +216,7 @@ _BUILT: dict[str, tuple[TrunkPass, Source]] = {}
 
 
 class _Parts:
-    """Hands parts over in the order of their rows, as they appear."""
+    """Appends parts in the order of their rows, as they are written."""
 
     def __init__(
         self,
@@ -229,11 +229,11 @@ class _Parts:
         site.folder(_PARTS)
 
     def missing(self) -> list[int]:
-        """Return the parts that are still to be computed."""
+        """Return the parts that are not computed yet."""
         return [at for at, span in enumerate(self._spans) if not _part(self._site, span).exists()]
 
     def look(self) -> None:
-        """Hand over what has come."""
+        """Append the parts that are there."""
         from safetensors.torch import load_file
 
         while self._next < len(self._spans):
@@ -246,17 +246,17 @@ class _Parts:
             self._next += 1
 
     def finish(self) -> None:
-        """Hand over the last parts.
+        """Append the last parts.
 
         Raises:
-            ResourceError: if some have not come.
+            ResourceError: if some are missing.
         """
         self.look()
         if self._next < len(self._spans):
             raise ResourceError(
-                "features that executors wrote are not to be seen here",
+                "features written by executors are not visible on the driver",
                 where=str(self._site.root),
-                fix="The storage shows them late: type the same command again in a minute.",
+                fix="The storage may be delayed: type the same command again in a minute.",
             )
 
 
@@ -278,7 +278,7 @@ def _batches(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def _for_executors(recipe: Recipe) -> Recipe:
-    """Return the recipe with a path that holds anywhere, and weights that nothing is fetched for."""
+    """Return the recipe with an absolute path, and weights that need no download."""
     store = recipe.data.store
     if object_place(store) is None:
         store = store.expanduser().absolute()

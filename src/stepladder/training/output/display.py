@@ -1,6 +1,6 @@
-"""What a person sees of a run: live progress on a terminal, plain lines elsewhere, or JSON lines.
+"""The display of a run: live progress on a terminal, plain lines elsewhere, or JSON lines.
 
-A display never ends a run: a closed pipe or terminal only turns it off.
+A display never ends a run: if the pipe or terminal is closed, it is turned off.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LIVE_EVERY_S = 0.25
 
 
 class Outlet:
-    """A text stream that may vanish: after a closed pipe or terminal, writing does nothing."""
+    """A text stream that may be closed: then writing does nothing."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO | None = stream
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write text; characters that the stream's encoding lacks become `?`."""
+        """Write text; characters outside the stream's encoding become `?`."""
         if self._stream is not None:
             try:
                 self._stream.write(text)
@@ -54,7 +54,7 @@ class Outlet:
         return len(text)
 
     def flush(self) -> None:
-        """Hand everything to the system."""
+        """Flush the stream."""
         if self._stream is not None:
             try:
                 self._stream.flush()
@@ -62,25 +62,25 @@ class Outlet:
                 self._turn_off()
 
     def line(self, text: str) -> None:
-        """Write one line, at once."""
+        """Write one line and flush."""
         self.write(text + "\n")
         self.flush()
 
     def isatty(self) -> bool:
-        """Return True if a terminal is at the other end."""
+        """Return True if the stream is a terminal."""
         try:
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
 
     def fileno(self) -> int:
-        """Return the stream's descriptor, as rich asks for the terminal's size."""
+        """Return the stream's descriptor; rich needs it for the terminal's size."""
         if self._stream is None:
             raise OSError("the stream is closed")
         return self._stream.fileno()
 
     def _turn_off(self) -> None:
-        """Forget the stream; what its buffer still holds must not fail again when Python exits."""
+        """Drop the stream, so that flushing its buffer does not fail again when Python exits."""
         stream, self._stream = self._stream, None
         try:
             handle = stream.fileno() if stream is not None else -1
@@ -95,22 +95,22 @@ class Outlet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressState:
-    """Where training is, as a person asks for it.
+    """The progress of training, for a display.
 
     Attributes:
-        epoch: the epoch that runs now, from 1.
-        step: optimiser steps done, over all epochs.
-        step_in_epoch: optimiser steps done in this epoch.
-        loss: mean training loss of late; accuracy likewise, None where the task gives none.
-        data_wait_frac: share of the time that went into waiting for data, in [0, 1].
-        read_bytes_per_s: stored bytes of the examples that steps take a second; None: they lie in
-            memory, or it is not known.
-        cache_hit_frac: share of a remote store's files that were in the cache when they were asked
-            for; None: the data lies on this machine.
-        fetch_example_s, decode_example_s: seconds of one thread to get an example and to decode it,
-            in the mean so far; None: none was read.
-        epoch_left_s, run_left_s: seconds left, as far as the pace so far tells; None: not known.
-        may_stop_early: whether early stopping can make run_left_s an upper bound.
+        epoch: the current epoch, from 1.
+        step: optimizer steps done, over all epochs.
+        step_in_epoch: optimizer steps done in this epoch.
+        loss: recent mean training loss; accuracy likewise, None if the task returns none.
+        data_wait_frac: fraction of the time spent waiting for data, in [0, 1].
+        read_bytes_per_s: stored bytes read by steps per second; None: the data is in memory, or it
+            is unknown.
+        cache_hit_frac: fraction of a remote store's files that were in the cache when requested;
+            None: the data is local.
+        fetch_example_s, decode_example_s: mean seconds of one thread to fetch and to decode an
+            example; None: no example was read.
+        epoch_left_s, run_left_s: estimated seconds left; None: unknown.
+        may_stop_early: with early stopping, run_left_s is an upper bound.
     """
 
     epoch: int
@@ -131,12 +131,12 @@ class ProgressState:
     may_stop_early: bool = True
 
     def run_left(self) -> str:
-        """Say what is left of the run; `at most` where early stopping may end it sooner."""
+        """Return the time left of the run; `at most` if early stopping may end it sooner."""
         left = duration(self.run_left_s)
         return f"at most {left}" if self.may_stop_early and left != "unknown" else left
 
     def measures(self) -> list[str]:
-        """Say what the last steps measured, most wanted first."""
+        """Return the measurements of the last steps, most important first."""
         words = [f"loss {self.loss:.4f}"]
         if self.accuracy is not None:
             words.append(f"accuracy {percent(self.accuracy)}")
@@ -145,7 +145,7 @@ class ProgressState:
         return words
 
     def reading(self) -> list[str]:
-        """Say what reading takes, most wanted first; empty where nothing is read."""
+        """Return the measurements of reading, most important first; empty if nothing is read."""
         words = []
         if self.read_bytes_per_s is not None:
             words.append(byte_rate(self.read_bytes_per_s))
@@ -156,7 +156,7 @@ class ProgressState:
 
 
 class Display:
-    """Show nothing but warnings, on stderr (`--quiet`); the other displays say more."""
+    """Shows only warnings, on stderr (`--quiet`); the base of all displays."""
 
     def __init__(
         self,
@@ -171,40 +171,40 @@ class Display:
         self._shown_at = -math.inf
 
     def is_due(self) -> bool:
-        """Return True if `step` would show anything now; a clock that jumps back makes it due."""
+        """Return True if `step` would show anything now; also if the clock jumps back."""
         if self._every_s == math.inf:
             return False
         return not self._shown_at <= self._clock() < self._shown_at + self._every_s
 
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
-        """Show what is about to run."""
+        """Show a title and the lines under it."""
 
     def step(self, state: ProgressState) -> None:
-        """Show progress, if it is time; may be called at every step."""
+        """Show progress, if it is due; may be called at every step."""
         if self.is_due():
             self._shown_at = self._clock()
             self.show(state)
 
     def hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many pictures have been read once, if it is time or the last one has."""
+        """Show how many pictures have been hashed, if it is due or all are done."""
         if self.is_due() or (done == total and self._every_s != math.inf):
             self._shown_at = self._clock()
             self.show_hash(done, total, per_s, left_s)
 
     def prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many pictures are prepared, if it is time or the last one is done."""
+        """Show how many pictures have been prepared, if it is due or all are done."""
         if self.is_due() or (done == total and self._every_s != math.inf):
             self._shown_at = self._clock()
             self.show_prepare(done, total, per_s, left_s)
 
     def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many examples have features, if it is time or the last one has."""
+        """Show for how many examples features are computed, if it is due or all are done."""
         if self.is_due() or (done == total and self._every_s != math.inf):
             self._shown_at = self._clock()
             self.show_features(done, total, per_s, left_s)
 
     def upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many files of a store have been sent, if it is time or the last one has."""
+        """Show how many files of a store have been uploaded, if it is due or all are done."""
         if self.is_due() or (done == total and self._every_s != math.inf):
             self._shown_at = self._clock()
             self.show_upload(done, total, per_s, left_s)
@@ -213,7 +213,7 @@ class Display:
         """Show progress now."""
 
     def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show the progress of the first pass of prepare now."""
+        """Show the progress of hashing (the first pass of prepare) now."""
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show the progress of prepare now."""
@@ -222,26 +222,26 @@ class Display:
         """Show the progress of computing features now."""
 
     def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show the progress of sending a store now."""
+        """Show the progress of uploading a store now."""
 
     def validation(self, values: Mapping[str, Any]) -> None:
-        """Show a validation; the values are the event's, `epoch` among them."""
+        """Show a validation; the values are those of its event, including `epoch`."""
 
     def message(self, text: str) -> None:
         """Show a line."""
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:
-        """Show a line of a result as it is, or its values to a program."""
+        """Show a line of a result, or its values as JSON."""
 
     def warning(self, text: str) -> None:
         """Show a warning."""
         Outlet(sys.stderr).line(f"warning: {clean(text)}")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Show how the run ended."""
+        """Show the summary of the run."""
 
     def close(self) -> None:
-        """Leave the terminal as it was; a second call does nothing."""
+        """Restore the terminal; a second call does nothing."""
 
     def __enter__(self) -> Display:
         return self
@@ -251,7 +251,7 @@ class Display:
 
 
 class PlainDisplay(Display):
-    """One plain line every 30 s, and one for each validation, message and warning."""
+    """Shows a plain line every 30 s, and one for each validation, message and warning."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, every_s=PLAIN_EVERY_S, clock=clock)
@@ -261,29 +261,29 @@ class PlainDisplay(Display):
         self.out.line("\n  ".join(clean(text) for text in (title, *lines)))
 
     def show(self, state: ProgressState) -> None:
-        """Show where training is."""
+        """Show the progress of training."""
         epoch = f"epoch {state.epoch}/{state.max_epochs}"
         step = f"step {state.step_in_epoch}/{state.steps_per_epoch}"
         left = f"left: epoch {duration(state.epoch_left_s)}, run {state.run_left()}"
         self.out.line(", ".join([f"{epoch} {step}", *state.measures(), *state.reading(), left]))
 
     def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many pictures have been read once."""
+        """Show how many pictures have been hashed."""
         self.out.line(f"hashed {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many pictures are prepared."""
+        """Show how many pictures have been prepared."""
         self.out.line(f"prepared {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
 
     def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Show how many examples have features."""
+        """Show for how many examples features are computed."""
         self.out.line(
             f"features of {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         )
 
     def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
-        """Show how many files have been sent."""
-        self.out.line(f"sent {done:,} of {total:,} files, {duration(left_s)} left")
+        """Show how many files have been uploaded."""
+        self.out.line(f"uploaded {done:,} of {total:,} files, {duration(left_s)} left")
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show one validation."""
@@ -298,17 +298,17 @@ class PlainDisplay(Display):
         self.out.line(line)
 
     def warning(self, text: str) -> None:
-        """Show a warning among the other lines."""
+        """Show a warning."""
         self.out.line(f"warning: {clean(text)}")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Show how the run ended."""
+        """Show the summary of the run."""
         for line in summary_lines(summary):
             self.out.line(line)
 
 
 class JsonDisplay(Display):
-    """One JSON object a line on stdout, for programs: progress (at most each second) and events."""
+    """Writes JSON lines on stdout: progress (at most once a second) and events."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, every_s=JSON_EVERY_S, clock=clock)
@@ -346,7 +346,7 @@ class JsonDisplay(Display):
         self._write("message", {"message": text})
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Write the values as an object of their own `event`, if there are any."""
+        """Write the values as an object with their own `event`, if there are any."""
         if values:
             self._write(str(values.get("event", "row")), values)
 
@@ -363,12 +363,12 @@ class JsonDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """Lines that stay at the bottom; validations, messages and warnings are kept above them.
+    """Live progress lines at the bottom; validations, messages and warnings stay above them.
 
-    The first says how far it is, the second what steps measured, the third what reading takes.
+    The first line shows progress, the second the measurements of steps, the third those of reading.
 
-    Drawn in the calling thread, four times a second at most: a thread of its own would wake up
-    beside the readers and the step. NO_COLOR is respected by rich.
+    Drawn in the calling thread, at most four times a second: a separate thread would compete with
+    the readers and the step. rich respects NO_COLOR.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -396,51 +396,51 @@ class LiveDisplay(Display):
         )
 
     def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Draw how many pictures have been read once."""
+        """Draw how many pictures have been hashed."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         self._draw(head="hashing", done=done, total=total, tail=tail)
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Draw how many pictures are prepared."""
+        """Draw how many pictures have been prepared."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         self._draw(head="preparing", done=done, total=total, tail=tail)
         if done == total:
             self._freeze()
 
     def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
-        """Draw how many examples have features."""
+        """Draw for how many examples features are computed."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         self._draw(head="features", done=done, total=total, tail=tail)
 
     def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
-        """Draw how many files have been sent."""
+        """Draw how many files have been uploaded."""
         tail = f"{done:,} of {total:,} files, {duration(left_s)} left"
         self._draw(head="sending", done=done, total=total, tail=tail)
 
     def validation(self, values: Mapping[str, Any]) -> None:
-        """Keep one validation above the progress; the best so far stands out."""
+        """Print a validation above the progress; the best so far is highlighted."""
         self._print(validation_line(values), "green" if values.get("is_best") else "")
 
     def message(self, text: str) -> None:
-        """Keep a line above the progress."""
+        """Print a line above the progress."""
         self._print(clean(text))
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Keep a line of a result above the progress."""
+        """Print a line of a result above the progress."""
         self._print(line)
 
     def warning(self, text: str) -> None:
-        """Keep a warning above the progress."""
+        """Print a warning above the progress."""
         self._print(f"warning: {clean(text)}", "yellow")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Take the progress away and show how the run ended, the result first and in bold."""
+        """Clear the progress and show the summary of the run, the result first and in bold."""
         self.close()
         for idx, line in enumerate(summary_lines(summary)):
             self._print(line, "" if idx else "bold")
 
     def close(self) -> None:
-        """Take the progress away and show the cursor again."""
+        """Clear the progress and show the cursor again."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -477,7 +477,7 @@ class LiveDisplay(Display):
         self._live.update(Group(*lines), refresh=True)
 
     def _freeze(self) -> None:
-        """Leave the last drawing on the screen."""
+        """Keep the last drawing on the screen."""
         if self._live is not None:
             self._live.transient = False
             self.close()
@@ -486,7 +486,7 @@ class LiveDisplay(Display):
 def make_display(
     *, json: bool = False, quiet: bool = False, stream: TextIO | None = None
 ) -> Display:
-    """Choose a display: JSON or quiet if asked for, live on a terminal, plain lines elsewhere."""
+    """Return a display: JSON or quiet if requested, live on a terminal, plain lines elsewhere."""
     stream = stream or sys.stdout
     if json:
         return JsonDisplay(stream)

@@ -1,4 +1,4 @@
-"""events.jsonl: everything that happened in a run, a line each, written at once."""
+"""events.jsonl: all events of a run, one per line, written immediately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DISCARDED_FILE = "events.discarded.jsonl"
 
 _DURABLE = frozenset(
     {"checkpoint", "stop"}
-)  # what a resume or a reader relies on after a power cut
+)  # a resume or a reader relies on these after a power cut
 
 _SECRET = re.compile(  # name=value or "name": "value", as in YAML, JSON, shells and addresses
     r"""([\w-]*(?:secret|token(?!s)|passw(?:or)?d|(?:api|access)_?key|credential|signature)[\w-]*"""
@@ -31,25 +31,26 @@ _STATUS = {"signal": "interrupted", "diverged": "diverged"}
 
 
 class Sink(Protocol):
-    """A second place where events go, such as TensorBoard files."""
+    """Another destination of events, such as TensorBoard files."""
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Take one event with its raw values (non-finite floats are still floats)."""
+        """Write one event with its raw values (non-finite floats are still floats)."""
 
     def close(self, status: str) -> None:
-        """Finish; the status is the summary's: finished, interrupted or diverged."""
+        """Close the sink; the status is the summary's: finished, interrupted or diverged."""
 
 
 class EventLog:
-    """Append events to RUN/events.jsonl, one write a line: a kill costs half a line at most.
+    """Appends events to RUN/events.jsonl, one write per line: a kill loses at most one line.
 
-    A sink that fails (a lost server, say) is dropped with a warning event and never stops the run;
-    the file itself failing does, for a run without its record cannot be resumed or reported.
+    A sink that fails (for example a lost server) is dropped with a warning event and never stops
+    the run. If the file itself cannot be written, the run stops: without its events it cannot be
+    resumed or reported.
 
     Args:
-        run_folder: the run's folder; it exists.
-        attempt: which process start of this run this is, from 1.
-        start_elapsed_s: seconds that earlier attempts took.
+        run_folder: the run's folder, which exists.
+        attempt: number of this process of the run, from 1.
+        start_elapsed_s: seconds of earlier attempts.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class EventLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of this run over all its attempts."""
+        """Return the seconds of this run over all attempts."""
         return max(0.0, self._clock() - self._zero_s)
 
     def write(self, event: str, *, step: int, epoch: int, **values: object) -> None:
@@ -84,8 +85,8 @@ class EventLog:
 
         Args:
             event: its kind: start, train, reader, validation, system, checkpoint, warning or stop.
-            step: optimiser steps done so far.
-            epoch: whole epochs done; after the first epoch it is 1.
+            step: optimizer steps done so far.
+            epoch: complete epochs done; after the first epoch it is 1.
             values: numbers, strings, lists; NaN and infinities are written as strings.
 
         Raises:
@@ -113,13 +114,13 @@ class EventLog:
     def close(self) -> None:
         """Close the file and the sinks; a second call does nothing.
 
-        Sinks are told what the stop event said; a run without one was interrupted.
+        Sinks get the status of the stop event; a run without one was interrupted.
         """
         with self._lock:
             for sink in self._sinks:
                 try:
                     sink.close(self._status)
-                except Exception:  # the run is over and its own file is whole
+                except Exception:  # the run is over and its own file is complete
                     continue
             self._sinks.clear()
             if self._handle >= 0:
@@ -135,7 +136,7 @@ class EventLog:
     def _append(self, line: bytes, *, is_durable: bool) -> None:
         try:
             num_written = os.write(self._handle, line)
-            while num_written < len(line):  # a nearly full disk takes a part, and then raises
+            while num_written < len(line):  # a nearly full disk writes a part, and then raises
                 num_written += os.write(self._handle, line[num_written:])
             if is_durable:
                 fsync_file(self._handle)
@@ -147,11 +148,11 @@ class EventLog:
             sink.write(record)
         except Exception as error:  # a third-party writer may raise anything
             self._sinks.remove(sink)
-            return redacted(f"{type(sink).__name__} failed and is off from here on: {error}")
+            return redacted(f"{type(sink).__name__} failed and is disabled: {error}")
         return None
 
     def _end_half_line(self) -> None:
-        """Keep the first new line apart from a half one that a kill left behind."""
+        """End a partial line left by a kill, so that the next event begins a new line."""
         size = os.fstat(self._handle).st_size
         if size and os.pread(self._handle, 1, size - 1) != b"\n":
             os.write(self._handle, b"\n")
@@ -160,23 +161,24 @@ class EventLog:
         return ResourceError(
             f"the event log cannot be written ({error.strerror or error})",
             where=str(self.path),
-            why="A run without its events can be neither resumed nor reported.",
-            fix="Free space or fix the permissions, then run the same command again: it resumes.",
+            why="A run without its events cannot be resumed or reported.",
+            fix="Free space or fix the permissions, then type the same command to resume.",
         )
 
 
 def rewind(run_folder: Path, *, after_step: int) -> int:
-    """Move events past a checkpoint to events.discarded.jsonl, before a resume repeats them.
+    """Move events after a checkpoint to events.discarded.jsonl, before a resume repeats them.
 
-    The discarded lines are on disk before they leave events.jsonl, and a line that is there already
-    is not added again, so that a kill in between loses and doubles nothing.
+    The discarded lines are on disk before they are removed from events.jsonl, and no line is added
+    twice, so that a kill in between neither loses nor duplicates any.
 
     Args:
-        run_folder: the folder that holds events.jsonl.
-        after_step: the checkpoint's step; events of later steps move, those without a step stay.
+        run_folder: the folder with events.jsonl.
+        after_step: the checkpoint's step; events of later steps are moved, those without a step
+            stay.
 
     Returns:
-        How many lines moved, a half line among them.
+        The number of lines moved, including a partial one.
     """
     path = run_folder / EVENTS_FILE
     if not path.exists():
@@ -197,7 +199,7 @@ def rewind(run_folder: Path, *, after_step: int) -> int:
 
 
 def redacted(text: str) -> str:
-    """Blank what looks like a secret: the user in an address, tokens, keys and passwords."""
+    """Mask likely secrets: the user in a URL, tokens, keys and passwords."""
     text = re.sub(r"(?<=://)[^/@\s]+(?=@)", "***", text)
     return _SECRET.sub(r"\1***", text)
 
@@ -206,7 +208,7 @@ def _is_past(line: bytes, after_step: int) -> bool:
     try:
         record = json.loads(line)
     except ValueError:
-        return True  # half a line, or torn bytes: no reader can use it where it is
+        return True  # a partial or damaged line: no reader can use it
     step = record.get("step") if isinstance(record, dict) else None
     return isinstance(step, int) and step > after_step
 
@@ -216,7 +218,7 @@ def _joined(lines: Sequence[bytes]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Turn a NumPy or torch scalar into a Python number; leave anything else as it is."""
+    """Convert a NumPy or torch scalar to a Python number; return anything else unchanged."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     return value

@@ -1,4 +1,4 @@
-"""The end of a run: the best weights on the held-out splits, and what is written of it."""
+"""The end of a run: evaluate the best weights on the held-out splits, and write the results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SUMMARY_FILE = "summary.json"
 def finish_run(
     run: Session, sources: Sources, folder: Path, *, reason: str, energy: EnergyMeter
 ) -> dict[str, Any]:
-    """Evaluate the weights that the run ends with, and write predictions, thumbs and summary.
+    """Evaluate the final weights, and write predictions, thumbnails and summary.
 
     Args:
         reason: why training stopped.
-        energy: has counted since this attempt began.
+        energy: measures since this attempt began.
 
     Raises:
-        EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
+        EvaluationCancelled: after a signal; the run is saved, and a resume returns here directly.
     """
     _warn_of_schedule(run)
     _warn_of_validations(run, folder)
     run.restore_best()
     results: dict[str, tuple[Evaluation, Any]] = {}
-    run.close()  # a small cache needs the room of its files for those of test
+    run.close()  # free space in a small cache for the files of test
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(
@@ -69,7 +69,7 @@ def finish_run(
 def partial_summary(
     run: Session, sources: Sources, *, status: str, reason: str | None
 ) -> dict[str, Any]:
-    """Return the summary fields that are known without the final evaluation."""
+    """Return the summary fields that are known before the final evaluation."""
     if run.clock.device is not None:
         run.clock.device.close()
     host, best, batch = run.clock.host(), run.rule.best.best, run.recipe.batch
@@ -129,13 +129,13 @@ def _warn_of_schedule(run: Session) -> None:
     if schedule.kind is ScheduleKind.COSINE and done < horizon / 2:
         run.warn(
             f"training stopped after {done:.1f} epochs, before half of the cosine's horizon of "
-            f"{horizon:.4g}: the learning rate hardly fell. Give --schedule.horizon-epochs "
+            f"{horizon:.4g}: the learning rate hardly decayed. Type --schedule.horizon-epochs "
             f"{max(round(done), 1)}."
         )
 
 
 def _warn_of_validations(run: Session, folder: Path) -> None:
-    """Warn where a validation of any attempt gave no finite loss: nothing is known of its epoch."""
+    """Warn if any validation had a non-finite loss, which says nothing about its epoch."""
     events = [e for e in read_jsonl(folder / EVENTS_FILE) if e.get("event") == "validation"]
     num_bad = sum(not math.isfinite(float(event["val_loss"])) for event in events)
     if num_bad == 0:
@@ -146,9 +146,9 @@ def _warn_of_validations(run: Session, folder: Path) -> None:
         weights = f"those after epoch {best.epoch}"
         if not run.recipe.stopping.restore_best:
             weights = "the last ones"
-        said += f": which weights are the best is not known, and {weights} are the result"
+        said += f": the best weights are unknown, and {weights} are the result"
     elif num_bad == len(events):
-        said += ", and what else was measured may mean as little"
+        said += ", so other measurements may be wrong, too"
     else:
-        said += "; they count as worse than any other"
-    run.warn(f"{said}. Look for inputs or targets in validation that are not finite.")
+        said += "; they count as worse than all others"
+    run.warn(f"{said}. Check the validation inputs and targets for NaN and infinities.")

@@ -1,4 +1,4 @@
-"""What a finished run leaves for people and scripts: predictions, the worst pictures, a summary."""
+"""Results of a finished run: predictions, the images with the largest losses, a summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("split", "id", "path", "label", "predicted", "probability", "loss")
 
 
 def guard_cell(text: str) -> str:
-    """Keep a spreadsheet from reading a cell as a formula: prefix what could start one."""
+    """Prefix a cell that a spreadsheet could read as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
@@ -38,11 +38,11 @@ def prediction_rows(
 ) -> Iterator[tuple[str, ...]]:
     """Yield the rows of predictions.csv for one split.
 
-    Label, predicted and probability are empty where the task gives no class scores. Losses have the
-    nine digits that tell any two of float32 apart.
+    Label, predicted and probability are empty if the task returns no class scores. Losses have nine
+    digits, enough to distinguish any two float32 values.
 
     Args:
-        source: has `describe(row)`, the picture's path.
+        source: its `describe(row)` returns the image's path.
     """
     for idx, row in enumerate(result.rows.tolist()):
         path, loss = guard_cell(source.describe(row)), f"{result.losses[idx]:.9g}"
@@ -62,11 +62,11 @@ def _class_cells(result: Evaluation, idx: int, classes: Sequence[str]) -> tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What predictions.csv says of a split, in the order of the split.
+    """The losses and hits of a split in predictions.csv, in the order of the split.
 
     Attributes:
         losses: (n,), float64.
-        hits: 1 where an example was classified rightly, (n,); None without classes.
+        hits: 1 if an example was classified correctly, (n,); None without classes.
     """
 
     losses: NDArray[np.float64]
@@ -74,7 +74,7 @@ class Judged:
 
 
 def read_predictions(run: Path, split: str) -> Judged | None:
-    """Read a split's losses and hits back; None where there are no rows of it."""
+    """Read a split's losses and hits; None if there are no rows of it."""
     rows = []
     with (run / PREDICTIONS_FILE).open(encoding="utf-8", errors="replace", newline="") as file:
         for line in csv.DictReader(file):
@@ -94,10 +94,10 @@ def read_predictions(run: Path, split: str) -> Judged | None:
 def write_predictions(
     run: Path, results: Mapping[str, tuple[Evaluation, Any]], classes: Sequence[str]
 ) -> None:
-    """Write predictions.csv: every held-out example with what was predicted.
+    """Write predictions.csv: every held-out example with its prediction.
 
     Args:
-        results: by split, its evaluation and its source.
+        results: evaluation and source by split.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -108,9 +108,9 @@ def write_predictions(
 
 
 def write_thumbs(run: Path, result: Evaluation, source: Any, classes: Sequence[str]) -> None:
-    """Write the pictures with the largest losses as small JPEGs, and thumbs.json about them.
+    """Write the images with the largest losses as small JPEGs, and their list as thumbs.json.
 
-    Nothing is written where the source has no pictures.
+    Does nothing if the source has no images.
     """
     if not hasattr(source, "picture") or result.predicted is None or result.targets is None:
         return
@@ -140,7 +140,7 @@ def write_thumbs(run: Path, result: Evaluation, source: Any, classes: Sequence[s
 
 
 def metric_fields(split: str, result: Evaluation | None) -> dict[str, float | None]:
-    """Return a split's metrics as summary fields, such as test_accuracy; None where it is missing."""
+    """Return a split's metrics as summary fields, such as test_accuracy; None without a split."""
     names = ("accuracy", "macro_accuracy", "top5_accuracy")
     if result is None:
         return {f"{split}_{name}": None for name in ("loss", *names)}

@@ -1,7 +1,7 @@
-"""TensorBoard files and MLflow: the same numbers as events.jsonl, under the tags people know.
+"""TensorBoard files and MLflow: the same numbers as events.jsonl, under common tags.
 
-Both are extras and write only where they are told to. No server is started, and MLflow's own
-telemetry is switched off.
+Both are extras and write only if they are enabled. No server is started, and MLflow's own telemetry
+is turned off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepladder.records import read_json, write_json
 _GIB = 1024**3
 _MIB = 1024**2
 
-# Event value -> (tag, factor). Names as Composer, Lightning and torchtitan log them.
+# Event value -> (tag, factor). Names as in Composer, Lightning and torchtitan.
 _TAGS: dict[str, tuple[str, float]] = {
     "cpu_percent": ("system/cpu(%)", 1.0),
     "gpu_percent": ("system/gpu(%)", 1.0),
@@ -52,9 +52,9 @@ _NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of an event by tag; empty for events that are not measurements.
 
-    `train_loss`, `val_loss`, `learning_rate`, `throughput/samples_per_sec` and the like keep their
-    names; system values move under `system/` and `memory/`, those of the reader under `reader/`,
-    bytes become GiB.
+    `train_loss`, `val_loss`, `learning_rate`, `throughput/samples_per_sec` etc. keep their names;
+    system values are under `system/` and `memory/`, those of the reader under `reader/`, and bytes
+    are converted to GiB.
     """
     if record["event"] not in _SCALAR_EVENTS:
         return {}
@@ -71,8 +71,8 @@ class TensorBoardSink:
     """Write TensorBoard event files.
 
     Args:
-        folder: where the files go, usually RUN/tensorboard.
-        purge_after_step: on a resume, the checkpoint's step; TensorBoard hides what came after it.
+        folder: the output folder, usually RUN/tensorboard.
+        purge_after_step: the checkpoint's step on a resume; TensorBoard hides later values.
 
     Raises:
         MissingExtraError: if tensorboard is not installed.
@@ -90,21 +90,21 @@ class TensorBoardSink:
         """Add the numbers of one event."""
         for tag, value in scalars(record).items():
             self._writer.add_scalar(tag, value, record["step"])
-        if record["event"] == "validation":  # rare, and what a person waits for
+        if record["event"] == "validation":  # rare, and important to the user
             self._writer.flush()
 
-    def close(self, status: str) -> None:  # noqa: ARG002 - TensorBoard knows no status
+    def close(self, status: str) -> None:  # noqa: ARG002 - TensorBoard has no status
         """Flush and close the file."""
         self._writer.close()
 
 
 class MlflowSink:
-    """Log to an MLflow tracking store: a folder, or the address of a server that already runs.
+    """Log to an MLflow tracking store: a folder, or the URL of a running server.
 
-    The run's id is kept in RUN/mlflow.json, so that a resumed run goes on in the same MLflow run.
+    The run's id is kept in RUN/mlflow.json, so that a resumed run continues the same MLflow run.
 
     Args:
-        uri: a folder, `file:...`, `http(s)://...` or what else MLflow itself understands.
+        uri: a folder, `file:...`, `http(s)://...` or any other URI that MLflow supports.
         run_folder: the run's folder; its name is the MLflow run's name.
         params: resolved config by dotted name, logged once.
 
@@ -134,7 +134,7 @@ class MlflowSink:
             self._run_id = self._open_run(run_folder, experiment)
             if params:
                 cut = [Param(_name(key), str(value)[:500]) for key, value in params.items()]
-                for start in range(0, len(cut), 100):  # the most that MLflow takes at once
+                for start in range(0, len(cut), 100):  # the limit of one MLflow call
                     self._client.log_batch(self._run_id, params=cut[start : start + 100])
         except Exception as error:
             raise _refusal(uri, error) from error
@@ -163,7 +163,7 @@ class MlflowSink:
             try:
                 self._client.update_run(run_id, status="RUNNING")
             except MlflowException:
-                pass  # the store is another one, or was cleaned: start a run there
+                pass  # another store, or it was cleaned: start a new run
             else:
                 return run_id
         found = self._client.get_experiment_by_name(experiment)
@@ -174,13 +174,13 @@ class MlflowSink:
 
 
 def _prepare_environment(uri: str) -> None:
-    """Set what MLflow reads from the environment as it is imported; a user's own values win."""
+    """Set environment variables that MLflow reads on import, unless the user has set them."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # A lost server must not hold a run up for the default of seven tries of two minutes each.
+    # A lost server must not block a run for the default of seven tries of two minutes each.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     if urlsplit(uri).scheme in {"", "file"}:
-        # MLflow 3.7 and later refuse folders unless told so; the skinny client has no other store
+        # MLflow 3.7 and later need a flag for folders; the skinny client has no other store
         # that works offline (SQLite needs SQLAlchemy and the full package).
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
@@ -193,16 +193,16 @@ def _refusal(uri: str, error: Exception) -> UsageError | ResourceError:
         return ResourceError(
             f"the MLflow store cannot be used ({reason})",
             where=f"run.mlflow_uri: {shown}",
-            fix="Check the address, or leave it out: events.jsonl holds the same numbers.",
+            fix="Check the address, or remove it: events.jsonl has the same numbers.",
         )
     return UsageError(
         f"the MLflow client cannot use this URI ({reason})",
         where=f"run.mlflow_uri: {shown}",
-        why="The skinny client knows folders and servers; databases need the full package.",
-        fix="Give a folder, or: pip install mlflow",
+        why="The skinny client supports folders and servers; databases need the full package.",
+        fix="Use a folder, or: pip install mlflow",
     )
 
 
 def _name(tag: str) -> str:
-    """Spell a tag with the characters that MLflow allows: `a/b(%)` becomes `a/b_percent`."""
+    """Replace characters that MLflow does not allow in a tag: `a/b(%)` becomes `a/b_percent`."""
     return re.sub(r"[^\w\-. :/]+", "_", tag.replace("(%)", "_percent")).strip("_")

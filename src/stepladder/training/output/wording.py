@@ -1,4 +1,4 @@
-"""Times, shares and results as a person would say them."""
+"""Format times, fractions and results as text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _BESIDE_STEPS = {
     "unexplained": "unexplained",
 }
 _STOP_WORDS = {
-    "early_stopping": "no clear improvement any more",
-    "worse_than_baseline": "it was worse than the baseline by more than noise",
-    "max_epochs": "the last epoch was done",
-    "max_steps": "the last step was done",
-    "max_time": "the time was up",
-    "signal": "a signal ended it",
-    "diverged": "the loss was no longer finite",
+    "early_stopping": "early stopping, no clear improvement",
+    "worse_than_baseline": "worse than the baseline by more than noise",
+    "max_epochs": "the maximum number of epochs was reached",
+    "max_steps": "the maximum number of steps was reached",
+    "max_time": "the time limit was reached",
+    "signal": "interrupted by a signal",
+    "diverged": "the loss was not finite",
 }
 
 
 def duration(seconds: float | None) -> str:
-    """Say a time span as a person would: `0.4 s`, `12 s`, `4 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a time span: `0.4 s`, `12 s`, `4 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
     seconds = max(0.0, seconds)
@@ -50,7 +50,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_time(seconds: float | None) -> str:
-    """Say a time to two digits, in one unit: `6.1 s`, `48 s`, `2.8 min`, `24 min`, `3.4 h`."""
+    """Format a time to two digits in one unit: `6.1 s`, `48 s`, `2.8 min`, `24 min`, `3.4 h`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "unknown"
     if 0 < seconds < 0.0995:
@@ -63,13 +63,13 @@ def rough_time(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """Say a fraction in percent, or `unknown`."""
+    """Format a fraction in percent, or `unknown`."""
     known = fraction is not None and math.isfinite(fraction)
     return f"{100 * fraction:.{digits}f} %" if known else "unknown"  # type: ignore[operator]
 
 
 def validation_line(values: Mapping[str, Any]) -> str:
-    """Say one validation in one line."""
+    """Format one validation as one line."""
     words = [f"loss {_number(values.get('val_loss'))}"]
     if values.get("val_loss_sem") is not None:
         words[0] += f" ± {_number(values['val_loss_sem'])}"
@@ -93,7 +93,7 @@ def validation_line(values: Mapping[str, Any]) -> str:
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say how a run ended, in a few lines."""
+    """Summarize how a run ended, in a few lines."""
     lines = []
     for split, key, count in (
         ("test", "test_accuracy", "num_test"),
@@ -110,28 +110,28 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         best = summary.get("best_epoch")
         suffix = f"; best epoch {best} of {summary.get('epochs')}" if best is not None else ""
         if suffix and summary.get("restore_best") is False and best != summary.get("epochs"):
-            suffix += ", the last weights are used"
+            suffix += "; the last weights are used"
         lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
     lines += baseline_lines(summary)
     return [clean(line) for line in lines]
 
 
 def _time_line(summary: Mapping[str, Any]) -> str:
-    """Say what training took; rate and wait are those of the steps, and say so where it matters."""
+    """Format the training time, and the speed and data wait of its steps."""
     per_s, wait = summary.get("images_per_s"), summary.get("data_wait_frac")
     what = "images" if summary.get("are_pictures", True) else "examples"
     beside = beside_steps(summary)
-    base = "it" if beside is None else "that time"
+    base = "the time" if beside is None else "that time"
     of_steps = [f"{pace(per_s)} {what}/s"] if per_s is not None else []
     of_steps += [f"{percent(wait)} of {base} waiting for data"] if wait is not None else []
     whole = f"trained in {duration(summary['train_s'])}"
     if beside is None:
         return ", ".join([whole, *of_steps])
-    return f"{whole}, {beside}" + (f"; in the steps {', '.join(of_steps)}" if of_steps else "")
+    return f"{whole}, {beside}" + (f"; training steps: {', '.join(of_steps)}" if of_steps else "")
 
 
 def beside_steps(summary: Mapping[str, Any]) -> str | None:
-    """Say what most of the training time went into, `35 s of it for features`; None: the steps."""
+    """Return where most of the training time went, `35 s of it for features`; None: steps."""
     phases = summary.get("phases_s")
     times = {
         str(name): float(value)
@@ -147,7 +147,7 @@ def beside_steps(summary: Mapping[str, Any]) -> str | None:
 
 
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say how a run ended beside the earlier run that it was compared with; none: it was not."""
+    """Format the comparison with the baseline run at the end of a run; empty without one."""
     found = summary.get("baseline")
     if not isinstance(found, Mapping):
         return []
@@ -158,17 +158,17 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
     what = "validation loss" if is_loss else "validation error"
     ours, theirs = found.get("value"), found.get("baseline_value")
     line = f"baseline: {found.get('run')}, after {after}: {what} {_value(ours, is_loss)} here, "
-    line += f"{_value(theirs, is_loss)} there; more than noise would be "
-    line += f"{_value(found.get('margin'), is_loss)} worse"
+    line += f"{_value(theirs, is_loss)} in the baseline; differences up to "
+    line += f"{_value(found.get('margin'), is_loss)} are noise"
     num, reason = found.get("num_worse") or 0, summary.get("stop_reason")
     if num and reason != "worse_than_baseline":
-        line += f", as it was {_in_a_row(num)}"
-        line += ": early stopping came first" if reason == "early_stopping" else ""
+        line += f", exceeded {_in_a_row(num)}"
+        line += ", but early stopping came first" if reason == "early_stopping" else ""
     return [line]
 
 
 def _value(value: object, is_loss: bool) -> str:
-    """Say a loss, or a share of errors in percent."""
+    """Format a loss, or an error rate in percent."""
     if not isinstance(value, (int, float)):
         return "not finite"
     return _number(value) if is_loss else percent(value)
@@ -185,37 +185,37 @@ def _in_a_row(num: int) -> str:
 
 
 def examples_word(summary: Mapping[str, Any]) -> str:
-    """Say what a run learnt from; runs of earlier versions do not tell, and had pictures."""
+    """Return `pictures` or `examples`; runs of earlier versions always had pictures."""
     return "pictures" if summary.get("are_pictures", True) else "examples"
 
 
 def pace(per_s: float) -> str:
-    """Say how many a second: `68`, `1,234`, and `2.4` below ten."""
+    """Format a rate per second: `68`, `1,234`, and `2.4` below ten."""
     return f"{per_s:.1f}" if per_s < 9.95 else f"{per_s:,.0f}"
 
 
 def byte_rate(per_s: float) -> str:
-    """Say bytes a second: `4.2 MB/s`, `120 MB/s`, and `1.2 GB/s` from a thousand of them on."""
+    """Format bytes per second: `4.2 MB/s`, `120 MB/s`, and `1.2 GB/s` from 1,000 MB/s."""
     if per_s >= 999.5e6:
         return f"{per_s / 1e9:,.1f} GB/s"
     return f"{pace(per_s / 1e6)} MB/s"
 
 
 def accuracy_noise(accuracy: float, num: int) -> str:
-    """Say one standard error in percentage points, `± 1.7`.
+    """Format one standard error in percentage points, `± 1.7`.
 
-    Empty where the binomial error says nothing: no examples, or all of them right or all wrong.
+    Empty if the binomial error is undefined: no examples, or all of them right or all wrong.
     """
     return f"± {100 * binomial_sem(accuracy, num):.1f}" if num and 0 < accuracy < 1 else ""
 
 
 def stop_words(reason: str) -> str:
-    """Say why a run stopped; a reason of a later version is given as it is."""
+    """Return why a run stopped, in words; an unknown reason is returned unchanged."""
     return _STOP_WORDS.get(reason, reason.replace("_", " "))
 
 
 def clean(text: str) -> str:
-    r"""Spell out control characters, so that no file name moves the cursor; keeps \n."""
+    r"""Escape control characters, so that no file name moves the cursor; keeps \n."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 

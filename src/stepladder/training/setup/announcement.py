@@ -1,4 +1,4 @@
-"""What a run says before its first step."""
+"""What a run prints before its first step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
     counts = {name: len(s) if s is not None else 0 for name, s in vars(sources).items()}
     counts["train"] = run.num_train
     own_task = run.state.facts.get("task")
-    name = recipe.model.name if own_task == BUILT_IN else f"of {own_task}"
+    name = recipe.model.name if own_task == BUILT_IN else f"from {own_task}"
     lines = [
         "data      "
         + ", ".join(f"{n:,} {name}" for name, n in counts.items())
         + f" ({'features' if recipe.features.cached else recipe.data.where})",
         f"model     {name}, {num_learning(run.model):,} of "
-        f"{num_weights(run.model):,} weights learn",
+        f"{num_weights(run.model):,} weights are trained",
         "batch     " + batch_line(job),
         f"lr        {run.stage.lr:g} ({recipe.optimizer.name}, {schedule_line(run)})",
         f"device    {run.device.type}, {recipe.device.precision}, {recipe.device.memory_format}",
@@ -46,17 +46,17 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
 
 
 def num_weights(model: nn.Module) -> int:
-    """Count the numbers in a model's parameters."""
+    """Count a model's parameters."""
     return sum(weight.numel() for weight in model.parameters())
 
 
 def num_learning(model: nn.Module) -> int:
-    """Count those that learn now."""
+    """Count a model's trainable parameters."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def batch_line(job: JobConfig) -> str:
-    """Name the batch globally, per device, and what is accumulated."""
+    """Describe the global batch, the batch per device, and gradient accumulation."""
     batch = job.recipe.batch
     micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
     return (
@@ -66,7 +66,7 @@ def batch_line(job: JobConfig) -> str:
 
 
 def schedule_line(run: Session) -> str:
-    """Name the schedule and, for cosine, its horizon."""
+    """Describe the learning-rate schedule and, for cosine, its horizon."""
     schedule = run.recipe.schedule
     words = [str(schedule.kind)]
     if schedule.kind is ScheduleKind.COSINE:
@@ -79,7 +79,7 @@ def schedule_line(run: Session) -> str:
 
 
 def opening_warnings(run: Session, sources: Sources) -> list[str]:
-    """List what is odd about this run, each as a sentence with what to do."""
+    """List warnings about this run, each a sentence with what to do."""
     recipe = run.recipe
     found = []
     if sources.val is None and recipe.stopping.early:
@@ -89,8 +89,8 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         )
     if recipe.train is not TrainMode.ALL and run.task.split(run.model) is None:
         found.append(
-            f"train is {recipe.train}, but the task has no head apart from its trunk: all weights "
-            "learn (--train all says so)"
+            f"train is {recipe.train}, but the task does not separate head and trunk: all weights "
+            "are trained (--train all hides this warning)"
         )
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
@@ -104,18 +104,18 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
     is_half = recipe.device.precision in (Precision.FP16, Precision.FP16_MASTER)
     if is_half and run.device.type == "cpu":
         found.append(
-            f"{recipe.device.precision} is slow on a CPU; --device.precision fp32, or bf16 where "
+            f"{recipe.device.precision} is slow on a CPU: use --device.precision fp32, or bf16 if "
             "`stepladder doctor` lists avx512_bf16 or amx"
         )
     if run.num_train % recipe.batch.global_batch_size == 1 and _trains_batchnorm(run.model):
         found.append(
-            "the last batch of each epoch holds one example, from which BatchNorm cannot learn: "
-            f"choose another --batch.global-batch-size than {recipe.batch.global_batch_size}"
+            "the last batch of each epoch has a single example, and BatchNorm cannot train on one: "
+            f"change --batch.global-batch-size (now {recipe.batch.global_batch_size})"
         )
     spec = spec_of(recipe.optimizer.name)
     if spec.is_scale_free and run.stage.lr > spec.most_lr:
         found.append(
-            f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
+            f"a learning rate of {run.stage.lr:g} is far too high for {recipe.optimizer.name}"
         )
     num_val = None if sources.val is None else len(sources.val)
     found += baseline_warnings(

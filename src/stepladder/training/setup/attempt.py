@@ -1,4 +1,4 @@
-"""The start of an attempt: what an earlier one left, and what it may be replaced by."""
+"""The start of an attempt: find what an earlier one left, and check that it can be resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN_DIGITS: Final = 12  # of a fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What the bits of a result depend on, beside the config.
+    """What a bit-identical result depends on, in addition to the config.
 
     Attributes:
         threads: compute threads of torch.
@@ -58,7 +58,7 @@ class Conditions:
         data: Mapping[str, str],
         num_examples: Mapping[str, int],
     ) -> Conditions:
-        """Look up the conditions of this process."""
+        """Collect the conditions of this process."""
         is_cuda = device.type == "cuda"
         return cls(
             threads=torch.get_num_threads(),
@@ -80,7 +80,7 @@ class Conditions:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Read what `to_state` gave.
+        """Restore the conditions that `to_state` returned.
 
         Raises:
             DataError: if a part is missing.
@@ -89,8 +89,9 @@ class Conditions:
             return cls(**{field.name: state[field.name] for field in fields(cls)})
         except KeyError as error:
             raise DataError(
-                f"the checkpoint does not say its {error.args[0]}",
-                fix="Use the version of stepladder that wrote it, or train anew: --overwrite",
+                f"the checkpoint has no {error.args[0]!r}",
+                fix="Use the version of stepladder that wrote it, or train again from scratch: "
+                "--overwrite",
             ) from None
 
 
@@ -103,9 +104,9 @@ def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = Fal
     changed = _compare_data(old, new)
     if changed and not accept_new_data:
         raise DataError(
-            "the data is not what the run began with",
+            "the data has changed since the run began",
             why="\n  ".join(changed),
-            fix="Give the same store, add --accept-new-data, or choose another --run.dir.",
+            fix="Use the original data, add --accept-new-data, or choose another --run.dir.",
         )
     named = {
         "threads": (old.threads, new.threads),
@@ -118,13 +119,13 @@ def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = Fal
 
 
 def refuse_other_classes(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Compare what a checkpoint and the job at hand call the outputs of the model, in order.
+    """Check that the classes of the model's outputs are those of the checkpoint, in order.
 
     Args:
-        old, new: what `Task.describe` gives; one that names no classes is not compared.
+        old, new: what `Task.describe` returns; nothing is compared if one names no classes.
 
     Raises:
-        DataError: if a class has another name or place, is gone or is new.
+        DataError: if a class was renamed, moved, removed or added.
     """
     was, now = old.get("classes"), new.get("classes")
     if not isinstance(was, list) or not isinstance(now, list) or was == now:
@@ -134,9 +135,9 @@ def refuse_other_classes(old: Mapping[str, Any], new: Mapping[str, Any]) -> None
     shown = changed[:_MAX_CLASSES_NAMED]
     more = len(changed) - len(shown)
     raise DataError(
-        "the classes are not those that the run learnt",
+        "the classes have changed since the run began",
         why="\n  ".join([*shown, *([f"and {more} more"] if more else [])]),
-        fix="Each output of the model stands for one class: give a store of the same ones, or "
+        fix="Each output of the model belongs to one class: use data with the original classes, or "
         "choose another --run.dir.",
     )
 
@@ -169,9 +170,9 @@ class Start:
 
     Attributes:
         attempt: its number, from 1.
-        loaded: the checkpoint that it goes on from; None: a fresh run.
+        loaded: the checkpoint that it resumes from; None: a fresh run.
         conditions: of this attempt; changed: how they differ, a sentence each.
-        has_new_data: whether the data is other than that of the checkpoint.
+        has_new_data: whether the data differs from that of the checkpoint.
     """
 
     attempt: int
@@ -182,12 +183,12 @@ class Start:
 
     @property
     def after_step(self) -> int:
-        """Steps that the checkpoint has behind it."""
+        """Number of steps taken before the checkpoint."""
         return int(self.loaded.state["position"]["step"]) if self.loaded is not None else 0
 
     @property
     def has_new_data(self) -> bool:
-        """Whether the data is other than that of the checkpoint."""
+        """Whether the data differs from that of the checkpoint."""
         loaded = self.loaded
         return loaded is not None and loaded.state["conditions"]["data"] != self.conditions.data
 
@@ -201,16 +202,16 @@ def begin(
     described: Mapping[str, Any],
     accept_new_data: bool,
 ) -> Start:
-    """Find the checkpoint to go on from, write the config, and move later events aside.
+    """Find the checkpoint to resume from, write the config, and move later events aside.
 
     Args:
         job, sources, folder, device: of this attempt.
-        described: the facts that the Task gives of itself.
-        accept_new_data: go on with other examples; never with other classes.
+        described: what the Task returns from `describe`.
+        accept_new_data: resume with other examples; never with other classes.
 
     Raises:
-        DataError: if the data is new and that is not accepted, the classes are others, or no
-            checkpoint is sound.
+        DataError: if the data changed and that is not accepted, the classes changed, or no
+            checkpoint is intact.
     """
     splits = {split: source for split, source in vars(sources).items() if source is not None}
     conditions = Conditions.measure(
@@ -227,7 +228,7 @@ def begin(
         refuse_other_classes(loaded.state["describe"], described)
         old = Conditions.from_state(loaded.state["conditions"])
         changed = differences(old, conditions, accept_new_data=accept_new_data)
-    # from here on nothing is refused: what an earlier attempt wrote may be replaced
+    # nothing can fail a check from here on: files of an earlier attempt may be replaced
     folder.write_config(dump_job(job))
     write_json(folder.path / "env.json", environment())
     attempt = 1 + max((e.get("attempt", 0) for e in _all_events(folder.path)), default=0)

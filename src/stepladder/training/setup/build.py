@@ -1,4 +1,4 @@
-"""From a recipe and a task to the parts of a session."""
+"""Build the parts of a session from a recipe and a task."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ MEMORY_FORMATS = {
 def require_execution(
     recipe: Recipe, task: Task, model: nn.Module, *, device: torch.device
 ) -> None:
-    """Refuse options that the model, the stage or the machine does not go with.
+    """Check that the model, the stage and the machine support the recipe's options.
 
     Raises:
-        UsageError: if options contradict each other or do not fit the model.
+        UsageError: if options contradict each other or the model does not support them.
         ResourceError: if there is no compiler.
     """
     if recipe.model.fold_batchnorm:
@@ -65,17 +65,17 @@ def require_execution(
     missing = compiler_missing(device.type) if recipe.device.compile else None
     if missing is not None:
         raise ResourceError(
-            f"torch.compile needs {missing}, and there is none here",
+            f"torch.compile needs {missing}, which is not installed",
             where="device.compile",
-            fix="Install one (apt-get install g++), or leave device.compile out.",
+            fix="Install one (apt-get install g++), or remove device.compile.",
         )
 
 
 def set_execution(recipe: Recipe, stage: Stage, task: Task, model: nn.Module) -> None:
-    """Let the model compute as the recipe says in a stage; its tensors and names stay as they are.
+    """Fold and compile the model as the recipe says; its tensors and names do not change.
 
     While the trunk is frozen, it alone is folded and compiled: the head is small, and the trunk's
-    code then serves training, validation and features alike. Else the whole model is compiled.
+    code then serves training, validation and features alike. Otherwise the whole model is compiled.
     """
     parts = task.split(model)
     trunk = parts[0] if parts is not None and stage.learns is TrainMode.HEAD else None
@@ -95,7 +95,7 @@ def _set_frozen(trunk: nn.Module, is_frozen: bool, *, is_folded: bool, is_compil
     there = vars(trunk).get("forward")
     wanted = (is_folded, is_compiled)
     if isinstance(there, FrozenForward) and (there.is_folded, there.is_compiled) == wanted:
-        return  # what it made, such as compiled code, serves on
+        return  # keep what it made, such as compiled code
     set_forward(trunk, FrozenForward(trunk, is_folded, is_compiled))
 
 
@@ -103,58 +103,58 @@ def _require_foldable(recipe: Recipe, task: Task, model: nn.Module) -> None:
     parts = task.split(model)
     if parts is None:
         raise UsageError(
-            "model.fold_batchnorm: the model has no trunk, or the Task does not say which it is",
+            "model.fold_batchnorm needs a trunk, and the Task does not name one",
             where=type(task).__name__,
-            fix="Give the Task a split(model), or leave model.fold_batchnorm out.",
+            fix="Add a method split(model) to the Task, or remove model.fold_batchnorm.",
         )
     if recipe.train is TrainMode.ALL:
         raise UsageError(
-            "model.fold_batchnorm: the trunk learns (train: all)",
-            why="The statistics of its BatchNorm move with each step, so they cannot be folded.",
-            fix="Type --train head, or leave model.fold_batchnorm out.",
+            "model.fold_batchnorm needs a frozen trunk, and the trunk is trained (train: all)",
+            why="Its BatchNorm statistics change with each step, so they cannot be folded.",
+            fix="Type --train head, or remove model.fold_batchnorm.",
         )
     if not any(isinstance(module, nn.BatchNorm2d) for module in parts[0].modules()):
         raise UsageError(
-            "model.fold_batchnorm: the trunk has no BatchNorm2d layer",
-            fix="Leave model.fold_batchnorm out.",
+            "model.fold_batchnorm has no effect: the trunk has no BatchNorm2d layer",
+            fix="Remove model.fold_batchnorm.",
         )
 
 
 def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
     if recipe.train is TrainMode.HEAD and task.split(model) is not None:
         raise UsageError(
-            "device.gradient_checkpointing: the trunk is frozen (train: head)",
-            why="No activation of it is kept for a backward pass, so there is nothing to save.",
-            fix="Type --train all, or leave device.gradient_checkpointing out.",
+            "device.gradient_checkpointing has no effect: the trunk is frozen (train: head)",
+            why="A frozen trunk keeps no activations for a backward pass.",
+            fix="Type --train all, or remove device.gradient_checkpointing.",
         )
     if not can_checkpoint(model):
         raise UsageError(
-            f"device.gradient_checkpointing: {type(model).__name__} has no method for it",
+            f"device.gradient_checkpointing: {type(model).__name__} does not support it",
             where=type(task).__name__,
-            fix="Give the model a method set_grad_checkpointing(enable), or leave the option out.",
+            fix="Add a method set_grad_checkpointing(enable) to the model, or remove the option.",
         )
-    try:  # a model that cannot says so here, before anything of a run is written
+    try:  # a model that cannot do it raises here, before the run writes anything
         set_checkpointing(model, True)
     except (AssertionError, NotImplementedError) as error:
         raise UsageError(
-            f"device.gradient_checkpointing: {type(model).__name__} says no ({error})",
-            fix="Leave device.gradient_checkpointing out for this model.",
+            f"device.gradient_checkpointing: {type(model).__name__} raised an error ({error})",
+            fix="Remove device.gradient_checkpointing for this model.",
         ) from error
     set_checkpointing(model, False)
 
 
 def open_device(choice: DeviceChoice) -> torch.device:
-    """Return the device of a choice; on a CPU, memory that is freed stays with this process.
+    """Return the device of a choice; on a CPU, freed memory stays with this process.
 
     Raises:
-        ResourceError: if CUDA is asked for and there is none.
+        ResourceError: if CUDA is requested and not available.
     """
     has_cuda = torch.cuda.is_available()
     if choice is DeviceChoice.CUDA and not has_cuda:
         raise ResourceError(
-            "there is no CUDA device here",
+            "CUDA is not available",
             where="device.kind",
-            fix="Use --device.kind auto, or look at `stepladder doctor` for the driver.",
+            fix="Use --device.kind auto, or run `stepladder doctor` to check the driver.",
         )
     if has_cuda and choice is not DeviceChoice.CPU:
         return torch.device("cuda")
@@ -163,13 +163,13 @@ def open_device(choice: DeviceChoice) -> torch.device:
 
 
 def make_clock(device: torch.device) -> Clock:
-    """Return a clock for a device: with a device timeline on CUDA."""
+    """Return a clock for a device, with a device timeline on CUDA."""
     return Clock(DeviceTimeline() if device.type == "cuda" else None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The splits of a task; val and test may be missing."""
+    """The splits of a task; val and test are optional."""
 
     train: Source
     val: Source | None
@@ -180,7 +180,7 @@ def open_sources(task: Task) -> Sources:
     """Read the splits of a task.
 
     Raises:
-        DataError: if there is nothing to train on.
+        DataError: if the train split is empty.
         UsageError: if the task calls `sys.exit`.
     """
     splits: dict[str, Source | None] = {}
@@ -198,24 +198,24 @@ def open_sources(task: Task) -> Sources:
 
 
 def _nothing_to_train_on(task: Task, given: str) -> DataError:
-    """Say what a task's `data` gave in place of training examples."""
+    """Return the error of a task whose `data` has no training examples."""
     if any(kind.__module__ == _OF_PICTURES for kind in type(task).__mro__):
         where, fix = type(task).__name__, "Prepare pictures first."
         return DataError("the train split is empty", where=where, fix=fix)
     return DataError(
-        f"the train split is empty: data(Split.TRAIN) of {type(task).__name__} gave {given}",
+        f"the train split is empty: data(Split.TRAIN) of {type(task).__name__} returned {given}",
         where=method_place(task, "data"),
-        fix="Let it return the training examples: a map-style Dataset, or a split of a Store.",
+        fix="Return the training examples: a map-style Dataset, or a split of a Store.",
     )
 
 
 def resolve_auto(
     job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
 ) -> JobConfig:
-    """Replace `auto` by what it means here and now, to be written down and never chosen again.
+    """Replace `auto` by a fixed choice, which is saved and used by every later attempt.
 
     Args:
-        earlier: the resolved config of an earlier attempt, whose choice holds.
+        earlier: the resolved config of an earlier attempt, whose choices are kept.
     """
     data = job.recipe.data
     if earlier is not None:
@@ -226,7 +226,7 @@ def resolve_auto(
 
 
 def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
-    """Take an earlier attempt's choice wherever the user leaves it to us."""
+    """Use an earlier attempt's choice for each option that is `auto`."""
     order = earlier.order if data.order is OrderMode.AUTO else data.order
     return replace(
         data,
@@ -257,7 +257,7 @@ def make_train_reader(recipe: Recipe, source: Source) -> Reader:
 def make_held_out_reader(
     source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
 ) -> Reader | None:
-    """Return the reader of a held-out split, in its stored order; None without one."""
+    """Return the reader of a held-out split, in stored order; None if there is no split."""
     if source is None:
         return None
     micro = batch.micro_batch_size or batch.global_batch_size
@@ -275,17 +275,17 @@ def make_held_out_reader(
 
 
 def _held(where: Where, source: Source) -> Where:
-    """Return where pictures are held; features lie in memory as it is."""
+    """Return where examples are held; features are in memory already."""
     return Where.STREAM if isinstance(source, FeatureSource) else where
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
-    """Build the model on its device, in its layout and number format, from the recipe's seed.
+    """Build the model on its device, in its memory format and precision, from the recipe's seed.
 
     Raises:
-        UsageError: if the task builds no model, or the recipe's options do not fit it, or whatever
-            the task says.
-        ResourceError: if it is to be compiled, and there is no compiler.
+        UsageError: if the task builds no model, the model does not support the recipe's options,
+            or the task itself raises it.
+        ResourceError: if it is to be compiled and there is no compiler.
     """
     seed_everything(recipe.seed)
     model = _built(recipe, task).to(device)
@@ -299,22 +299,23 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
 
 
 def _built(recipe: Recipe, task: Task) -> nn.Module:
-    """Return what a task builds, if that is a model."""
+    """Return the model that a task builds."""
     with exits_told(task):
         model: object = task.build_model(recipe)
     if isinstance(model, nn.Module):
         return model
     raise UsageError(
-        f"build_model of {type(task).__name__} gave {type(model).__name__}, not a torch.nn.Module",
+        f"build_model of {type(task).__name__} returned {type(model).__name__}, "
+        "not a torch.nn.Module",
         where=method_place(task, "build_model"),
-        fix="Let it end with `return model`, the model that it makes.",
+        fix="End it with `return model`.",
     )
 
 
 def make_trunk_pass(
     recipe: Recipe, task: Task, model: nn.Module, *, device: torch.device
 ) -> TrunkPass:
-    """Return the pass of examples through the trunk of a model that `make_model` gave."""
+    """Return the pass of examples through the trunk of a model made by `make_model`."""
     return TrunkPass(
         task=task,
         model=model,
@@ -344,7 +345,7 @@ def make_stage_parts(
     device: torch.device,
     clock: Clock,
 ) -> StageParts:
-    """Freeze what the stage does not train, and make its optimiser and step."""
+    """Freeze the weights that the stage does not train, and make its optimizer and step."""
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
     set_execution(recipe, stage, task, model)
@@ -375,7 +376,7 @@ def make_stage_parts(
 
 
 def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> Precision:
-    """Return the number format of a step: the recipe's, but fp32 where a small head would cast."""
+    """Return the precision of a step: the recipe's, or fp32 for a small head on a CPU."""
     precision = recipe.device.precision
     if precision is Precision.BF16 and _is_small_head(recipe, task, model, device):
         return Precision.FP32
@@ -383,9 +384,10 @@ def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.d
 
 
 def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> bool:
-    """Return True if a head learns alone whose step costs less than to share or to cast it.
+    """Return True if only the head is trained and its step is too small for threads or casts.
 
-    It learns in one thread, and of bf16 recipes in fp32: only its features come in bf16.
+    Such a head is trained in one thread, and in fp32 even if the recipe says bf16: only its
+    features are bf16.
     """
     if device.type != "cpu" or not task.runs_head_alone:
         return False
@@ -394,7 +396,7 @@ def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.d
 
 
 def use_threads(recipe: Recipe) -> int:
-    """Set the compute threads of a recipe, and give their number."""
+    """Set the compute threads of a recipe, and return their number."""
     threads = recipe.device.threads or num_cores()
     torch.set_num_threads(threads)
     return threads

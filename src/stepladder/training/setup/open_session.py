@@ -33,13 +33,12 @@ from stepladder.training.training import Training
 
 
 def warm_up(run: Training) -> None:
-    """Compile what steps and validation call, for every size of batch that they will meet.
+    """Compile what steps and validation call, for every batch size that will occur.
 
-    Forward and backward passes and validation on the batches that come first, whose results are
-    thrown away: weights, buffers, gradients, random states and positions are left as they were. The
-    time belongs to the phase that the caller has open. Where features are cached nothing calls the
-    trunk any more; and the examples of an IterableDataset are gone once they are read, so that
-    there the first step compiles.
+    Runs forward and backward passes and validation on the first batches and discards the results:
+    weights, buffers, gradients, random states and positions do not change. The time is counted in
+    the caller's open phase. Does nothing if features are cached, as nothing calls the trunk, or for
+    an IterableDataset, whose examples can be read only once: there the first step compiles.
 
     Raises:
         ResourceError: if the code cannot be compiled.
@@ -64,7 +63,7 @@ def warm_up(run: Training) -> None:
 
 
 def _train(run: Training) -> None:
-    """Pass batches forward and back, as steps do, but for the update."""
+    """Run forward and backward passes as steps do, without the update."""
     at, recipe = run.position, run.recipe
     for batch in _batches(run, run.train_reader, epoch=at.epoch, start=at.offset):
         changed = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
@@ -81,7 +80,7 @@ def _validate(run: Training, reader: Reader) -> None:
 
 
 def _batches(run: Training, reader: Reader, *, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-    """Yield a batch of each size that the model will see of an epoch, the largest first."""
+    """Yield one batch of each size that occurs in an epoch, the largest first."""
     batches = reader.epoch(epoch, start=start)
     try:
         batch = next(batches, None)
@@ -120,11 +119,11 @@ def open_session(
     facts: dict[str, Any],
     loaded: Loaded | None,
 ) -> Session:
-    """Build a session, and put it where a checkpoint stands if one is given.
+    """Build a session, and restore a checkpoint if one is given.
 
     Args:
-        model: as `make_model` gave it.
-        facts: JSON values that every checkpoint of the run holds (task, describe, environment).
+        model: as returned by `make_model`.
+        facts: JSON values in every checkpoint of the run (task, describe, environment).
 
     Raises:
         DataError: if the checkpoint belongs to another model.
@@ -165,10 +164,10 @@ def open_session(
 
 
 def start_next_stage(run: Session) -> None:
-    """Go to the next stage, from the best weights of this one.
+    """Start the next stage from the best weights of this one.
 
-    The best weights are put on disk first: in memory they lack what this stage froze, and the next
-    one changes it.
+    The best weights are written to disk first: the copy in memory lacks the weights that this stage
+    froze, and the next stage changes those.
 
     Raises:
         DivergedError: if a loss was not finite.

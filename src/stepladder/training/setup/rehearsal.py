@@ -1,4 +1,4 @@
-"""A dry run: two real steps, validation, save and load, then the plan; nothing is left behind."""
+"""A dry run: two real steps, validation, save and load, then the plan; writes no files."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def rehearse(
     device: torch.device,
     display: Display,
 ) -> dict[str, Any]:
-    """Go through every part of a run once, beside the run folder, and give the plan.
+    """Run every part of a run once in a temporary folder, and return the plan.
 
     Returns:
-        The plan: batches, steps, seconds and bytes, measured on two steps.
+        The plan: batches, steps, seconds and bytes, measured in two steps.
 
     Raises:
-        DataError: if a saved state does not come back as it was.
-        StepladderError: whatever the real run would meet in its first minute.
+        DataError: if a saved state is not restored exactly.
+        StepladderError: any error that the real run would raise in its first minute.
     """
     model = make_model(job.recipe, task, device)
     if job.recipe.features.cached:
@@ -92,12 +92,12 @@ def rehearse(
             try:
                 plan = _go_through(run, job, display, sources)
             except EvaluationCancelled:
-                raise guard.interruption(fix="It was a rehearsal: nothing is left.") from None
+                raise guard.interruption(fix="This was a dry run: no files are left.") from None
     return plan
 
 
 def _nearest_folder(path: Path) -> Path:
-    """Return the nearest folder above a path that exists: the disk that the run will be on."""
+    """Return the nearest existing parent folder of a path, which is on the disk of the run."""
     for folder in (path, *path.absolute().parents):
         if folder.is_dir():
             return folder
@@ -136,23 +136,23 @@ def _go_through(run: Session, job: JobConfig, display: Display, sources: Sources
         "checkpoint_s": saved.seconds,
         "data_wait_s": run.clock.total_s(Phase.DATA_WAIT),
     }
-    display.message("rehearsed: two steps, validation, save, load")
+    display.message("dry run passed: two steps, validation, save, load")
     once = f"features once, about {duration(features_s)}; " if features_s else ""
     display.message(
-        f"plan: {once}{steps:,} steps an epoch of about {duration(epoch_s)}; {epochs:.4g} epochs, "
-        f"at most {duration(features_s + epochs * epoch_s)} (the first steps are slow, so less is "
-        f"likely); checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
+        f"plan: {once}{steps:,} steps per epoch, about {duration(epoch_s)}; {epochs:.4g} epochs, "
+        f"at most {duration(features_s + epochs * epoch_s)} (probably less: the first steps are "
+        f"slow); checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
     )
     return plan
 
 
 def _spent_on_features_s(source: Source | None) -> float:
-    """Seconds that a rehearsal spent on features, which a run computes before its first step."""
+    """Return the seconds spent on features, which a run computes before its first step."""
     return source.seconds if isinstance(source, FreshFeatures) else 0.0
 
 
 def _features_s(sources: Sources, *, num_train: int) -> float:
-    """Forecast the seconds that the features of all splits take; 0 where they are not wanted."""
+    """Estimate the seconds for the features of all splits; 0 if they are not cached."""
     total_s = 0.0
     for source in vars(sources).values():
         if not isinstance(source, FreshFeatures):
@@ -168,6 +168,6 @@ def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:
     for name, tensor in run.model.state_dict().items():
         if not torch.equal(tensor.cpu(), weights[name]):
             raise DataError(
-                f"{name} did not come back from the checkpoint as it was saved",
-                fix="Look at what the model's own load_state_dict() or hooks do with it.",
+                f"{name} differs after it was saved in a checkpoint and loaded",
+                fix="Check what the model's own load_state_dict() or its hooks do with it.",
             )

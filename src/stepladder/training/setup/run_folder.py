@@ -1,4 +1,4 @@
-"""The folder of a run: made or opened, locked, its config compared, its own files removed."""
+"""The folder of a run: create or open it, lock it, compare its config, remove its files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from stepladder.training.setup.run_lock import LOCK_FILE, RunLock
 CONFIG: Final = "config.yaml"
 CHECKPOINTS: Final = "checkpoints"
 REPORT: Final = "report.html"
-FEATURES: Final = "features"  # of a task without a store to keep them beside
-# In the order in which they are removed: the config last, so that a kill leaves a run that is
-# recognised as one, and no checkpoint without the config that it belongs to.
+FEATURES: Final = "features"  # of a task whose data is not a store
+# In the order in which they are removed: the config last, so that after a kill the folder is still
+# recognised as a run, and no checkpoint is left without its config.
 _FOLDERS: Final = {
     CHECKPOINTS: re.compile(
         r"\.?(step|best)-\d+(\.\d+\.(tmp|old))?|\.?frozen-[0-9a-f]{64}\.safetensors(\.\d+\.tmp)?"
@@ -51,11 +51,11 @@ _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 
 
 ABSENT: Final = "absent"
-# What may change when a run is resumed: nothing of it changes what a step computes.
+# What may change when a run is resumed: none of it changes what a step computes.
 _FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
 _FREE_KEYS: Final = frozenset(
     {
-        "data.store",  # a moved store has the same fingerprint, which is compared by itself
+        "data.store",  # a moved store has the same fingerprint, which is compared separately
         "data.table_version",  # likewise
         "data.where",
         "data.verify_pages",
@@ -71,13 +71,13 @@ _FREE_KEYS: Final = frozenset(
 
 
 def compare_configs(old_file: Path, new_text: str) -> list[str]:
-    """List what changed since a config was written, as `schedule.max_epochs: 60 -> 90`.
+    """List the changes since a config was written, such as `schedule.max_epochs: 60 -> 90`.
 
     Returns:
-        The changes that a resumed run may have; a key that one version lacks is among them.
+        The allowed changes, including keys that only one of the two has.
 
     Raises:
-        UsageError: if another key changed, or the horizon of the cosine with the epochs.
+        UsageError: if any other key changed, or the epochs changed the horizon of the cosine.
     """
     old = _flatten(old_file, read_yaml(old_file))
     new = _flatten(old_file, yaml.compose(new_text, Loader=yaml.SafeLoader))
@@ -92,16 +92,16 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
     if refused:
         more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
         raise UsageError(
-            "this folder holds a run of another config",
+            "this folder has a run with a different config",
             where=str(old_file),
             why="\n  ".join(refused[:5] + more),
-            fix="Add --overwrite to train again from the start, or choose another --run.dir.",
+            fix="Add --overwrite to train again from scratch, or choose another --run.dir.",
         )
     if _horizon(old) != _horizon(new):
         raise UsageError(
-            "the learning rate's cosine would bend in the middle of the run",
+            "this would change the cosine schedule of the learning rate in the middle of the run",
             where=str(old_file),
-            why=f"It falls over {_horizon(old)}, and would over {_horizon(new)}.",
+            why=f"It decays over {_horizon(old)}; with the new config, over {_horizon(new)}.",
             fix=f"{_keep_horizon(old)}, or choose another --run.dir.",
         )
     return list(changes.values())
@@ -112,7 +112,7 @@ def _is_free(key: str) -> bool:
 
 
 def _flatten(file: Path, node: yaml.Node | None, prefix: str = "") -> dict[str, str]:
-    """List the values of a document by dotted key, as they are written."""
+    """List the values of a document by dotted key, as text."""
     if node is None:
         return {}
     if not isinstance(node, yaml.MappingNode):
@@ -134,7 +134,7 @@ def _is_same(old: str | None, new: str | None) -> bool:
 
 
 def _horizon(values: dict[str, str]) -> str | None:
-    """Say over what the learning rate falls, or None where it does not."""
+    """Return the horizon over which the learning rate decays, or None if it does not."""
     if values.get("schedule.kind") != "cosine":
         return None
     horizon = values.get("schedule.horizon_epochs", "null")
@@ -146,7 +146,7 @@ def _horizon(values: dict[str, str]) -> str | None:
 
 
 def _keep_horizon(values: dict[str, str]) -> str:
-    """Say what to type so that the learning rate goes on falling as it did."""
+    """Return what to type to keep the horizon of the learning rate."""
     horizon = _horizon(values)
     if horizon and horizon.endswith("epochs"):
         return f"Add --schedule.horizon-epochs {horizon.removesuffix(' epochs')}"
@@ -154,36 +154,36 @@ def _keep_horizon(values: dict[str, str]) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of a run, if it is not there.
+    """Create the folder of a run if it does not exist.
 
     Raises:
-        UsageError: if it is a file, a place in an object store, or another address.
-        ResourceError: if it cannot be made.
+        UsageError: if it is a file, an address in an object store, or another URL.
+        ResourceError: if it cannot be created.
     """
     if (place := supported_place(path)) is not None:
         raise UsageError(
-            "a run needs a folder of this machine, this is a place in an object store",
+            "a run needs a local folder, and this is an address in an object store",
             where=str(place),
-            fix=f"Name a folder with --run.dir, and keep copies with --run.mirror {place}.",
+            fix=f"Set --run.dir to a local folder, and keep copies with --run.mirror {place}.",
         )
     if path.exists() and not path.is_dir():
         fix = "Choose another --run.dir."
-        raise UsageError("a run needs a folder, this is a file", where=str(path), fix=fix)
-    with saving("the run folder cannot be made", where=path):
+        raise UsageError("a run needs a folder, and this is a file", where=str(path), fix=fix)
+    with saving("the run folder cannot be created", where=path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 class RunFolder:
-    """Makes the folder, or opens one, and finds out what its file system can do.
+    """Creates or opens the folder, and tests what its file system supports.
 
     Attributes:
         path: the folder.
-        file_system: what works there.
-        holds_run: whether an earlier attempt left something to resume or to remove.
+        file_system: what it supports.
+        holds_run: whether it has a run of an earlier attempt, to resume or to remove.
         pinned: names of checkpoints that are being read and must not be pruned.
 
     Raises:
-        UsageError: if it is a file, or holds files of others that a run would replace.
+        UsageError: if it is a file, or has files of other programs that a run would replace.
         ResourceError: if it cannot be written.
     """
 
@@ -192,21 +192,21 @@ class RunFolder:
         self._ops = ops or FileCalls()
         make_folder(path)
         own = self._own_names()
-        if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb may tell before it trains
+        if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb writes it first
             own = [name for name in own if name != REPORT]
         is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
         self.holds_run = is_half_made or self._has_our_config()
         if not self.holds_run and (in_the_way := [name for name in own if name != LOCK_FILE]):
             raise UsageError(
-                f"the folder is no run and holds {in_the_way[0]}, which a run would replace",
+                f"the folder is not a run, and a run would replace {in_the_way[0]} in it",
                 where=str(path),
                 fix="Move it away, or choose another --run.dir.",
             )
         if not self.holds_run and (folder := self._foreign_folder()):
             raise UsageError(
-                f"the folder is no run and holds the folder {folder}",
+                f"the folder is not a run and contains another folder, {folder}",
                 where=str(path),
-                why="A run among pictures or other runs would be taken for one of them.",
+                why="A run in a folder of images or other runs could be mistaken for one of them.",
                 fix=f"Choose another --run.dir, such as {path / 'run'}.",
             )
         self.file_system = probe(path, self._ops)
@@ -216,7 +216,7 @@ class RunFolder:
         """Return the lock, held within a `with` block.
 
         Raises:
-            ResourceError: on entering, if another process works in the folder.
+            ResourceError: on entering, if another process is using the folder.
         """
         return RunLock(self.path / LOCK_FILE, file_system=self.file_system, ops=self._ops)
 
@@ -231,43 +231,42 @@ class RunFolder:
         )
 
     def write_config(self, text: str) -> None:
-        """Keep the resolved config, for the next attempt to compare with.
+        """Write the resolved config, to be compared by the next attempt.
 
         Raises:
             ResourceError: if it cannot be written.
         """
-        with saving("the config was not written", where=self.path / CONFIG):
+        with saving("the config cannot be written", where=self.path / CONFIG):
             write_bytes(self.path / CONFIG, (_HEAD + text).encode())
 
     def compare_config(self, text: str) -> list[str]:
-        """List what changed since the last attempt and may; empty for a new run.
+        """List the allowed changes since the last attempt; empty for a new run.
 
         Raises:
-            UsageError: if something changed that makes it another run.
+            UsageError: if something else changed.
         """
         if not (self.path / CONFIG).exists():
             return []
         return compare_configs(self.path / CONFIG, text)
 
     def overwrite(self, *, keeps_ledger: bool = False) -> None:
-        """Remove the earlier run, file by file by its name; files of others stay.
+        """Remove the files of the earlier run by their names; all other files stay.
 
-        What a climb gave goes with it, and its ledger is set aside: they tell of another training.
-        Call it with the lock held.
+        The results of a climb are removed too, and its ledger is set aside: they belong to the
+        earlier run. Call it with the lock held.
 
         Args:
-            keeps_ledger: by the climb that trains anew.
+            keeps_ledger: for a climb that trains again itself.
 
         Raises:
-            UsageError: if the folder holds other files and no run, or a folder of the run is a
-                link to elsewhere.
+            UsageError: if the folder has other files and is not a run, or a folder in it is a link.
             ResourceError: if a file cannot be removed.
         """
         if not self.holds_run:
             foreign = self._foreign_names()
             if foreign:
                 raise UsageError(
-                    f"--overwrite removes a run, and this folder is none: it holds {foreign[0]}",
+                    f"--overwrite removes a run, but this folder is not a run: it has {foreign[0]}",
                     where=str(self.path),
                     fix="Choose another --run.dir.",
                 )
@@ -275,11 +274,11 @@ class RunFolder:
         for name in _FOLDERS:
             if (self.path / name).is_symlink():
                 raise UsageError(
-                    "this leads elsewhere, so nothing in it is removed",
+                    "this is a symbolic link, so nothing in it is removed",
                     where=str(self.path / name),
-                    fix="Remove the link and what it leads to yourself.",
+                    fix="Remove the link and its target yourself.",
                 )
-        with saving("the earlier run was not removed", where=self.path):
+        with saving("the earlier run cannot be removed", where=self.path):
             if not keeps_ledger:
                 set_ledger_aside(self.path)
             (self.path / CLIMB_FILE).unlink(missing_ok=True)
@@ -299,7 +298,7 @@ class RunFolder:
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if pattern.fullmatch(path.name):
                     remove(path)
-            with suppress(OSError):  # what others put there stays
+            with suppress(OSError):  # other files stay
                 folder.rmdir()
         for path in sorted(self.path.iterdir()):
             if _STRAY.fullmatch(path.name) and any(name in path.name for name in _FILES):
@@ -312,7 +311,7 @@ class RunFolder:
         return [name for name in names if (self.path / name).exists()]
 
     def _foreign_folder(self) -> str | None:
-        """Return a folder in here that no run makes; hidden ones do not count."""
+        """Return a folder in here that is not part of a run; hidden ones do not count."""
         folders = [p.name for p in self.path.iterdir() if p.is_dir() and p.name[0] != "."]
         return min((name for name in folders if name not in _FOLDERS), default=None)
 

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder: the file `lock` says which."""
+"""A lock on the run folder, so that one process at a time uses it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HALF_WRITTEN_S: Final = 10.0
 class RunLock:
     """Holds the file for the `with` block; its content is the owner as JSON.
 
-    With file locks, the kernel frees it when its owner dies, however that happens. Without them
-    the file itself is the lock: one whose owner no longer lives on this host is taken over.
+    With file locks, the kernel releases it when its owner exits or is killed. Without them the
+    file itself is the lock: it is taken over if its owner's process no longer runs on this host.
 
     Raises:
-        ResourceError: on entering, if another process holds it; names its pid and host.
+        ResourceError: on entering, if another process holds it; the message has its pid and host.
     """
 
     def __init__(self, path: Path, *, file_system: FolderAbilities, ops: FileCalls) -> None:
@@ -36,7 +36,7 @@ class RunLock:
         self._handle = -1
 
     def __enter__(self) -> Self:
-        with saving("the lock of the run folder cannot be taken", where=self._path):
+        with saving("the run folder cannot be locked", where=self._path):
             self._handle = self._take_locked() if self._has_locks else self._take_exclusive()
             try:
                 os.ftruncate(self._handle, 0)
@@ -74,7 +74,7 @@ class RunLock:
                 raise
             if self._is_ours(handle):
                 return handle
-            os.close(handle)  # its owner removed it between our opening and our locking
+            os.close(handle)  # its owner removed it after we opened it and before we locked it
 
     def _take_exclusive(self) -> int:
         for _ in range(2):
@@ -88,7 +88,7 @@ class RunLock:
         raise self._refusal()
 
     def _set_aside(self, owner: dict[str, Any] | None) -> None:
-        """Remove a stale file, unless another process has just put its own in its place."""
+        """Remove a stale file, unless another process has just replaced it with its own."""
         aside = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
             self._path.rename(aside)
@@ -110,9 +110,9 @@ class RunLock:
         pid, host, started = (owner.get(key, "unknown") for key in ("pid", "host", "started"))
         fix = f"Wait for it, stop it (kill {pid} on {host}), or choose another --run.dir."
         if not self._has_locks:
-            fix += f" If it no longer lives, remove {self._path}."
+            fix += f" If it is no longer running, remove {self._path}."
         return ResourceError(
-            f"another process works in this run folder: pid {pid} on {host}, since {started}",
+            f"another process is using this run folder: pid {pid} on {host}, since {started}",
             where=str(self._path.parent),
             why="Two processes in one folder would replace each other's checkpoints.",
             fix=fix,
@@ -120,7 +120,7 @@ class RunLock:
 
 
 def may_be_held(run: Path) -> bool:
-    """Return True if the process that works in a run folder may still be there; takes no lock."""
+    """Return True if another process may be using a run folder; takes no lock."""
     path = run / LOCK_FILE
     return path.exists() and _may_live(_read_owner(path), path)
 
@@ -143,7 +143,7 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 
 def _may_live(owner: dict[str, Any] | None, path: Path) -> bool:
-    """Return True if the owner may still be there; when in doubt, it is."""
+    """Return True if the owner may still be running, and when in doubt."""
     if owner is None:  # between being created and being written, or killed there
         try:
             return time.time() - path.stat().st_mtime < _HALF_WRITTEN_S
@@ -162,7 +162,7 @@ def _may_live(owner: dict[str, Any] | None, path: Path) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return when a process started in clock ticks since boot: a pid recurs, this pair does not."""
+    """Return a process's start time in clock ticks since boot; pid and start are unique."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return int(stat.rpartition(")")[2].split()[19])

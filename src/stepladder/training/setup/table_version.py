@@ -1,4 +1,4 @@
-"""The version of a Delta table that a run reads: chosen once, written down, read again."""
+"""The version of a Delta table that a run reads: chosen once, saved, and read again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stepladder.training.setup.run_folder import CONFIG
 
 
 def open_at_version(task: Task, version: int | None, *, earlier: int | None = None) -> Sources:
-    """Read the splits of a task, its Delta table at a version; no newer one is looked at.
+    """Read the splits of a task, its Delta table at a fixed version.
 
     Args:
-        version: that is asked for; None: the earlier one.
-        earlier: that an earlier attempt read, if the table has it; None: the latest.
+        version: the requested version; None: the earlier one.
+        earlier: the version that an earlier attempt read, if the table has it; None: the latest.
 
     Raises:
         UsageError: as `at_table_version`.
@@ -38,7 +38,7 @@ def _open_at(task: Task, version: int) -> Sources:
         with reading_version(version) as asked:
             sources = open_sources(task)
     except StepladderError as error:
-        try:  # what is wrong with the version is told when it turns out to be meant
+        try:  # an error in the version is reported below, if the version is used at all
             sources = open_sources(task)
         except StepladderError:
             raise error from None
@@ -46,36 +46,36 @@ def _open_at(task: Task, version: int) -> Sources:
     if not isinstance(train, TableSource) or not (others := asked - {train.place}):
         return sources
     with reading_version(version, place=train.place) as asked_again:
-        again = open_sources(task)  # the version is that of one table
+        again = open_sources(task)  # the version applies to one table only
     if held := others - asked_again:
         raise UsageError(
-            f"version {version} is that of the training data, and the Task opened another table "
-            "together with it",
+            f"version {version} applies to the training table, but the Task read another table at "
+            "this version, too",
             where=", ".join(sorted(held)),
-            why="It is not opened again, so that it would be read at that version too.",
-            fix="Name its version in the Task: open_table(..., version=N).",
+            why="The Task opens that table only once, so its latest version cannot be read.",
+            fix="Set its version in the Task: open_table(..., version=N).",
         )
     return again
 
 
 def earlier_version(run: Path) -> int | None:
-    """Return the version that an earlier attempt in a run's folder read; None: there is none.
+    """Return the version that an earlier attempt in a run's folder read; None without one.
 
     Raises:
         UsageError: if its config cannot be read.
     """
     written = run / CONFIG
-    is_there = os.access(written, os.R_OK)  # a folder that cannot be used is told of later
+    is_there = os.access(written, os.R_OK)  # an unusable folder is reported later
     return load_job(written).recipe.data.table_version if is_there else None
 
 
 def name_table_version(
     job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
 ) -> JobConfig:
-    """Write the version of the training data's Delta table into a job, if it names none.
+    """Set the version of the training data's Delta table in a job, unless it has one.
 
     Args:
-        earlier: the config of an earlier attempt, whose version holds.
+        earlier: the config of an earlier attempt, whose version is kept.
     """
     data = job.recipe.data
     version = data.table_version
@@ -89,22 +89,22 @@ def name_table_version(
 
 
 def at_table_version(sources: Sources, version: int | None) -> Sources:
-    """Read the splits from a version of the training data's Delta table; None: as they are.
+    """Read the splits from a version of the training data's Delta table; None: unchanged.
 
-    A split of another table stays as it is: its version is the Task's to name.
+    A split from another table does not change: the Task sets its version.
 
     Raises:
-        UsageError: if there is no such table, or the Task names another version of it.
-        DataError: if the version cannot be read any more.
+        UsageError: if the data is not a Delta table, or the Task sets another version of it.
+        DataError: if the version can no longer be read.
     """
     if version is None:
         return sources
     train = sources.train
     if not isinstance(train, TableSource) or train.version is None:
         raise UsageError(
-            f"version {version} of a table is asked for, and the training data is no Delta table",
+            f"version {version} of a table was requested, but the data is not a Delta table",
             where="data.table_version",
-            fix="Leave it out, or let the Task's data give open_table(...) of a Delta table.",
+            fix="Remove it, or return open_table(...) of a Delta table from the Task's data().",
         )
     return replace(
         sources,
@@ -121,9 +121,9 @@ def _at_version(source: TableSource, version: int) -> Source:
         return source
     if source.is_pinned:
         raise UsageError(
-            f"the Task reads version {source.version}, and the run version {version}",
+            f"the Task reads version {source.version}, but the run is set to version {version}",
             where="data.table_version",
-            fix=f"Leave version={source.version} out of the Task's open_table, or read it by "
+            fix=f"Remove version={source.version} from the Task's open_table, or type "
             f"--data.table-version {source.version}.",
         )
     return source.at_version(version)

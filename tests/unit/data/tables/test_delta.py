@@ -368,7 +368,7 @@ def test_an_executor_that_finds_other_rows_refuses(place: Path, tmp_path: Path) 
         return work._open(Points(place))
 
     assert len(opened(0)) == 24
-    with pytest.raises(ResourceError, match="other data than the driver in the split train"):
+    with pytest.raises(ResourceError, match="different data than the driver in the split train"):
         opened(None)
 
 
@@ -406,5 +406,5 @@ def test_another_version_is_other_data(place: Path, tmp_path: Path) -> None:
 
 def test_two_versions_that_are_asked_for_are_refused(place: Path, tmp_path: Path) -> None:
     append(place, 40, seed=5)
-    with pytest.raises(UsageError, match="reads version 1, and the run version 0"):
+    with pytest.raises(UsageError, match="reads version 1, but the run is set to version 0"):
         run(job(tmp_path / "r", table_version=0), Points(place, version=1))

@@ -183,7 +183,7 @@ def test_features_that_training_would_refuse_are_not_compared(centred: Task, rec
     material = Material(task=centred, sources=open_sources(centred))
     compute(recipe, material, device=CPU, steps=False)
     cached = replace(recipe, features=FeaturesConfig(cached=True))
-    with pytest.raises(UsageError, match="the others of its batch"):
+    with pytest.raises(UsageError, match="the rest of its batch"):
         compute(cached, material, device=CPU, steps=False)
 
 
@@ -198,7 +198,7 @@ def test_a_climb_drops_features_that_training_would_refuse(
     )
     assert result.recipe == recipe
     assert result.trial.verdict.decision is Decision.DROPPED
-    assert "the others of its batch" in result.trial.verdict.reason
+    assert "the rest of its batch" in result.trial.verdict.reason
 
 
 def test_what_is_learnt_in_16_bits_is_compared_in_32(blobs, recipe) -> None:

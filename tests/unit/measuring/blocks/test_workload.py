@@ -291,15 +291,15 @@ class OneIsBad(Points):
 def test_a_loss_that_is_not_finite_names_task_step_and_example(
     make: Make, are_inputs: bool, kind: str
 ) -> None:
-    with pytest.raises(DivergedError, match="the loss or its gradient is not a finite") as caught:
+    with pytest.raises(DivergedError, match="the loss or its gradient is not finite") as caught:
         make(task=OneIsBad(are_inputs=are_inputs)).block(0.05)
     error = caught.value
     assert error.where == "OneIsBad"
     assert "at step" in error.what
-    num = re.search(r"Of its (\d) training examples, 1 has no finite", error.why or "")
+    num = re.search(r"1 of its (\d) training examples has non-finite", error.why or "")
     assert num is not None, error.why
     assert num[1] in "58", "a full batch, or the tail of 37"
-    assert f"no finite {kind}: 5 (row 5)." in (error.why or "")
+    assert f"non-finite {kind}: 5 (row 5)." in (error.why or "")
     assert "training examples" in (error.fix or "")
 
 

@@ -88,7 +88,7 @@ def test_the_probe_finds_what_works_and_leaves_nothing(
 
 
 def test_the_probe_names_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="nothing can be written"):
+    with pytest.raises(ResourceError, match="cannot write files"):
         probe(tmp_path / "missing")
 
 
@@ -234,5 +234,5 @@ def test_old_checkpoints_that_cannot_be_removed_are_a_warning(tmp_path: Path) ->
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
     require_space(tmp_path, 1, purpose="a checkpoint")
-    with pytest.raises(ResourceError, match=r"a checkpoint needs .* MB are free"):
+    with pytest.raises(ResourceError, match=r"disk space for a checkpoint: .* MB free"):
         require_space(tmp_path, 1 << 60, purpose="a checkpoint")

@@ -120,7 +120,7 @@ def test_a_mirror_that_fails_stops_no_training_and_is_reported_twice(
     assert run(mine, points())["status"] == "finished"
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert "a checkpoint could not be copied to the mirror" in events
-    assert "at the end the newest checkpoint is not in the mirror" in events
+    assert "the newest checkpoint was not copied to the mirror" in events
     assert read_json(tmp_path / "run" / "summary.json")["steps"] == 5
 
 

@@ -456,18 +456,18 @@ def _scaled_metrics(self: Any, model: nn.Module, batch: Batch) -> Metrics:
 SEQUENTIAL = {"split": lambda self, model: (model[0], model[1:])}
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no head": ({"split": lambda self, model: None}, "which part of its model is the head"),
-    "random": ({"is_random_before_head": property(lambda self: True)}, "change at random"),
+    "random": ({"is_random_before_head": property(lambda self: True)}, "are augmented at random"),
     "arriving": (_data(Arriving()), "IterableDataset"),
     "noisy": (_data(Noisy()), "different values"),
-    "random trunk": ({"build_model": _random_trunk, **SEQUENTIAL}, "does not give the losses"),
-    "centred": ({"build_model": _centred_trunk, **SEQUENTIAL}, "the others of its batch"),
+    "random trunk": ({"build_model": _random_trunk, **SEQUENTIAL}, "does not have the same loss"),
+    "centred": ({"build_model": _centred_trunk, **SEQUENTIAL}, "the rest of its batch"),
     "no statistics": (
         {"build_model": _trunk_without_statistics, **SEQUENTIAL},
-        "the others of its batch",
+        "the rest of its batch",
     ),
-    "scaled": ({"loss": _scaled_loss}, "does not give the losses"),
-    "scaled metrics": ({"metrics": _scaled_metrics}, "does not give the losses"),
-    "pairs": ({"loss": _loss_on_pairs}, "do not run on head and features alone"),
+    "scaled": ({"loss": _scaled_loss}, "does not have the same loss"),
+    "scaled metrics": ({"metrics": _scaled_metrics}, "does not have the same loss"),
+    "pairs": ({"loss": _loss_on_pairs}, "fail with only the head and the features"),
 }
 
 
@@ -499,7 +499,7 @@ def test_features_that_come_out_otherwise_once_more_are_refused_and_removed(
             return model
 
     task = Late()
-    with pytest.raises(UsageError, match="the others of its batch") as caught:
+    with pytest.raises(UsageError, match="the rest of its batch") as caught:
         opened(task, tmp_path / "features", cached(tmp_path).recipe, on_message=pytest.fail)
     assert caught.value.where == "features.cached"
     assert caught.value.fix is not None
@@ -527,7 +527,7 @@ def test_tf32_rounds_more(off: float, is_same: bool, is_same_in_tf32: bool) -> N
 def test_a_trunk_that_learns_has_no_features(
     mode: TrainMode, tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
 ) -> None:
-    with pytest.raises(UsageError, match="all weights learn"):
+    with pytest.raises(UsageError, match="all weights are trained"):
         run(cached(tmp_path / "run", train=mode), still())
 
 
@@ -560,7 +560,7 @@ def test_views_that_mix_examples_are_refused(
     recipe = cached(tmp_path, features=FeaturesConfig(cached=True, cached_views=2)).recipe
     why = why_not(recipe, task)
     assert why is not None
-    assert ("MixUp" if mixes == "targets" else "others of its batch") in why
+    assert ("MixUp" if mixes == "targets" else "the rest of its batch") in why
 
 
 def test_the_whole_model_is_in_the_checkpoint(

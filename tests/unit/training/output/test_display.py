@@ -209,7 +209,7 @@ def test_quiet_shows_warnings_on_stderr_and_nothing_else(
         ("features", "features of {} of 100, 10/s, {} left"),
         ("prepare", "prepared {} of 100, 10/s, {} left"),
         ("hash", "hashed {} of 100, 10/s, {} left"),
-        ("upload", "sent {} of 100 files, {} left"),
+        ("upload", "uploaded {} of 100 files, {} left"),
     ],
 )
 def test_what_is_counted_is_shown_as_it_comes_and_at_its_end(event: str, said: str) -> None:
@@ -356,10 +356,10 @@ def test_percentages_and_validations_say_what_is_not_known() -> None:
 def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     lines = summary_lines(SUMMARY)
     assert lines[0] == "test accuracy 75.0 ± 1.7 % (661 pictures)"
-    assert lines[1] == "trained in 2 min 5 s, 312 images/s, 4.0 % of it waiting for data"
-    assert lines[2] == "stopped: no clear improvement any more; best epoch 9 of 12"
+    assert lines[1] == "trained in 2 min 5 s, 312 images/s, 4.0 % of the time waiting for data"
+    assert lines[2] == "stopped: early stopping, no clear improvement; best epoch 9 of 12"
     assert summary_lines(SUMMARY | {"restore_best": False})[2].endswith(
-        "best epoch 9 of 12, the last weights are used"
+        "best epoch 9 of 12; the last weights are used"
     )
     assert summary_lines({}) == []
     numbers = summary_lines(SUMMARY | {"are_pictures": False})
@@ -371,16 +371,17 @@ def test_rate_and_wait_are_those_of_the_steps_where_steps_are_not_most_of_the_ti
     phases = {"setup": 90.0, "features": 34.9, "forward": 0.4, "data_wait": 0.35, "test": 2.0}
     cached = SUMMARY | {"train_s": 36.6, "images_per_s": 6500.0, "data_wait_frac": 0.424}
     assert summary_lines(cached | {"phases_s": phases})[1] == (
-        "trained in 37 s, 35 s of it for features; in the steps 6,500 images/s, "
+        "trained in 37 s, 35 s of it for features; training steps: 6,500 images/s, "
         "42.4 % of that time waiting for data"
     )
     most = {"validation": 6.0, "forward": 1.0, "unexplained": 0.5}
     assert (
-        "6.0 s of it for validation; in the steps" in summary_lines(cached | {"phases_s": most})[1]
+        "6.0 s of it for validation; training steps:"
+        in summary_lines(cached | {"phases_s": most})[1]
     )
     steps = {"features": 1.0, "backward": 2.0, "setup": 50.0, "unexplained": 0.5}
     assert summary_lines(cached | {"phases_s": steps})[1] == (
-        "trained in 37 s, 6,500 images/s, 42.4 % of it waiting for data"
+        "trained in 37 s, 6,500 images/s, 42.4 % of the time waiting for data"
     )
 
 
@@ -399,14 +400,14 @@ BASELINE = {
 def test_the_end_names_the_baseline_with_both_values_and_the_margin() -> None:
     line = summary_lines(SUMMARY | {"baseline": BASELINE})[-1]
     assert line == (
-        "baseline: runs/first, after 1,200 pictures: validation loss 0.5000 here, 0.4000 there; "
-        "more than noise would be 0.0500 worse"
+        "baseline: runs/first, after 1,200 pictures: validation loss 0.5000 here, 0.4000 "
+        "in the baseline; differences up to 0.0500 are noise"
     )
     worse = summary_lines(SUMMARY | {"baseline": BASELINE | {"num_worse": 2}})[-1]
-    assert worse == f"{line}, as it was at the last 2 validations: early stopping came first"
+    assert worse == f"{line}, exceeded at the last 2 validations, but early stopping came first"
     errors = BASELINE | {"compared": "val_error", "at": "wall_time", "point": 65.0}
     assert (
-        "after 1 min 5 s: validation error 50.0 % here, 40.0 % there"
+        "after 1 min 5 s: validation error 50.0 % here, 40.0 % in the baseline"
         in (summary_lines(SUMMARY | {"baseline": errors})[-1])
     )
     assert len(summary_lines(SUMMARY | {"baseline": None})) == len(summary_lines(SUMMARY))

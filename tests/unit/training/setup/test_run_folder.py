@@ -156,7 +156,7 @@ def test_overwrite_follows_no_link(tmp_path: Path, name: str) -> None:
     (run / name).rename(elsewhere)
     (run / name).symlink_to(elsewhere)
     before = names(elsewhere)
-    with pytest.raises(UsageError, match="leads elsewhere"):
+    with pytest.raises(UsageError, match="this is a symbolic link"):
         RunFolder(run).overwrite()
     assert names(elsewhere) == before
     assert (run / "config.yaml").exists()
@@ -176,7 +176,7 @@ def test_overwrite_unlinks_a_link_in_place_of_a_file(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_folders_is_not_a_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cats").mkdir(parents=True)
-    with pytest.raises(UsageError, match="holds the folder cats"):
+    with pytest.raises(UsageError, match="contains another folder, cats"):
         RunFolder(tmp_path / "photos")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "job.log").write_text("a job's output")
@@ -268,13 +268,13 @@ def test_more_epochs_may_not_bend_a_cosine(tmp_path: Path) -> None:
         "schedule.max_epochs: 60 -> 90",
         "schedule.horizon_epochs: null -> 60",
     ]
-    with pytest.raises(UsageError, match="bend"):
+    with pytest.raises(UsageError, match="change the cosine schedule"):
         compare(tmp_path, COSINE, {**COSINE, "schedule.horizon_epochs": 50})
 
 
 def test_more_steps_may_not_bend_a_cosine_that_falls_over_them(tmp_path: Path) -> None:
     short = {**COSINE, "schedule.max_steps": 100}
-    with pytest.raises(UsageError, match="bend") as caught:
+    with pytest.raises(UsageError, match="change the cosine schedule") as caught:
         compare(tmp_path, short, {**COSINE, "schedule.max_steps": 200})
     assert "100 steps" in str(caught.value)
     assert "Leave schedule.max_steps" in str(caught.value)
