@@ -91,8 +91,8 @@ separately.
   (NHWC), and with twice the batch size. This requires a single optimiser. After two warm-up runs
   each, all are timed in nine rounds in alternating order, or three rounds if they are slow. A gain
   is the median over rounds of the ratio of both times in the same round, and is limited to what a
-  change can give: twice the batch can save at most half of a step's computation. If the rounds disagree, the
-  gain is reported as inconclusive.
+  change can give: twice the batch can save at most half of a step's computation. If the rounds
+  disagree, the gain is reported as inconclusive.
 
 Times require a loss of `torch.nn.functional` that is called directly on the model's output; without
 one, gradients are those of a weighted mean of the outputs. Both require a model that can be copied,

@@ -39,6 +39,7 @@ def unnormalised_input(seen: Seen) -> Answer:
                 fix="Subtract the mean of the training set and divide by its standard deviation, "
                 "per channel or feature. Divide image bytes by 255 first.",
                 where=_called(seen),
+                numbers={"mean": one.spread.mean, "std": one.spread.std},
             )
     one = seen.inputs[0]
     return Sound(f"inputs have mean {one.spread.mean:.2g} and std {one.spread.std:.2g}")
