@@ -145,7 +145,7 @@ class LossSeen:
     Attributes:
         where: the line of the script that called it, or that called the layer that did.
         num_looked: calls that were inspected.
-        num_classes: size of the class dimension; None if there is none.
+        num_classes: size of the class dimension, or None.
         activation: softmax or sigmoid that its input comes from.
         is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
             inspected.

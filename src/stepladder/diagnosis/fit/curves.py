@@ -59,8 +59,8 @@ class Curves:
             is_whole: these are all evaluations; False if some may be missing or were still to come.
             is_diverged: a loss was not finite.
             diverged_step: optimiser steps done when it first was not; None if unknown.
-            target_error: share of examples that cannot be predicted correctly, such as wrong labels,
-                in [0, 1].
+            target_error: share of examples that cannot be predicted correctly, such as wrong
+            labels, in [0, 1].
     """
 
     points: tuple[Point, ...]
