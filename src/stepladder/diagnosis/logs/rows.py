@@ -289,7 +289,7 @@ def _notes(
     notes = []
     if tested:
         named = ", ".join(tested)
-        notes.append(f"no validation is logged: {named} is used as validation instead")
+        notes.append(f"no validation is logged: using {named} instead")
     if table.metric and metric is None:
         notes.append(f"there is no column {table.metric}; the log has {', '.join(columns)}")
     known = set(meanings.values())

@@ -198,7 +198,8 @@ def _elsewhere(files: RunFiles) -> tuple[str | None, str] | None:
     listed = " and ".join(part for part in (", ".join(spent[:-1]), spent[-1]) if part)
     held_by = _BESIDE[Phase.TEST] if any(name == Phase.TEST for name, _ in much) else None
     return held_by, (
-        f"{listed} took most of the run's {duration(total)}; its steps took {duration(steps_s)}"
+        f"most of the run's {duration(total)} was spent on {listed}; its steps took "
+        f"{duration(steps_s)} in all"
     )
 
 
