@@ -343,10 +343,10 @@ def test_a_wrong_path_is_told_in_its_own_words(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: this is no Python"),
-        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: this is no Python"),
+        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: not a valid Python file"),
+        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: not a valid Python file"),
         ("bad.py", "x = 1\nif x\n    y = 2\n", "bad.py:2: not a valid Python file: expected ':'"),
-        ("weights.pt", "PK\0\1", "weights.pt: this is no Python"),
+        ("weights.pt", "PK\0\1", "weights.pt: not a valid Python file"),
     ],
 )
 def test_what_is_no_python_is_refused_before_anything_is_made(

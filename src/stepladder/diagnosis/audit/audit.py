@@ -117,7 +117,7 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
             outcome=Outcome.COULD_NOT_RUN,
             evidence=f"test and validation are both {series.say(test)}: either by chance, or they "
             "are the same set, which then selected the epoch",
-            fix="Check that no example is in both sets; if so, the match is by chance.",
+            fix="Check whether any example is in both sets. If none is, the match is by chance.",
         )
     return Finding(
         check="selection",

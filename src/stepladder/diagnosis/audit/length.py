@@ -125,7 +125,7 @@ def judge_noise(series: Series, num: int | None) -> Finding | None:
         outcome=Outcome.PASSED,
         evidence=f"{alike} other evaluation{'s' if alike > 1 else ''} of {len(series.values)} "
         f"cannot be distinguished from the best, {series.say(best)}: the difference is within "
-        f"twice the noise between evaluations,  {series.say_change(noise)}",
+        f"twice the noise between evaluations, {series.say_change(noise)}",
         numbers={"alike": alike, "noise": noise},
     )
 

@@ -126,6 +126,6 @@ def _problem(n: int, shares: Sequence[float], digits: int | None) -> str:
             below = math.floor(share * n)
             return (
                 f"an accuracy of {share:.6g} is impossible with {n:,} examples: {below:,} correct "
-                f"are {below / n:.6g},  {below + 1:,} are {(below + 1) / n:.6g}"
+                f"are {below / n:.6g}, {below + 1:,} are {(below + 1) / n:.6g}"
             )
     return ""

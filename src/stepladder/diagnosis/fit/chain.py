@@ -54,7 +54,8 @@ def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
             raise UsageError(
                 f"the last stage, {stages[-1].name}, has no error function",
                 where=type(run.task).__name__,
-                fix="Pass error=... to the last ChainStage: it returns one value per example.",
+                fix="Pass error=... to the last ChainStage, a function that returns one value per "
+                "example.",
             )
         run.put(run.weights(is_best=True), model)
         model.eval()

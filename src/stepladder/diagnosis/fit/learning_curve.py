@@ -73,7 +73,8 @@ def measure_learning_curve(
     if run.sources.val is None:
         raise DataError(
             "there is no validation split for a learning curve",
-            fix="Pass --prepare.val-frac 0.1, or return it from data(Split.VAL) in the Task.",
+            fix="Prepare the data with --prepare.val-frac 0.1, or return a validation split from "
+            "data(Split.VAL) in the Task.",
         )
     num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:

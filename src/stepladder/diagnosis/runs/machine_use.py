@@ -76,12 +76,12 @@ def _of_threads(reading: Reading) -> str | None:
         return None
     if reading.decode_frac > MOSTLY:
         return (
-            f"reader threads spend {percent(reading.decode_frac)} of their time decoding: use a "
-            "pixel store (--data.decode-once), features computed once (--features.cached) or more "
+            f"decoding is {percent(reading.decode_frac)} of the reader threads' work: use a pixel "
+            "store (--data.decode-once), features computed once (--features.cached) or more "
             "reader threads (--loader.threads)"
         )
     return (
-        f"reader threads spend {percent(1 - reading.decode_frac)} of their time fetching, at "
+        f"fetching is {percent(1 - reading.decode_frac)} of the reader threads' work, at "
         f"{byte_rate(rate)} per thread: use memory (--data.where memory), features computed once "
         "(--features.cached) or a faster disk"
     )

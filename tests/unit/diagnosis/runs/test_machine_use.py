@@ -267,8 +267,8 @@ READ = {"event": "reader", "attempt": 1, "num_read": 100, "read_bytes": 2e8}
 @pytest.mark.parametrize(
     ("counted", "advice"),
     [
-        ({"fetch_s": 1.0, "decode_s": 9.0}, "spend 90.0 % of their time decoding"),
-        ({"fetch_s": 9.0, "decode_s": 1.0}, "fetching, at 22 MB/s per thread"),
+        ({"fetch_s": 1.0, "decode_s": 9.0}, "decoding is 90.0 % of the reader threads' work"),
+        ({"fetch_s": 9.0, "decode_s": 1.0}, "work, at 22 MB/s per thread"),
         ({"fetch_s": 9.0, "cache_hits": 1, "cache_misses": 3}, "--data.max-cache-bytes"),
         ({"fetch_s": 1.0, "decode_s": 9.0, "cache_hits": 95, "cache_misses": 5}, "decode-once"),
         ({"read_bytes": 0, "fetch_s": 9.0}, "more reader threads (--loader.threads)"),
