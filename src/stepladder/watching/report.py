@@ -246,6 +246,6 @@ def unwatched(
         ending=ending,
         exit_code=exit_code,
         wall_s=wall_s,
-        not_seen=(reason if error is None else f"Anything: {error}",),
+        not_seen=(reason if error is None else f"Everything: {error}",),
         watcher_error=error,
     )
