@@ -24,7 +24,7 @@ DONE: Final = object()
 
 
 class Switch:
-    """Whether the watcher is on, its cost, and its error.
+    """State of the watcher: whether it is on, its cost, and its error.
 
     Any error of the watcher switches all of it off; the script continues.
 
