@@ -13,13 +13,13 @@ from stepladder.watching.step_times import Phases, Rest
 
 CLOSE_EVERY = 10  # steps between steps whose values are read
 MODULES_EVERY = 50  # steps between steps with hooks on modules
-_TIME_EVERY = 8  # one in so many of the other steps is timed: timing costs time
+_TIME_EVERY = 8  # every 8th of the other steps is timed: timing costs time
 _FIRST_CLOSE = 4  # the first steps are all inspected
-_MIN_CLOSE = 10  # so many are inspected, whatever that costs
+_MIN_CLOSE = 10  # steps that are inspected whatever that costs
 _FOLLOW_FIRST = 32  # steps in which the clearing of gradients is followed
-_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # then so many in a row out of so many
+_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # then 5 in a row out of every 50
 _TELL_EVERY_S = 5.0  # while steps are only counted
-_OWED_EVERY = 100  # then one in so many steps
+_OWED_EVERY = 100  # then every 100th step
 
 
 class Part(Protocol):

@@ -14,7 +14,7 @@ from stepladder.training.output.wording import duration
 PATIENCE = 3
 _CLEAR = 2.0  # standard deviations of the noise
 _MIN_EVALUATIONS = 4
-_AT_THE_END = 2  # a best among so many last evaluations may not be the optimum
+_AT_THE_END = 2  # evaluations: a best among the last ones may not be the optimum
 
 
 def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
@@ -229,7 +229,7 @@ def _late_gain(series: Series) -> float:
 
 
 def _window(series: Series) -> int:
-    # in a short course three and three would include its steep start
+    # in a short curve three and three would include its steep start
     return min(PATIENCE, max(2, len(series.values) // 3))
 
 

@@ -22,7 +22,7 @@ class AgainstMajority:
     Attributes:
         num: number of examples.
         accuracy, majority: share of examples that each predicts correctly; the class is the most
-            frequent one in these very examples, so that no other constant prediction is better.
+            frequent one in these examples, so that no other constant prediction is better.
         label: that class.
         p: p-value of "the model is no better", by McNemar's test on the pairs; 1 if it is worse.
     """

@@ -21,7 +21,7 @@ from stepladder.task.contract import ChainStage
 from stepladder.training.setup.build import MEMORY_FORMATS, make_held_out_reader
 from stepladder.training.step import autocast
 
-CLEAR = 2.0  # a gain must be so many times its noise
+CLEAR = 2.0  # times its noise: smaller gains are ignored
 
 
 def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:

@@ -13,7 +13,7 @@ from stepladder.records.files import Json
 from stepladder.stats.scatter import scatter
 from stepladder.training.output.wording import percent
 
-RISE = 2.0  # a change must be so many times its noise
+RISE = 2.0  # times its noise: smaller changes are ignored
 CLEAR_RISE = 4.0
 MIN_EVALUATIONS = 4  # fewer show neither a trend nor their noise
 MIN_TRAIN_ERROR = 0.05  # a higher training error is never called a good fit
@@ -177,7 +177,7 @@ class _Seen:
 
         Both their mean and their minimum are compared: one value of a steep start raises a mean.
         """
-        # in a short course more of them would include its steep start
+        # in a short curve more of them would include its steep start
         k = min(self.curves.patience, max(2, len(self.values) // 3), len(self.values) // 2)
         if k < 1 or self.noise is None or self.best < len(self.course) - 2:
             return False
