@@ -1,1 +1,1 @@
-"""What curves and logs say: fit, remedies, stages, use of the machine."""
+"""Diagnosis of runs and logs: fit, remedies, stages, machine use."""

@@ -1,4 +1,4 @@
-"""One run from its folder to its diagnosis: what is there is read, what may be is measured."""
+"""Diagnose one run from its folder: read its records, and measure what can still be measured."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ T = TypeVar("T")
 MAX_TIME_S = 120.0
 _OWN = "FILE.py:NAME"
 _AS_LOGGED = (
-    "training is as logged: in training mode, with dropout and augmentation, a mean over the epoch"
+    "training values are as logged: in training mode, with dropout and augmentation, averaged "
+    "over the epoch"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What a person wants of a diagnosis.
+    """What the user wants of a diagnosis.
 
     Attributes:
         remeasure: open the data again, and measure training on equal terms.
-        learning_curve: train on parts of the data, even where that takes long; where more data
-            would be advised and it takes less than half of `max_time_s`, it is done unasked.
-        target_error: share of examples that nobody gets right, in [0, 1).
-        max_time_s: seconds that measuring may take, a learning curve that was asked for apart.
+        learning_curve: train on parts of the data, even if that takes long; it is also done if more
+            data would be recommended and it takes less than half of `max_time_s`.
+        target_error: share of examples that cannot be predicted correctly, in [0, 1).
+        max_time_s: time limit for measuring, without a requested learning curve.
     """
 
     remeasure: bool = True
@@ -61,7 +62,7 @@ class Wishes:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosed:
-    """A diagnosis, and the curves that it rests on."""
+    """A diagnosis, and the curves that it is based on."""
 
     diagnosis: Diagnosis
     curves: Curves
@@ -77,23 +78,23 @@ def diagnose(
 ) -> Diagnosed:
     """Diagnose a run, finished or not. Nothing in the run is changed.
 
-    What cannot be measured is named with its reason, and the rest is said without it.
+    If something cannot be measured, the diagnosis gives the reason and does without it.
 
     Args:
         run: its folder.
-        make_task: makes the run's Task; None: it is one of its own and was not given.
-        task_name: that the run was trained with.
+        make_task: creates the run's Task; None if it is a custom one that was not passed.
+        task_name: the Task that the run was trained with.
         wishes: what to measure.
-        say: told what is about to be measured, and how long it may take.
+        say: called with what is about to be measured, and how long it may take.
 
     Raises:
-        DataError: if the folder holds nothing of a run.
-        UsageError: if the target error is no share.
+        DataError: if the folder contains no run.
+        UsageError: if the target error is not in [0, 1).
     """
     started = time.perf_counter()
     files = read_run(run)
     if task_name == BUILT_IN and is_of_own_task(files.summary, files.events):
-        make_task, task_name = None, _OWN  # its first checkpoint would have the name
+        make_task, task_name = None, _OWN  # the name would be in its first checkpoint
     work = _Work(files=files, say=say, could_not=list(files.missing))
     curves = curves_of_run(files, target_error=wishes.target_error)
     opened = work.open(make_task, task_name) if wishes.remeasure else None
@@ -144,7 +145,7 @@ def _known(files: RunFiles, curves: Curves, layers: _Layers, task_name: str) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layers:
-    """What the model and the Task have."""
+    """What the model and the Task contain."""
 
     num_norms: int | None = None
     num_dropouts: int | None = None
@@ -154,14 +155,14 @@ class _Layers:
 
 @dataclass(kw_only=True)
 class _Work:
-    """Measures one thing after the other, and keeps what could not be measured."""
+    """Runs one measurement after the other, and records the ones that failed."""
 
     files: RunFiles
     say: Callable[[str], None]
     could_not: list[str] = field(default_factory=list)
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """Measure, or keep why it could not be; a user's Task may raise anything."""
+        """Measure, or record why that failed; a user's Task may raise any exception."""
         try:
             return measure()
         except StepladderError as error:
@@ -177,13 +178,13 @@ class _Work:
         """Open the run's Task and data again."""
         job = self.files.job
         if job is None:
-            self.could_not.append("nothing was measured again: the run's config cannot be read.")
+            self.could_not.append("nothing was remeasured: the run's config cannot be read.")
             return None
         if make_task is None:
             named = "" if task_name == _OWN else f", {task_name}"
             self.could_not.append(
-                f"nothing was measured again: the run was trained with a Task of its own{named}. "
-                f"Give it: --task {task_name}"
+                f"nothing was remeasured: the run was trained with a custom Task{named}. "
+                f"Pass it with --task {task_name}"
             )
             return None
         make = make_task
@@ -199,16 +200,16 @@ class _Work:
         return self.attempt("the run's data could not be opened", opened)
 
     def _instead(self) -> str:
-        """Say what to do where the data that the built-in Task reads is gone."""
-        fix = "Put it back there, or leave this out: --no-remeasure."
+        """Return what to do if the data that the built-in Task reads is missing."""
+        fix = "Restore it, or pass --no-remeasure."
         if not Checkpoints(self.files.path / "checkpoints").names():  # they name the Task
-            fix += f" If the run is of a Task of your own, give it: --task {_OWN}"
+            fix += f" If the run used a custom Task, pass it with --task {_OWN}"
         return fix
 
     def on_equal_terms(
         self, opened: OpenedRun, curves: Curves, budget_s: float
     ) -> tuple[Curves, str]:
-        """Measure training under the terms of validation; gives curves and what they rest on."""
+        """Measure training under the terms of validation; return the curves and the terms."""
         found = self.attempt(
             "training could not be measured on equal terms",
             lambda: measure_equal_terms(opened, curves, budget_s=budget_s, say=self.say),
@@ -218,13 +219,13 @@ class _Work:
         if found.note:
             self.could_not.append(_ended(found.note))
         terms = (
-            f"training was measured again on {found.num_rows:,} of its examples, in eval mode and "
+            f"training was remeasured on {found.num_rows:,} of its examples, in eval mode and "
             f"without augmentation, in {duration(found.took_s)}"
         )
         return found.curves, terms
 
     def layers(self, opened: OpenedRun) -> _Layers:
-        """Look at the model and the Task."""
+        """Count the layers of the model, and check the Task for augmentation and stages."""
 
         def look() -> _Layers:
             with opened.model() as model:
@@ -244,17 +245,17 @@ class _Work:
         return self.attempt("the model could not be built", look) or _Layers()
 
     def range_test(self, opened: OpenedRun, known: Known, budget_s: float) -> RangeTest | None:
-        """Train shortly with a rising learning rate, where the training error is what is high."""
+        """Train briefly with a rising learning rate, if the training error is high."""
         if not lacks_training(known):
             return None
-        self.say(f"testing the range of learning rates, at most {duration(budget_s)}")
+        self.say(f"running a learning-rate range test, at most {duration(budget_s)}")
         return self.attempt(
-            "the range of learning rates could not be tested",
+            "the learning-rate range test failed",
             lambda: range_test(opened, budget_s=budget_s),
         )
 
     def is_curve_due(self, opened: OpenedRun, known: Known, budget_s: float) -> bool:
-        """Return True if more data would be advised, and a learning curve of it takes little time."""
+        """Return True if more data would be recommended, and a learning curve takes little time."""
         train_s = number(self.files.summary.get("train_s"))
         if train_s is None or NUM_TRAININGS * train_s > budget_s or self.files.is_running:
             return False
@@ -277,7 +278,7 @@ class _Work:
 
 
 def _augments(task: Task) -> bool | None:
-    """Return True if a Task of the user's own changes training batches; of ours the recipe says so."""
+    """Return True if a custom Task augments training batches; None for the built-in one."""
     if type(task).__module__ == "stepladder.task.image_classification":
         return None
     return type(task).augment is not Task.augment

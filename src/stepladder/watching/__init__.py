@@ -1,1 +1,1 @@
-"""The same eyes on a script that knows nothing of us."""
+"""Watch an unmodified training script, and report its faults."""

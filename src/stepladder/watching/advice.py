@@ -1,4 +1,4 @@
-"""The one next step, of what looking on and replaying can tell."""
+"""Choose the next step to recommend, from what watching and replaying measured."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
 
-MIN_GAIN: Final = 1.1  # what a step has to promise before it is named
+MIN_GAIN: Final = 1.1  # smaller gains are not recommended
 _MIN_STEPS: Final = 20
 AS_IS: Final = "as_is"
 _REPLAYED: Final = {
     "mixed_precision": "bfloat16 autocast",
-    "channels_last": "pictures laid out as NHWC",
-    "larger_batch": "twice the batch in one pass; move the learning rate along",
+    "channels_last": "channels_last memory format (NHWC)",
+    "larger_batch": "twice the batch size (scale the learning rate with it)",
 }
 
 
@@ -24,13 +24,13 @@ def next_step(
     facts: Mapping[str, object],
     replays: Sequence[Replay] = (),
 ) -> tuple[NextStep | None, bool]:
-    """Name the step with the largest gain that clears 1.1.
+    """Return the step with the largest gain, if that is at least 1.1.
 
-    Passively only bounds are known: what a step's part takes, it can save at most. What the probe
-    replayed is measured, and wins over a bound unless the bound is larger than twice as much.
+    Watching alone gives only upper bounds: a phase can save at most the time it takes. The gains
+    replayed by the probe are measured, and win unless a bound is more than twice as large.
 
     Returns:
-        The step, None where too few steps were seen; and whether its gain is only a bound.
+        The step, or None if too few steps were seen; and whether its gain is only a bound.
     """
     if num_steps < _MIN_STEPS or not times:
         return None, True
@@ -46,7 +46,7 @@ def next_step(
     if best is not None and (best.gain or 0.0) >= MIN_GAIN:
         return best, True
     more = _not_known(replays) if replays else "; --probe replays steps with other settings"
-    text = f"nothing that looking on can tell makes a step 1.1 times faster{more}"
+    text = f"nothing that was measured would make a step 1.1 times faster{more}"
     return NextStep(rung="none", gain=None, text=text), True
 
 
@@ -56,7 +56,7 @@ def _data_share(
     facts: Mapping[str, object],
     replays: Sequence[Replay],
 ) -> float:
-    """Return the share that data may cost: the host's wait, or less where a replay bounds it."""
+    """Return the share that data may cost: the host's wait, or less if a replay bounds it."""
     shares = {time.name: time.share for time in times}
     wait = shares.get("data_wait", 0.0)
     base = next((r.example_s for r in replays if r.name == AS_IS), None)
@@ -72,17 +72,21 @@ def _data_share(
 def _bounds(
     shares: Mapping[str, float], facts: Mapping[str, object], wait: float
 ) -> list[NextStep]:
-    """Return what could be saved at most, of each part that a rung of the ladder is for."""
+    """Return upper bounds on the gain of each part that a rung of the ladder addresses."""
     found = []
     if 0 < wait < 1:
         workers = facts.get("num_workers")
-        how = "set num_workers and persistent_workers" if not workers else "more or faster workers"
+        how = (
+            "set num_workers and persistent_workers"
+            if not workers
+            else "use more or faster workers"
+        )
         found.append(
             NextStep(
                 rung="loader_threads",
                 gain=1 / (1 - wait),
-                text=f"the loader is waited for in {100 * wait:.0f} % of the time: {how}, decode "
-                "smaller pictures, or keep pixels ready",
+                text=f"training waits for the data loader in {100 * wait:.0f} % of the time: "
+                f"{how}, decode smaller images, or cache decoded pixels",
             )
         )
     step = shares.get("optimizer", 0.0)
@@ -91,7 +95,7 @@ def _bounds(
             NextStep(
                 rung="fused_optimizer",
                 gain=1 / (1 - step),
-                text=f"the optimiser takes {100 * step:.0f} % of the time: give it fused=True",
+                text=f"the optimiser takes {100 * step:.0f} % of the time: pass fused=True to it",
             )
         )
     held_out = shares.get("validation", 0.0)
@@ -107,7 +111,7 @@ def _bounds(
 
 
 def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[NextStep]:
-    """Return what replays measured, as a gain of the whole step."""
+    """Return what replays measured, as gains of the whole step."""
     share = sum(t.share for t in times if t.name in ("forward", "backward", "optimizer"))
     found = []
     for one in replays:
@@ -118,14 +122,14 @@ def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[Nex
             NextStep(
                 rung=one.name,
                 gain=1 / (1 - share + share / one.gain),
-                text=f"{words}: replayed on a copy, a step's own work takes "
-                f"{one.gain:.2f} times less time",
+                text=f"{words}: in a replay on a copy, the computation of a step is {one.gain:.2f} "
+                "times as fast",
             )
         )
     return found
 
 
 def _not_known(replays: Sequence[Replay]) -> str:
-    """Name what was replayed and whose rounds disagree."""
+    """Name the replays that ran but whose rounds disagree."""
     names = [one.name for one in replays if one.num_repeats and one.why_not is not None]
-    return f"; {' and '.join(names)}: not known, as the rounds disagree" if names else ""
+    return f"; {' and '.join(names)}: inconclusive, as the rounds disagree" if names else ""

@@ -1,4 +1,4 @@
-"""What a detector is, and how it answers."""
+"""The interface of a detector, and its possible answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A detector's alarm.
+    """A fault that a detector found.
 
     Attributes:
         evidence: what was seen, in one sentence with its numbers.
         fix: what to do, in one line.
-        where: the script's file and line; None: not of one line.
-        severity: where it is less certain or less bad than the detector's own.
+        where: the script's file and line; None if it is not a single line.
+        severity: set if it is less certain or less severe than the detector's own.
     """
 
     evidence: str
@@ -34,14 +34,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Unseen:
-    """There was nothing to look at, and why."""
+    """The detector does not apply, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Sound:
-    """It looked and found nothing wrong; what it saw, in one sentence."""
+    """The detector found nothing wrong; what it saw, in one sentence."""
 
     evidence: str
 
@@ -51,14 +51,14 @@ Answer: TypeAlias = Found | Unseen | Sound
 
 @dataclass(frozen=True)
 class Detector:
-    """Looks for one fault in what was seen.
+    """Checks what was seen for one fault.
 
     Attributes:
         name: that of the fault in `FAULTS`.
-        severity: ERROR only where what is seen leaves no doubt.
+        severity: ERROR only if what was seen leaves no doubt.
         source: where the rule comes from.
-        look: a pure function of what was seen; the first line of its docstring says how it tells.
-        needs: whether looking on is enough.
+        look: a pure function of what was seen; the first line of its docstring says how it works.
+        needs: whether passive watching is enough.
     """
 
     name: str

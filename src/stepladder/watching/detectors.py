@@ -1,4 +1,4 @@
-"""DETECTORS: everything that watching looks for, in the order of FAULTS."""
+"""DETECTORS: all faults that watching can find, in the order of FAULTS."""
 
 from __future__ import annotations
 

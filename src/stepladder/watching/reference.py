@@ -1,6 +1,6 @@
 """Write docs/watch.md from DETECTORS: `python -m stepladder.watching.reference`.
 
-A test compares docs/watch.md with it.
+A test checks that docs/watch.md is up to date.
 """
 
 from __future__ import annotations
@@ -16,127 +16,131 @@ from stepladder.watching.detectors import DETECTORS
 
 _HEAD = """# Watching a script
 
-Written from the code by `python -m stepladder.watching.reference > docs/watch.md`.
+Generated from the code by `python -m stepladder.watching.reference > docs/watch.md`.
 
-`stepladder watch train.py -- its args` runs a PyTorch script that knows nothing of us, as
-`python train.py its args` would, and then says where a step's time goes, the one next thing that
-would make it faster, and what is wrong with it, with the script's own file and line. A script on
-Lightning, the Hugging Face Trainer or Accelerate is watched alike: their loops end in the same
-calls of torch, and an alarm names the script's line that led there.
+`stepladder watch train.py -- its args` runs an unmodified PyTorch script as `python train.py its
+args` would, and then reports where the time of a step goes, the next change that would make it
+faster, and what is wrong with the training, with file and line of the script. Scripts that use
+Lightning, the Hugging Face Trainer or Accelerate work the same way: these call torch too, and a
+finding names the line of the script that led to the call.
 
 ```
-stepladder watch train.py -- --epochs 2      to its end
-stepladder watch --steps 300 train.py        ended after 300 steps of its optimiser, exit code 0
-stepladder watch --probe -m package.train    and steps replayed on a copy, at the end
+stepladder watch train.py -- --epochs 2      run the script to its end
+stepladder watch --steps 300 train.py        stop after 300 optimiser steps, with exit code 0
+stepladder watch --probe -m package.train    and replay steps on a copy at the end
 ```
 
-As a library: `with stepladder.watch():` around the training. What is printed goes to stderr; stdout
-and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html` and `watch.json`.
+In Python: `with stepladder.watch():` around the training. stepladder prints to stderr; stdout and
+the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html` and `watch.json`.
 
-## What it does to the script
+## How it affects the script
 
-- **Nothing to the results.** On a CPU, in eager mode, they are the same to the bit: no random
-  number is drawn, nothing is added to a graph, nothing is synchronised. A test compares weights.
-- **Little to the time.** A step that is followed costs some hundred microseconds: wrappers around
-  backward, the optimiser's step, the loader and torch's loss functions. The first 64 steps and then
-  14 of each 50 are followed; of the others only losses, counts and the wait for data are kept, as
-  long as training goes its usual way. A model in evaluation mode or without gradients, a call more
-  than a step has, a new epoch or a new optimiser ends that at once. A script with a scaler, with
-  closures, with batches cut from one tensor, that learns in evaluation mode, or under `--probe` is
-  followed in all its steps: `num_steps_only_counted` in `watch.json` says how it was. Numbers are
-  read in the first four steps and in every tenth; hooks are on all modules in one step of fifty,
-  and until a loader's first batches have met a model. Where looking came to more than 50 µs a step
-  on average (and 15 ms at first), later steps are looked at less, one in a hundred at least. The
-  report says what watching took; `bench/watch/overhead.py` measures it.
-- **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
-  the script goes on. All wrappers are taken away at the end; forked processes are left alone.
-- **Killed scripts.** `watch.json` is written after five seconds and then every five to sixty, the
-  rarer the slower steps are, with `"is_complete": false`;
-  `stepladder report watch-NAME` makes a page of it. After Ctrl-C, SIGTERM, SIGHUP, `os._exit` and
-  `os.exec` there is a whole report. `--steps N` ends the script by `SystemExit`, so that `finally`
-  and `atexit` run.
-- Torch is imported when the script imports it, not before: what it sets in `os.environ` counts.
+- **Results do not change.** On a CPU, in eager mode, they are bit-identical: watching draws no
+  random numbers, adds nothing to the autograd graph and synchronises nothing. A test compares
+  weights.
+- **Overhead is small.** A step that is followed costs a few hundred microseconds: wrappers around
+  backward, the optimiser's step, the loader and torch's loss functions. The first 64 steps and
+  then 14 of every 50 are followed; for the others only losses, counts and the wait for data are
+  recorded, as long as training proceeds normally. A model in evaluation mode or without gradients,
+  an additional call of a model, a new epoch or a new optimiser ends that at once. All steps are
+  followed in scripts with a GradScaler, with closures, with batches sliced from one tensor, with
+  training in evaluation mode, and under `--probe`: see `num_steps_only_counted` in `watch.json`.
+  Values are read in the first four steps and in every tenth; hooks are on all modules in one step
+  of fifty, and until the first batches of a loader have reached a model. If inspecting takes more
+  than 50 µs per step on average (after the first 15 ms), later steps are inspected less often, but
+  at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
+  it.
+- **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
+  includes the error, and the script continues. All wrappers are removed at the end; forked
+  processes are not watched.
+- **Killed scripts.** `watch.json` is written after five seconds and then every five to sixty
+  seconds (less often if steps are slow), with `"is_complete": false`;
+  `stepladder report watch-NAME` creates a page from it. After Ctrl-C, SIGTERM, SIGHUP, `os._exit`
+  and `os.exec` the report is complete. `--steps N` ends the script with `SystemExit`, so that
+  `finally` and `atexit` run.
+- Torch is imported when the script imports it, not before, so that environment variables set by the
+  script take effect.
 
 ## Where a step's time goes
 
-Host times of all steps but the first three: waiting for data, forward and loss (from a step's first
-call of a model to backward), backward, the optimiser's step, validation, saving files; what is left
-is printed as `unexplained`. Forward, backward and the optimiser's step are timed in the steps that
-are followed, and stand for the others.
-**Waiting for data is an upper bound** on what the input side costs: on a GPU, work may still be
-queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
-later. The next step is named with what it can save *at most*; `--probe` measures instead.
+Host times of all steps but the first three: waiting for data, forward and loss (from the first call
+of a model in a step to backward), backward, the optimiser's step, validation, saving files; the
+rest is reported as `unexplained`. Forward, backward and the optimiser's step are timed in the steps
+that are followed and extrapolated to the others.
+**Waiting for data is an upper bound** on the cost of the input pipeline: on a GPU, work may still
+be queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
+later. The next step is listed with what it can save *at most*; `--probe` measures it instead.
 
 ## What needs `--probe`
 
-`missing_zero_grad` is the one fault for which looking on may not be enough: it takes five steps,
-and one gradient of each optimiser is followed, a dense one of at most 65,536 numbers. With
-`--probe` up to 1,024 numbers of every gradient are read in some steps, of sparse and large ones
-too: two steps are enough, and weights that are left out where others are cleared are named. The
-rest happens after the script's last step, on copies, and its time is reported apart.
+`missing_zero_grad` is the one fault for which passive watching may not be enough: it takes five
+steps, and follows one gradient per optimiser, a dense one with at most 65,536 numbers. With
+`--probe` up to 1,024 numbers of every gradient, including sparse and large ones, are read in some
+steps: two steps are enough, and weights whose gradients are not cleared while others are can be
+named. The rest happens after the script's last step, on copies, and its time is reported
+separately.
 
-- **Gradients.** On a copy of the model, with weights and statistics held, one kept batch is gone
-  through five times, with the same random draws and as many backwards as the script takes for a
-  step; what the script does to each gradient from step to step is done there too. Cleared gradients
-  keep their norm, kept ones grow as 1, 2, 3, 4, 5. A fault that was seen between two steps only, or
-  of some weights only, is a warning. Where the script itself makes other gradients of them, as in
-  `p.grad.mul_(0.9)`, no fault is told.
-- **Times.** On a copy of model and optimiser, steps are taken on up to eight kept batches: as they
-  are (what an endlessly fast loader would give), under bfloat16 autocast, laid out as NHWC, and
-  with twice the batch. It needs one optimiser. Two runs of each warm up, then all are timed in nine
-  rounds, each in the other order, three where they take long. A gain is the median over rounds of
-  what both took in the same one, and never more than a change can give: twice the batch can save
-  half of a step's own work. Where the rounds disagree it is not known, and says so.
+- **Gradients.** On a copy of the model, with frozen weights and statistics, one stored batch is
+  passed through five times, with the same random draws and as many backwards as the script uses
+  per step; what the script does to each gradient between steps is repeated there. Cleared gradients
+  keep their norm, accumulated ones grow as 1, 2, 3, 4, 5. A fault that was seen between only two
+  steps, or for only some weights, is a warning. If the script itself modifies the gradients, as in
+  `p.grad.mul_(0.9)`, no fault is reported.
+- **Times.** On a copy of model and optimiser, steps are run on up to eight stored batches:
+  unchanged (what an infinitely fast loader would give), with bfloat16 autocast, with channels_last
+  (NHWC), and with twice the batch size. This requires a single optimiser. After two warm-up runs
+  each, all are timed in nine rounds in alternating order, or three rounds if they are slow. A gain
+  is the median over rounds of the ratio of both times in the same round, and is limited to what a
+  change can give: twice the batch can save at most half of a step's computation. If the rounds
+  disagree, the gain is reported as inconclusive.
 
-Times need a loss of `torch.nn.functional` that is called on the model's output as it is; gradients
-are those of a weighted mean of the outputs where there is no such loss. Both need a model that can
-be copied, and one process. What cannot be gone through again is told with its reason. Each takes 20
-seconds at most, or a few steps.
+Times require a loss of `torch.nn.functional` that is called directly on the model's output; without
+one, gradients are those of a weighted mean of the outputs. Both require a model that can be copied,
+and a single process. If something cannot be replayed, the report gives the reason. Each replay
+takes at most 20 seconds, or a few steps.
 
 ## What it finds
 
-Errors are what leaves no doubt; the rest are warnings. What is only worth knowing (info) is in the
-report and is no alarm.
+Errors are certain; other findings are warnings. Findings of level info are in the report but do
+not count as faults.
 
 """
 _TAIL = """
 ## Public scripts
 
-What it says of training scripts as others published them, run unmodified, with repository, path and
-commit: [public_scripts.md](../bench/results/public_scripts.md).
+Results on published training scripts, run unmodified, with repository, path and commit:
+[public_scripts.md](../bench/results/public_scripts.md).
 
 ## What it cannot see
 
-- A schedule or an optimiser that is not torch's, and training loops without
-  `torch.optim.Optimizer` or `backward`. Of a loss that the script writes itself, differences and
-  cross entropies are read in backward's graph, others are not.
-- Layers inside of a compiled model: only the outermost module is looked at.
-- Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check` looks
-  at a job's data.
-- Whether ranks hold the same weights (`ranks_differ`): each process that is watched reports for
-  itself.
-- The first of several validations without a loader, in training mode and with gradients, where it
-  comes after step 64: it is taken for the step's own call, and from the next step's on all steps
-  are followed.
-- Intentions. Weights that are cut off or not given to the optimiser on purpose look as if by
-  accident where they could still learn: hence warnings.
-- Where a warning comes from: one that torch gives from a function that is wrapped names our file
-  instead of the script's line.
-- A model that is pickled by `pickle` itself, not by `torch.save`, while it is watched names a hook
-  of ours; it then needs this package to be read.
+- Schedulers or optimisers that are not torch's, and training loops without
+  `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
+  cross entropies are recognised in the autograd graph, others are not.
+- Layers inside a compiled model: only the outermost module is inspected.
+- Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check`
+  inspects the data of a job.
+- Whether ranks hold the same weights (`ranks_differ`): each watched process reports for itself.
+- The first of several validations without a loader, in training mode and with gradients, if it
+  comes after step 64: it is taken for the step's own call. All later steps are followed.
+- Intentions. Weights that are frozen or left out of the optimiser on purpose look the same as by
+  accident if they could still learn: these findings are therefore warnings.
+- Where a warning comes from: a warning raised by torch in a wrapped function names a file of
+  stepladder instead of the script's line.
+- A model that is pickled with `pickle` instead of `torch.save` while it is watched contains a
+  reference to a stepladder hook, and can be loaded only if stepladder is installed.
 """
 
 _NEEDS: Final = {
-    Needs.PASSIVE: "looking on",
-    Needs.EITHER: "looking on; `--probe` for the rest",
+    Needs.PASSIVE: "watching",
+    Needs.EITHER: "watching; `--probe` for the rest",
     Needs.PROBE: "`--probe`",
 }
 
 
 def page() -> str:
-    """Write the page as Markdown."""
+    """Return the page as Markdown."""
     rows = [
-        "| fault | what it is | level | needs | how it tells | source |",
+        "| fault | what it is | level | needs | how it is detected | source |",
         "|---|---|---|---|---|---|",
         *(_row(detector) for detector in DETECTORS),
     ]

@@ -1,4 +1,4 @@
-"""The report of a watched script, from what was seen of it."""
+"""Build the report of a watched script from what was seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LOSSES: Final = 500
 _OUTCOMES: Final = {
     Severity.ERROR: Outcome.FAILED,
     Severity.WARNING: Outcome.WARNED,
-    Severity.INFO: Outcome.PASSED,  # told, and no alarm
+    Severity.INFO: Outcome.PASSED,  # reported, but not a fault
 }
 _ORDER: Final = (
     Outcome.FAILED,
@@ -33,7 +33,7 @@ _ORDER: Final = (
 
 
 def findings_of(seen: Seen, detectors: Sequence[Detector] = DETECTORS) -> tuple[Finding, ...]:
-    """Ask every detector; alarms come first."""
+    """Run every detector; faults come first."""
     found = [_ask(detector, seen) for detector in detectors]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.outcome)))
 
@@ -43,7 +43,7 @@ def _ask(detector: Detector, seen: Seen) -> Finding:
     try:
         answer = detector.look(seen)
     except Exception as error:
-        reason = f"the detector itself failed: {type(error).__name__}: {error}"
+        reason = f"internal error of the detector: {type(error).__name__}: {error}"
         return Finding(check=name, outcome=Outcome.COULD_NOT_RUN, evidence=reason)
     if isinstance(answer, Unseen):
         return Finding(check=name, outcome=Outcome.NOT_APPLICABLE, evidence=answer.reason)
@@ -62,7 +62,7 @@ def _ask(detector: Detector, seen: Seen) -> Finding:
 
 
 def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
-    """Sort the time since the first steps into phases; what they leave is `unexplained`."""
+    """Sort the time since the first steps into phases; the remainder is `unexplained`."""
     phases = watcher.phases
     span = phases.span_s
     if span <= 0 or phases.num_steps == 0:
@@ -99,7 +99,7 @@ def _mean(values: list[float] | None) -> float | None:
 
 
 def facts_of(watcher: Watcher) -> dict[str, Json]:
-    """Name what was watched: versions, optimisers, loader and model."""
+    """Return facts about the run: versions, optimisers, loader and model."""
     import torch
 
     seen = watcher.seen
@@ -136,43 +136,43 @@ def _device() -> str:
 
 
 def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
-    """Say what could not be looked at, a sentence each."""
+    """Return a sentence for each thing that could not be inspected."""
     seen, switch = watcher.seen, watcher.switch
     has_steps = seen.num_steps > 0
     has_times = watcher.phases.num_steps > 0
     has_validation = any(one.validation for one in seen.loaders)
     lines = (
-        (not has_steps, "No step of a torch optimiser: nothing can be said about training."),
+        (not has_steps, "No step of a torch optimiser was seen: training was not checked."),
         (
             not has_steps and seen.num_processes > 0,
-            f"{seen.num_processes} processes that were started: each would report for itself.",
+            f"The script started {seen.num_processes} processes, which are not watched.",
         ),
-        (has_steps and not has_times, "Too few steps for times: the first three are left out."),
+        (has_steps and not has_times, "Too few steps for times: the first three are not timed."),
         (
             has_steps and not seen.loaders,
-            "No torch DataLoader: what reading data takes is in `unexplained`.",
+            "No torch DataLoader: the time for reading data is part of `unexplained`.",
         ),
         (has_steps and not has_validation, "No validation over a loader."),
         (
             seen.is_compiled,
-            "Layers inside of a compiled model: only the outermost module is looked at.",
+            "Layers inside a compiled model: only the outermost module is inspected.",
         ),
         (
             has_steps and not seen.losses,
-            "No loss function of torch.nn.functional: a loss of its own is not looked at.",
+            "No loss function of torch.nn.functional: the script's own loss is not inspected.",
         ),
-        (seen.world_size > 1, "Other ranks: each process that is watched reports for itself."),
+        (seen.world_size > 1, "Other ranks: each watched process reports for itself."),
         (
             switch.num_elsewhere > 0,
-            f"{switch.num_elsewhere} calls by other threads than the one that trains.",
+            f"{switch.num_elsewhere} calls from threads other than the training thread.",
         ),
-        (switch.error is not None, f"Everything from step {watcher.step} on: {switch.error}"),
+        (switch.error is not None, f"Everything after step {watcher.step}: {switch.error}"),
     )
     return tuple(line for is_so, line in lines if is_so)
 
 
 def losses_of(seen: Seen) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the losses of the optimiser that stepped most, thinned."""
+    """Return the losses of the optimiser with the most steps, thinned out."""
     main = max(seen.optimizers, key=lambda one: one.num_steps, default=None)
     if main is None or not main.losses:
         return (), ()
@@ -193,7 +193,7 @@ def report_of(
     replays: Sequence[Replay] = (),
     wall_s: float | None = None,
 ) -> WatchReport:
-    """Put the report together."""
+    """Build the report."""
     seen = watcher.seen
     seen.is_over = is_complete
     seen.was_cut = seen.was_cut or bool(exit_code)
@@ -237,8 +237,8 @@ def unwatched(
     wall_s: float,
     error: str | None = None,
 ) -> WatchReport:
-    """Return the report of a script that never imported torch, or where we could not begin."""
-    reason = "The script did not import torch: nothing could be looked at."
+    """Return the report of a script that never imported torch, or that could not be watched."""
+    reason = "The script did not import torch: nothing was checked."
     return WatchReport(
         script=script,
         args=tuple(args),
@@ -246,6 +246,6 @@ def unwatched(
         ending=ending,
         exit_code=exit_code,
         wall_s=wall_s,
-        not_seen=(reason if error is None else f"Anything: {error}",),
+        not_seen=(reason if error is None else f"Everything: {error}",),
         watcher_error=error,
     )

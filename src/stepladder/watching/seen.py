@@ -1,4 +1,4 @@
-"""What was seen, as plain data: the watchers write it, the detectors read it."""
+"""What was seen, as plain data: written by the watchers, read by the detectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepladder.records.watch import Clearing
 from stepladder.watching.hooks.graph import Activation
 from stepladder.watching.hooks.tensors import Spread
 
-OWN_LOSS: Final = "log_softmax"  # of which a script picks its labels' numbers itself
+OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its labels itself
 
 
 @dataclass(kw_only=True)
@@ -19,28 +19,28 @@ class OptimizerSeen:
     Attributes:
         kind: its class.
         built_at, stepped_at: the script's lines.
-        num_params: tensors that it was given, frozen ones apart.
-        num_looked: steps that were looked at closely.
+        num_params: tensors that it was given, without frozen ones.
+        num_looked: steps that were inspected.
         num_empty: of these, those at which no weight of it had a gradient.
         num_cleared_late: of these, those where gradients were cleared after the last backward.
         cleared_late_at: the line that cleared them.
-        num_uncleared, num_cleared: steps whose gradients held, or did not hold, those of the step
-            before.
-        is_uncleared_proven: bit by bit, twice.
-        without_grad: names of weights that had a gradient at no step that was looked at.
+        num_uncleared, num_cleared: steps whose gradients still contained, or did not contain, those
+            of the previous step.
+        is_uncleared_proven: bit for bit, twice.
+        without_grad: names of weights that had no gradient at any inspected step.
         ratios: by step, the median over matrices of |update| / |weights|.
         rates: by step, the first group's learning rate.
         losses: by step, the mean of what backward was called on.
         decayed: weights of one dimension that are decayed, by name.
-        has_closure: its step calls backward itself, as often as it likes.
-        num_waiting: looks at which it had not stepped, and weights that it alone holds had a
-            gradient.
-        num_spared: weights of one dimension in groups without decay, where others are decayed.
-        climbs: by step looked at, the median over matrices of the cosine of update and gradient.
+        has_closure: its step calls backward itself, any number of times.
+        num_waiting: inspections at which it had not stepped although weights in no other optimiser
+            had a gradient.
+        num_spared: one-dimensional weights in groups without decay, if others are decayed.
+        climbs: by inspected step, the median over matrices of the cosine of update and gradient.
         twice: weights that it was given more than once, by name.
         shared: weights that another optimiser had stepped just before, on the same gradients.
-        num_shared: looks at which that was so.
-        num_outside_scaler: steps on gradients that a scaler had scaled and nobody unscaled.
+        num_shared: inspections at which that was so.
+        num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
     """
 
     kind: str
@@ -80,14 +80,14 @@ class ScheduleSeen:
     """One learning-rate scheduler.
 
     Attributes:
-        num_stepped: how far it has come.
-        num_idle: times that it stepped again although its optimiser had not, once that had begun.
-        longest_idle: so many of these in a row.
-        horizon: steps after which it is done, where it says so.
-        is_optional: it never stepped, and the script has a line that would step it.
-        is_early: it was stepped before its optimiser's first step.
-        is_for_max: it waits for a number to rise, as ReduceLROnPlateau in mode "max".
-        metrics: the numbers that it was given.
+        num_stepped: number of its steps.
+        num_idle: steps without a step of its optimiser in between, after training had begun.
+        longest_idle: the most of these in a row.
+        horizon: steps after which it ends, if it has such a number.
+        is_optional: it never stepped, but the script has a line that would step it.
+        is_early: it stepped before its optimiser's first step.
+        is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
+        metrics: the metrics that it received.
     """
 
     kind: str
@@ -123,12 +123,12 @@ class PrecisionSeen:
 
 @dataclass(kw_only=True)
 class ClippingSeen:
-    """Clipping of gradients, from one line.
+    """Gradient clipping at one line of the script.
 
     Attributes:
-        is_own: the script's call, not a library's.
-        norms: by norm: those that clipping found.
-        shares: by value: of some of the gradient's numbers, those beyond the limit.
+        is_own: called by the script, not by a library.
+        norms: for clipping by norm: the norms before clipping.
+        shares: for clipping by value: the share of sampled gradient entries beyond the limit.
     """
 
     where: str | None
@@ -143,18 +143,18 @@ class LossSeen:
     """The calls of one loss function from one line.
 
     Attributes:
-        where: the script's line that called it, or that called the layer which did.
-        num_looked: calls that were looked at closely.
-        num_classes: size of the class dimension; None: it has none.
+        where: the line of the script that called it, or that called the layer that did.
+        num_looked: calls that were inspected.
+        num_classes: size of the class dimension, or None.
         activation: softmax or sigmoid that its input comes from.
-        is_log_probability: its input's exponentials add up to 1 over the classes; None: not looked
-            at.
-        is_probability: the numbers that it was given are at least 0 and add up to 1 over the
-            classes; None: not looked at.
+        is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
+            inspected.
+        is_probability: the values of its input are at least 0 and sum to 1 over the classes; None
+            if not inspected.
         step_classes: by step, the classes of its training batches of eight or more labels.
         classes: labels that were seen.
-        num_labels: how many labels were looked at.
-        bad_range: labels outside the classes: lowest and highest.
+        num_labels: number of labels that were inspected.
+        bad_range: lowest and highest label outside the classes.
     """
 
     kind: str
@@ -181,20 +181,20 @@ class LossSeen:
 
     @property
     def is_soft(self) -> bool:
-        """Whether its input is a logarithm of a softmax, of which only the shape was changed."""
+        """Return whether its input is the log of a softmax, with at most its shape changed."""
         one = self.activation
         return one is not None and one.is_bare and (one.kind == "LogSoftmax" or one.has_log)
 
 
 @dataclass(kw_only=True)
 class BackwardSeen:
-    """A call of backward that was looked at closely.
+    """A call of backward that was inspected.
 
     Attributes:
-        terms: what the number is made of: kind, factor, reduction, shape of the scores.
-        num_new_batches: batches that loaders gave since the last step.
-        num_inputs: different inputs that models were given since then.
-        sizes: of the last input of a model, its first two; empty: not known.
+        terms: the terms of the loss: kind, factor, reduction, shape of the scores.
+        num_new_batches: batches returned by loaders since the last step.
+        num_inputs: different inputs that models received since then.
+        sizes: the first two sizes of the last input of a model; empty if unknown.
     """
 
     step: int
@@ -209,7 +209,7 @@ class BackwardSeen:
 
 @dataclass(kw_only=True)
 class PassSeen:
-    """One pass over a loader, from its first batch to its last or to where it was left."""
+    """One pass over a loader, from its first batch to its last or to where it was stopped."""
 
     loader: int
     num_batches: int = 0
@@ -232,12 +232,12 @@ class PassSeen:
 
     @property
     def is_training(self) -> bool:
-        """Whether something was learnt in it."""
+        """Return whether anything was learned in it."""
         return self.num_backwards + self.num_steps > 0
 
     @property
     def is_validation(self) -> bool:
-        """Whether a model was run over it once training had begun, and nothing learnt."""
+        """Return whether a model ran on it after training had begun, without learning."""
         return not self.is_training and self.num_forwards > 0 and self.began_at_step > 0
 
 
@@ -247,11 +247,11 @@ class LoaderSeen:
 
     Attributes:
         where: the line that iterates it.
-        num_stored, num_distinct: examples that its data set holds in memory and that were looked
-            at, and how many of them differ; 0: it holds none.
-        shared_draws: how its workers come to draw the same numbers; None: they do not.
+        num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
+            of them are distinct; 0 if it stores none.
+        shared_draws: how its workers come to draw the same random numbers; None if they don't.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
-        num_set_epoch: how often its epoch was set.
+        num_set_epoch: number of set_epoch calls.
     """
 
     where: str | None
@@ -271,12 +271,12 @@ class LoaderSeen:
 
     @property
     def training(self) -> list[PassSeen]:
-        """Return the passes in which something was learnt."""
+        """Return the passes in which something was learned."""
         return [one for one in self.passes if one.is_training]
 
     @property
     def validation(self) -> list[PassSeen]:
-        """Return the passes in which a model was only run."""
+        """Return the passes in which a model only ran."""
         return [one for one in self.passes if one.is_validation]
 
 
@@ -286,22 +286,22 @@ class ModelSeen:
 
     Attributes:
         built: its class.
-        has_dropout, has_batch_norm: it holds such layers that act in training mode.
-        fresh_batch_norm: its BatchNorm has learnt no statistics when training begins.
-        num_train_mode, num_eval_mode: calls that were learnt from, in either mode.
-        left_train_mode_at: the step at which it was first learnt from in evaluation mode, after
+        has_dropout, has_batch_norm: it has such layers that are active in training mode.
+        fresh_batch_norm: its BatchNorm has no statistics yet when training begins.
+        num_train_mode, num_eval_mode: calls that were learned from, by mode.
+        left_train_mode_at: the step at which it was first learned from in evaluation mode, after
             training mode.
-        num_idle_graphs: calls in evaluation mode that kept a graph nobody used.
+        num_idle_graphs: calls in evaluation mode with an autograd graph that was never used.
         num_train_without_grad: calls in training mode without gradients, between steps.
-        calls_of_a_step: the most calls that were learnt from by one backward.
-        dropped: by step, calls in training mode whose graph was let go before any backward.
-        not_in_optimizer: weights that got a gradient and that no optimiser holds, by name.
-        num_unheld: looks at which it was learnt from, and no optimiser held a weight of what was.
-        constant_factors: weights that began constant, and are multiplied as matrices.
-        num_live_dropout: calls of dropout that dropped while it was in evaluation mode.
-        wanted_pixels, given_pixels: of a picture: what it was made for, and what it was given.
-        alike_weights: weights that began constant, and whose units stayed alike when they moved.
-        batch_keys: by step, some numbers of the batch that it was given, where no loader gave it.
+        calls_of_a_step: the largest number of calls that one backward learned from.
+        dropped: by step, calls in training mode whose graph was freed before any backward.
+        not_in_optimizer: names of weights that got a gradient but are in no optimiser.
+        num_unheld: inspections at which it was learned from, but no optimiser held its weights.
+        constant_factors: weights with a constant initial value that are multiplied as matrices.
+        num_live_dropout: calls of dropout that were active while it was in evaluation mode.
+        wanted_pixels, given_pixels: pixels per image that it expects and that it received.
+        alike_weights: weights with a constant initial value whose units stayed identical.
+        batch_keys: by step, some values of a batch that did not come from a loader.
     """
 
     built: str
@@ -340,11 +340,11 @@ class ModelSeen:
 
 @dataclass(kw_only=True)
 class InputSeen:
-    """What the first layer with weights was given, on a step that was looked at.
+    """The input of the first layer with weights, at an inspected step.
 
     Attributes:
-        given_means, given_stds: by channel, of what the model was given in its place; empty: the
-            layer gets it as it is.
+        given_means, given_stds: by channel, of the model's own input; empty if the layer receives
+            that unchanged.
     """
 
     step: int
@@ -367,7 +367,7 @@ class SavedSeen:
 
     Attributes:
         keys: names in the outermost dict.
-        has_model, has_optimizer: a state of such is in it.
+        has_model, has_optimizer: it contains the state of one.
         is_empty: it is a module's state without weights.
     """
 
@@ -384,11 +384,11 @@ class SavedSeen:
 
 @dataclass(kw_only=True)
 class Seen:
-    """All of it.
+    """Everything that was seen.
 
     Attributes:
         is_over: the script ended, in whatever way.
-        was_cut: it was ended before its own end, or failed: what never happened might have.
+        was_cut: it failed or was stopped early: what never happened might have happened later.
     """
 
     num_steps: int = 0

@@ -16,29 +16,29 @@ BACKWARD: Final = "backward"
 OPTIMIZER: Final = "optimizer"
 VALIDATION: Final = "validation"
 CHECKPOINT: Final = "checkpoint"
-_BY_STEP: Final = (FORWARD, BACKWARD, OPTIMIZER)  # alike in every step: some stand for all
+_BY_STEP: Final = (FORWARD, BACKWARD, OPTIMIZER)  # similar in all steps: a sample is enough
 _STRETCH: Final = 50  # steps
-_FIRST = 3  # steps that are left out: they compile, fill caches and start workers
+_FIRST = 3  # steps that are not timed: they compile, fill caches and start workers
 _FIRST_FOLLOWED: Final = 64  # steps that are all followed
-_EVERY: Final = 50  # and then the first of so many steps
+_EVERY: Final = 50  # then the first steps of every 50
 _FOLLOWED: Final = 14
-_STIRRED: Final = 128  # steps that are followed after something that was not usual
+_STIRRED: Final = 128  # steps that are followed after something unusual
 _FOR_LONG: Final = 1000
 
 
 def has_gpu() -> bool:
-    """Whether the script uses a GPU; asking starts none."""
+    """Return whether the script uses a GPU, without initialising CUDA."""
     cuda: Any = torch.cuda
     return bool(cuda.is_available() and cuda.is_initialized())
 
 
 @dataclass
 class _Stretch:
-    """Some steps in a row, of which a sample is timed and stands for the others.
+    """Some consecutive steps, of which a sample is timed and represents the others.
 
     Attributes:
-        own_s, num_own: seconds by phase of the steps that stand for themselves, and how many.
-        sample_s, num_sampled: the same of the others that were timed.
+        own_s, num_own: seconds by phase of steps that represent only themselves, and their number.
+        sample_s, num_sampled: the same for the other steps that were timed.
     """
 
     own_s: dict[str, float] = field(default_factory=dict)
@@ -48,25 +48,25 @@ class _Stretch:
     num_sampled: int = 0
 
     def whole_s(self, phase: str) -> float:
-        """Return a phase's seconds in all of its steps."""
+        """Return the seconds of a phase in all steps of the stretch."""
         some, own = self.sample_s.get(phase, 0.0), self.own_s.get(phase, 0.0)
         num_others = self.num_steps - self.num_own
         return own + (some * num_others / self.num_sampled if self.num_sampled else some)
 
 
 class Phases:
-    """Adds up time by phase from the end of the third step on.
+    """Adds up the time of each phase, from the end of the third step.
 
-    On a GPU the host's times are those of launching work; events, which are read later, time the
-    work itself. Nothing is synchronised.
+    On a GPU the host times are those of launching work; CUDA events, which are read later, time
+    the work itself. Nothing is synchronised.
 
     Attributes:
         is_counting: the first steps are over.
         num_steps: steps that were counted.
-        total_s: seconds by phase, those of the last steps apart; see `whole_s`.
-        is_sampling: the parts of this step are timed.
-        is_own: this step stands for itself alone: one of those that come at round numbers, where
-            scripts do what they do rarely, and where numbers are read.
+        total_s: seconds by phase, without the last steps; see `whole_s`.
+        is_sampling: the phases of this step are timed.
+        is_own: this step represents only itself: at round step numbers, scripts do rare work and
+            watchers read values.
     """
 
     def __init__(self) -> None:
@@ -118,68 +118,68 @@ class Phases:
             self._stretch = _Stretch()
 
     def whole_s(self, phase: str) -> float:
-        """Return a phase's seconds in all steps, also of those whose parts were not timed."""
+        """Return the seconds of a phase in all steps, including those that were not timed."""
         return self.total_s.get(phase, 0.0) + self._stretch.whole_s(phase)
 
     def touch(self) -> None:
-        """Let the span that is explained reach to this moment, as at the end of a validation."""
+        """Extend the measured span to now, for example at the end of a validation."""
         if self.is_counting:
             self.ended = perf_counter()
 
     @property
     def span_s(self) -> float:
-        """Seconds from the end of the third step to the last that was seen."""
+        """Return the seconds from the end of the third step to the last one seen."""
         return max(0.0, self.ended - self.began) if self.is_counting else 0.0
 
     def open_forward(self) -> None:
-        """A model is called that may be learnt from: forward lasts until backward."""
+        """Begin the forward phase, which lasts until backward, as a model is called."""
         self.close_validation()
         if self._forward_began is None:
             self._forward_began = perf_counter()
 
     def close_forward(self) -> None:
-        """Backward is called, or it was not meant: what came before it was forward."""
+        """End the forward phase, as backward is called."""
         now = perf_counter()
         if self._forward_began is not None:
             self.add(FORWARD, now - self._forward_began)
         elif self._validation_began is not None:
-            self.add(FORWARD, now - self._validation_began)  # it learns in evaluation mode
+            self.add(FORWARD, now - self._validation_began)  # training in evaluation mode
         self._forward_began = self._validation_began = None
 
     def drop_forward(self) -> None:
-        """A new batch comes: what was called before it led to no backward."""
+        """Discard the forward phase, as a new batch comes without a backward."""
         self._forward_began = None
 
     def open_validation(self) -> None:
-        """A model that is trained is called in evaluation mode: it lasts until training goes on."""
+        """Begin a validation, which lasts until training resumes."""
         if self._validation_began is None and self._forward_began is None:
             self._validation_began = perf_counter()
 
     def close_validation(self) -> None:
-        """Training goes on."""
+        """End the validation, as training resumes."""
         if self._validation_began is not None:
             self.add(VALIDATION, perf_counter() - self._validation_began)
             self._validation_began = None
             self.touch()
 
     def still_validation(self) -> None:
-        """A model has answered: validation reaches to here at least."""
+        """Extend the validation to now, as a model has answered."""
         self._validation_at = perf_counter()
 
     def pause(self) -> None:
-        """The next steps are not timed: nothing may stand open that they would close."""
+        """End or discard open phases, as the next steps are not timed."""
         self.end()
         self.drop_forward()
 
     def end(self) -> None:
-        """Nothing more comes: a validation that stands open ended with the last answer."""
+        """End an open validation at the model's last answer."""
         if self._validation_began is not None:
             self.add(VALIDATION, self._validation_at - self._validation_began)
             self._validation_began = None
             self.ended = max(self.ended, self._validation_at)
 
     def event(self) -> Any:
-        """Record an event on the device, or give None where there is none."""
+        """Record an event on the device; return None if there is no GPU."""
         if not has_gpu():
             return None
         cuda: Any = torch.cuda
@@ -188,12 +188,12 @@ class Phases:
         return event
 
     def between(self, phase: str, first: Any) -> None:
-        """Keep a pair of events of a sampled step."""
+        """Store a pair of events of a sampled step."""
         if first is not None:
             self._events.append((phase, first, self.event()))
 
     def settle(self) -> None:
-        """Read the events whose work is done."""
+        """Read the events that have completed."""
         waiting = []
         for phase, first, last in self._events:
             if last.query():
@@ -204,20 +204,20 @@ class Phases:
 
 
 class Rest:
-    """Whether the watchers rest, and what wakes them.
+    """Decides which steps are only counted, and what ends that.
 
-    A step leaves the processor's caches full of its own numbers, so that each call of ours costs
-    many times what it does in a loop of its own. Once training goes its usual way, most steps are
-    therefore only counted, with their losses and what the loader takes; a stretch of each fifty is
-    followed as before, and stands for the others. What is not usual ends the rest at once: a model
-    in evaluation mode or without gradients, a new pass over a loader, a new optimiser. More calls
-    of models than a step has end it for good: one of them may have been a validation's, which is
-    met before the step's own. Trainings whose order, precision or validation can be judged only
-    from all of their steps never rest.
+    A step evicts the watcher from the processor's caches, so each of our calls costs many times
+    what it does in a tight loop. Once training proceeds normally, most steps are therefore only
+    counted, with their losses and the time of the loader; a stretch of every fifty is followed as
+    before and represents the others. Anything unusual ends the rest at once: a model in evaluation
+    mode or without gradients, a new pass over a loader, a new optimiser. More calls of models than
+    usual in a step end it permanently: one of them may have been part of a validation, which is
+    seen before the step's own call. Trainings whose order, precision or validation can be judged
+    only from all of their steps never rest.
 
     Attributes:
-        is_on: nothing but the counts is kept.
-        num_steps: steps that passed so.
+        is_on: only counts are recorded.
+        num_steps: number of steps that were only counted.
     """
 
     def __init__(self, seen: Seen) -> None:
@@ -233,11 +233,11 @@ class Rest:
         self._woken_at = -_EVERY
 
     def forbid(self) -> None:
-        """Follow all steps, whatever comes."""
+        """Follow all steps from now on."""
         self._may = False
 
     def lets_pass(self, module: Any) -> bool:
-        """Whether an outermost model's call is a usual one, of a step that is only counted."""
+        """Return whether the call of an outermost model is a usual one, in a step only counted."""
         self._calls += 1
         if not self.is_on:
             return False
@@ -251,20 +251,20 @@ class Rest:
 
     @property
     def is_outermost(self) -> bool:
-        """Whether the call that was let pass is within no other."""
+        """Return whether the call is not within another one."""
         return self._depth == 1
 
     def let_go(self) -> None:
-        """A call that was let pass has ended."""
+        """Register the end of a call for which `lets_pass` was True."""
         self._depth = max(0, self._depth - 1)
 
     def wake(self) -> None:
-        """Look on from here, until the next step at least."""
+        """Watch from now on, at least until the next step."""
         if not self.is_on:
             return
         self.is_on = False
         step = self._seen.num_steps
-        if step - self._woken_at <= 2:  # it comes in every step: there is nothing to rest from
+        if step - self._woken_at <= 2:  # it happens in every step: resting is pointless
             self._awake_until = step + _FOR_LONG
         self._woken_at = step
 
@@ -275,15 +275,15 @@ class Rest:
         self.is_on = False
 
     def count(self) -> None:
-        """A step has passed, and the next is only counted as well."""
+        """Count a step, if the next one is only counted as well."""
         self.num_steps += 1
         self._calls = self._depth = 0
 
     def step_ended(self, *, is_close: bool) -> None:
-        """Choose whether the next steps are only counted.
+        """Decide whether the next steps are only counted.
 
         Args:
-            is_close: the next one's numbers are read.
+            is_close: the values of the next step are read.
         """
         step = self._seen.num_steps
         if step % _EVERY == 0:
@@ -300,7 +300,7 @@ class Rest:
             self._usual = self._fewest
 
     def _is_usual(self) -> bool:
-        """Whether nothing was seen that only all steps together can tell."""
+        """Return whether nothing was seen that requires all steps to be followed."""
         seen = self._seen
         return (
             not seen.precision.num_scaled

@@ -1,4 +1,4 @@
-"""Looks on while a script trains: the watchers in place, what they share, and their end."""
+"""Watches a script while it trains: the installed watchers, what they share, and their end."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.seen import Seen
 from stepladder.watching.step_times import Phases, Rest
 
-CLOSE_EVERY = 10  # steps from one with numbers read to the next
-MODULES_EVERY = 50  # steps from one with hooks on modules to the next
-_TIME_EVERY = 8  # of the other steps, one in so many is timed: asking the time costs time
-_FIRST_CLOSE = 4  # the first steps are all looked at
-_MIN_CLOSE = 10  # so many are, whatever they take
-_FOLLOW_FIRST = 32  # steps at which the clearing of gradients is followed
-_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # and then so many in a row out of so many
-_TELL_EVERY_S = 5.0  # where steps are only counted
-_OWED_EVERY = 100  # and then one in so many steps
+CLOSE_EVERY = 10  # steps between steps whose values are read
+MODULES_EVERY = 50  # steps between steps with hooks on modules
+_TIME_EVERY = 8  # every 8th of the other steps is timed: timing costs time
+_FIRST_CLOSE = 4  # the first steps are all inspected
+_MIN_CLOSE = 10  # steps that are inspected whatever that costs
+_FOLLOW_FIRST = 32  # steps in which the clearing of gradients is followed
+_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # then 5 in a row out of every 50
+_TELL_EVERY_S = 5.0  # while steps are only counted
+_OWED_EVERY = 100  # then every 100th step
 
 
 class Part(Protocol):
-    """One watcher: what it wraps, and what it still reads at the end."""
+    """One watcher: what it wraps, and what it reads at the end."""
 
     def install(self, watcher: Watcher) -> None:
         """Put wrappers and hooks in place."""
 
     def settle(self) -> None:
-        """Read what was kept for later."""
+        """Read what was deferred."""
 
 
 class Watcher:
-    """What the parts share: the step, whether it is looked at closely, and what was seen.
+    """The state shared by the parts: the step, whether it is inspected, and what was seen.
 
     Attributes:
         rest: whether steps are only counted.
         step: steps of the main optimiser: the first one, until another steps twice in a row.
         backwards: calls of backward since the last step of any optimiser.
-        new_batches: batches that loaders gave since then.
-        current: the pass over a loader that gave the last batch; None: no loader did.
-        is_following: in this step it is followed whether gradients are cleared.
-        is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
-        is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
-        inputs: numbers of what models were given since the last step, where that is looked at.
+        new_batches: batches returned by loaders since then.
+        current: the pass over a loader that returned the last batch; None if no loader did.
+        is_following: whether the clearing of gradients is followed in this step.
+        is_scaled: a GradScaler has scaled the loss of the last backward, and not unscaled since.
+        is_fused: the optimiser runs one kernel for all weights; None if it has no such kernel.
+        inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
-        input_refs: what the outermost module was last given, held weakly.
-        on_step: called after each step, of those that are only counted now and then.
-        on_close: called before each step that is looked at closely.
+        input_refs: weak references to the last input of the outermost module.
+        on_step: called after each step; less often while steps are only counted.
+        on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
-        on_evaluation: called when a model in evaluation mode is called, and when it has answered.
+        on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
 
     def __init__(self, own: OwnCode) -> None:
@@ -63,7 +63,7 @@ class Watcher:
         self.step = 0
         self.backwards = 0
         self.new_batches = 0
-        self.evaluated: Callable[[], Any] = lambda: None  # held weakly
+        self.evaluated: Callable[[], Any] = lambda: None  # a weak reference
         self.inputs: set[tuple[float, ...]] = set()
         self.current: Any = None
         self.is_following = True
@@ -80,11 +80,11 @@ class Watcher:
 
     @property
     def is_close(self) -> bool:
-        """Whether this step is one of those whose numbers are read."""
+        """Return whether the values of this step are read."""
         return self.switch.is_close
 
     def start(self, parts: list[Part]) -> None:
-        """Put all parts in place; torch is imported by now."""
+        """Install all parts; torch must be imported."""
         self._parts = parts
         try:
             for part in parts:
@@ -96,7 +96,7 @@ class Watcher:
         activate(self.switch)
 
     def stop(self) -> None:
-        """Take everything away, and read what was kept for later."""
+        """Remove all wrappers, and read what was deferred."""
         was_on = self.switch.is_on
         self.phases.end()
         deactivate(self.switch)
@@ -105,7 +105,7 @@ class Watcher:
             self.settle()
 
     def settle(self) -> None:
-        """Read what was kept for later: losses and norms that lay on a device."""
+        """Read what was deferred: losses and norms on a device."""
         for part in self._parts:
             try:
                 part.settle()
@@ -113,7 +113,7 @@ class Watcher:
                 self.switch.fail(error)
 
     def next_step(self) -> None:
-        """Count a step of the main optimiser, and choose whether the next is looked at closely."""
+        """Count a step of the main optimiser, and decide whether the next one is inspected."""
         self.step += 1
         seen, switch = self.seen, self.switch
         seen.num_steps = switch.num_steps = self.step

@@ -149,7 +149,7 @@ def test_steps_end_the_script_with_its_own_clean_up(
     assert code == 0
     assert report["num_steps"] == 25
     assert capsys.readouterr().out == "end\n"
-    assert "as many steps" in report["ending"]
+    assert "requested number of steps" in report["ending"]
 
 
 def test_a_script_without_torch_imports_none(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_module_runs_as_python_m_would(
 
 def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "no_such.py"]) == 2
-    assert "no_such.py: there is no such script" in capsys.readouterr().err
+    assert "no_such.py: the script does not exist" in capsys.readouterr().err
     assert main(["watch"]) == 2
     assert main(["watch", "--steps", "0", __file__]) == 2
     assert main(["watch", "no_such_launcher", "-u", "train.py", "--lr", "1"]) == 2
@@ -320,9 +320,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "said"),
     [
         ("trian.py", "Did you mean train.py?"),
-        ("quite_another", "Give the path of a Python file."),
+        ("quite_another", "Pass the path of a Python file."),
         ("gone/train.py", "There is no folder gone either."),
-        (".", ".: this is a folder, not a script\n  Name a script in it: train.py."),
+        (".", ".: this is a folder, not a script\n  Pass a script in it: train.py."),
         ("--out train.py train.py", "train.py: the report needs a folder, and there is a file"),
         ("--out train.py/a/b train.py", "train.py: the report needs a folder, and there is a file"),
         ("--out /proc/x train.py", "/proc/x: the folder cannot be made"),
@@ -343,10 +343,10 @@ def test_a_wrong_path_is_reported(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: this is no Python"),
-        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: this is no Python"),
-        ("bad.py", "x = 1\nif x\n    y = 2\n", "bad.py:2: this is no Python: expected ':'"),
-        ("weights.pt", "PK\0\1", "weights.pt: this is no Python"),
+        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: not a valid Python file"),
+        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: not a valid Python file"),
+        ("bad.py", "x = 1\nif x\n    y = 2\n", "bad.py:2: not a valid Python file: expected ':'"),
+        ("weights.pt", "PK\0\1", "weights.pt: not a valid Python file"),
     ],
 )
 def test_what_is_not_python_is_refused_before_anything_is_made(
@@ -357,7 +357,7 @@ def test_what_is_not_python_is_refused_before_anything_is_made(
     assert main(["watch", name]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith(said)
-    assert ("Mend that line" if name == "bad.py" else "`stepladder watch train.py`") in shown
+    assert ("Fix the syntax error" if name == "bad.py" else "`stepladder watch train.py`") in shown
     assert sorted(folder.iterdir()) == before
 
 
@@ -370,8 +370,8 @@ def test_a_module_that_is_not_python_is_refused(
     for module, line in (("half_written.job", "__init__.py:1"), ("unclosed", "unclosed.py:2")):
         assert main(["watch", "-m", module]) == 2
         shown = capsys.readouterr().err
-        assert f"{line}: this is no Python: '(' was never closed" in shown
-        assert "Mend that line" in shown
+        assert f"{line}: not a valid Python file: '(' was never closed" in shown
+        assert "Fix the syntax error" in shown
     assert not list(folder.glob("watch-*"))
 
 

@@ -313,4 +313,4 @@ def test_only_the_runs_own_evaluations_are_counted() -> None:
     points = [Point(step=idx, train_loss=1.0, val_loss=1.0, val_loss_sem=0.1) for idx in (1, 2)]
     points.append(Point(step=3, val_loss=0.9, val_loss_sem=0.1, is_remeasured=True))
     fit = judge_fit(Curves(points=tuple(points), num_val=100, is_running=True))
-    assert any("2 evaluations show no course" in sentence for sentence in fit.evidence)
+    assert any("2 evaluations show no trend" in sentence for sentence in fit.evidence)

@@ -88,7 +88,7 @@ def test_a_run_is_read_through_the_client_of_mlflow(tmp_path: Path) -> None:
     (log,) = read_logs(f"{uri}#{run_id}")
     assert [row.val_loss for row in log.rows] == [2.0, 1.0]
     assert log.settings == {"lr": "0.1"}
-    with pytest.raises(UsageError, match="id of a run"):
+    with pytest.raises(UsageError, match="run id"):
         read_logs(uri)
 
 
@@ -133,7 +133,7 @@ def test_a_log_that_is_cut_gives_its_whole_epochs_and_says_so(keep: float, tmp_p
 def test_half_a_line_of_a_csv_is_left_out_and_reported(tmp_path: Path) -> None:
     (log,) = read(tmp_path, texts.csv_logger()[:-30])
     assert len(log.rows) == 10
-    assert log.notes == ("the last line is half a line and is left out",)
+    assert log.notes == ("the last line is incomplete and is ignored",)
 
 
 @pytest.mark.parametrize("kind", ["keras2", "csv_logger"])
@@ -180,7 +180,7 @@ def test_json_that_was_cut_gives_its_whole_entries_and_says_so(tmp_path: Path) -
     (log,) = read(tmp_path, text[: text.index('"epoch": 8.0')], "trainer_state.json")
     assert [row.epoch for row in log.rows][:7] == list(range(1, 8))
     assert [row.val_loss for row in log.rows][:7] == pytest.approx(texts.LOSSES[:7])
-    assert "ends in its middle" in log.notes[0]
+    assert "is truncated" in log.notes[0]
     history = texts.keras_history()
     (log,) = read(tmp_path, history[: history.index("val_accuracy")], "history.json")
     assert [row.val_loss for row in log.rows] == list(texts.LOSSES)
@@ -198,7 +198,7 @@ def test_a_test_set_that_was_read_at_each_epoch_takes_the_place_of_validation(
     assert [row.val_accuracy for row in log.rows] == [0.6, 0.7]
     assert [row.val_loss for row in log.rows] == [1.5, 1.2]
     assert (log.num_val, log.test_accuracy, log.test_loss) == (50, None, None)
-    assert "test_loss, test_acc of each evaluation is read as validation" in log.notes[0]
+    assert "using test_loss, test_acc instead" in log.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_accuracies_that_are_no_shares_are_left_out_and_reported(tmp_path: Path)
     )
     assert [row.val_accuracy for row in log.rows] == [0.5, None, None]
     assert log.test_accuracy == 0.7
-    assert "2 accuracies are no shares and are left out" in log.notes
+    assert "2 accuracies are not in [0, 1] and are ignored" in log.notes
 
 
 def test_a_size_that_is_not_a_number_is_not_known(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ def test_a_size_that_is_not_a_number_is_not_known(tmp_path: Path) -> None:
 BROKEN = {
     "empty": ("", "the file is empty"),
     "header only": ("epoch,loss,val_loss\n", "no row"),
-    "no names": ("1,2,3\n4,5,6\n", "numbers, not names"),
+    "no names": ("1,2,3\n4,5,6\n", "numbers instead of column names"),
     "unknown names": ("a,b\n1,2\n", "none of its columns is known: a, b"),
-    "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimals with commas"),
+    "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimal commas"),
     "half of JSON": ('{"epoch": 3.0, "log_history": [{"epoch": 1.0, "lo', "not valid JSON"),
     "wrong JSON": ('[{"epoch": 1, "val_loss": 2.0}, {"epoch": 2]}', "not valid JSON"),
-    "other JSON": ('{"a": 1}', "no log that is known"),
+    "other JSON": ('{"a": 1}', "unknown JSON log"),
     "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of its columns"),
     "bytes": ("\x00\x01\x02", "not text"),
 }
@@ -252,7 +252,7 @@ def test_what_is_not_a_log_is_refused_in_a_clear_sentence(kind: str, tmp_path: P
 
 def test_a_folder_without_a_log_and_a_missing_path_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nothing")
-    with pytest.raises(DataError, match=r"holds no log: notes\.md"):
+    with pytest.raises(DataError, match=r"contains no log: notes\.md"):
         read_logs(str(tmp_path))
     with pytest.raises(DataError, match="no such file"):
         read_logs(str(tmp_path / "gone"))

@@ -39,7 +39,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
         space: dict[str, object] = {"__name__": "__main__"}
         try:
             exec(compile(code, str(file), "exec"), space)
-            ending = Ending(exit_code=0, words="it ran to its end")
+            ending = Ending(exit_code=0, words="it ran to completion")
         except BaseException as error:
             ending = Ending(exit_code=1, words=f"it raised {type(error).__name__}")
         finally:

@@ -951,7 +951,7 @@ def test_the_fault_alone_is_named(name: str, watched: Watched) -> None:
     assert sound.count(right) == 1
     report = watched(START + sound.replace(right, wrong))
     assert report.watcher_error is None
-    assert report.ending == "it ran to its end"
+    assert report.ending == "it ran to completion"
     assert [alarm.fault for alarm in report.alarms] == [fault], report.alarms
 
 
@@ -960,7 +960,7 @@ def test_the_fault_alone_is_named(name: str, watched: Watched) -> None:
 def test_a_sound_one_is_not_accused(name: str, watched: Watched) -> None:
     report = watched(START + (SOUND[name] if name in SOUND else PAIRS[name][1]))
     assert report.watcher_error is None
-    assert report.ending == "it ran to its end"
+    assert report.ending == "it ran to completion"
     assert not report.alarms, report.alarms
 
 
@@ -968,7 +968,7 @@ def test_a_sound_one_is_not_accused(name: str, watched: Watched) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_faulty_program_is_found(name: str, watched: Watched) -> None:
     report = watched(START + FAULTY[name])
-    assert report.ending == "it ran to its end"
+    assert report.ending == "it ran to completion"
     assert [alarm.fault for alarm in report.alarms] == [name], report.alarms
 
 

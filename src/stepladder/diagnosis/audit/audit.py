@@ -1,4 +1,4 @@
-"""What logs support: trainings that others ran, judged by the numbers that they left."""
+"""Audit logs: judge trainings run elsewhere by the numbers that they logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stepladder.stats.maxima import expected_max
 from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.output.wording import percent
 
-_WAIT = 0.1  # share of the time from which waiting for data is worth a word
+_WAIT = 0.1  # share of the time from which waiting for data is a finding
 _FIT_WORDS = {
     FitKind.UNDERFIT: "underfit",
     FitKind.GOOD_FIT: "good fit",
@@ -39,18 +39,18 @@ _FIT_WORDS = {
 }
 _FIT_FIXES = {
     FitKind.UNDERFIT: "Train longer, try other learning rates, or a larger model.",
-    FitKind.OVERFIT: "Stop earlier; more data, augmentation, dropout or weight decay.",
+    FitKind.OVERFIT: "Stop earlier, or add data, augmentation, dropout or weight decay.",
 }
-_ALIKE = 1e-6  # share by which two readings of one set differ at most: what float32 rounds
+_ALIKE = 1e-6  # relative difference between readings of one set, at most: float32 rounding
 
 
 def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
-    """Return True if the set that chose the epoch is also the one that is reported, and its price.
+    """Check whether the set that selected the epoch is also the reported one, and the bias of that.
 
-    The expected largest of k equally good evaluations lies E[max of k] standard deviations above
-    their mean. That deviation lies between the jumps of the curve (the examples are the same ones
-    each time) and the binomial error (as if each evaluation had its own): the price is bounded, not
-    known. Where all readings are alike, choosing among them gave nothing.
+    The expected maximum of k equally good evaluations is E[max of k] standard deviations above
+    their mean. That deviation is between the jumps of the curve (the examples are the same each
+    time) and the binomial error (as if each evaluation had its own examples): the bias is bounded,
+    not known exactly. If all readings are equal, selecting one had no effect.
 
     Source: Cawley and Talbot 2010, "On Over-fitting in Model Selection and Subsequent Selection
     Bias in Performance Evaluation", JMLR 11.
@@ -63,32 +63,32 @@ def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
-            evidence="how often it was evaluated is not logged",
+            evidence="the number of evaluations is not logged",
         )
     if series.is_constant:
         return Finding(
             check=check,
             outcome=Outcome.PASSED,
-            evidence=f"all {k} readings of {series.name} are alike: choosing one gave nothing",
+            evidence=f"all {k} readings of {series.name} are equal: selecting one had no effect",
         )
     price, numbers = _price(series, k, num)
-    said = f"{series.name} is the only held-out number: if it chose among {k} epochs and is "
-    fix = "Report a test set that chose nothing, read once."
+    said = f"{series.name} is the only held-out metric: if it selected one of {k} epochs and is "
+    fix = "Report the result on a separate test set, evaluated once."
     if log.is_val_test:
-        said = f"the test set itself was read {k} times: if it chose the epoch and is "
-        fix = "Choose the epoch by validation, split off from training; read test once."
+        said = f"the test set was evaluated {k} times: if it selected the epoch and is "
+        fix = "Select the epoch on a validation split of the training data; evaluate on test once."
     return Finding(
         check=check,
         outcome=Outcome.WARNED,
         fault="stopping_on_noise",
-        evidence=f"{said}reported, it is too good by {price}",
+        evidence=f"{said}also reported, it is too optimistic by {price}",
         fix=fix,
         numbers=numbers,
     )
 
 
 def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json]]:
-    """Say by how much the best of k readings is too good, with its numbers."""
+    """Return by how much the best of k readings is too optimistic, with its numbers."""
     most = series.sem(series.values[series.best], num)
     least = series.jitter()
     numbers: dict[str, Json] = {
@@ -98,50 +98,50 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
         "jitter": least,
     }
     if not most and not least:
-        return "an amount that the log does not tell", numbers
+        return "an amount that cannot be computed from the log", numbers
     if least is not None and most is not None and least < most:
         low, high = (series.say_change(expected_max(k) * part) for part in (least, most))
-        return f"{low} (by its own jumps) to {high} (by the number of examples)", numbers
+        return f"{low} (from its own jumps) to {high} (from the number of examples)", numbers
     part = max(value for value in (most, least) if value is not None)
     price = series.say_change(expected_max(k) * part)
-    return f"up to {price} (the largest of {k} readings)", numbers
+    return f"up to {price} (the maximum of {k} readings)", numbers
 
 
 def _beside_a_test(log: RunLog, series: Series) -> Finding:
-    """Return True if the test result is one of another set than the one that chose the epoch."""
+    """Check that the test result is from another set than the one that selected the epoch."""
     test = {ACCURACY: log.test_accuracy, LOSS: log.test_loss}.get(series.name)
     shown = {series.values[series.best], series.values[-1]}
     if test is not None and any(math.isclose(test, value, rel_tol=_ALIKE) for value in shown):
         return Finding(
             check="selection",
             outcome=Outcome.COULD_NOT_RUN,
-            evidence=f"test and validation both say {series.say(test)}: by chance, or they are one "
-            "set, and then it chose the epoch",
-            fix="Make sure that no file is in both; then it is by chance.",
+            evidence=f"test and validation are both {series.say(test)}: either by chance, or they "
+            "are the same set, which then selected the epoch",
+            fix="Check whether any example is in both sets. If none is, the match is by chance.",
         )
     return Finding(
         check="selection",
         outcome=Outcome.PASSED,
-        evidence="a test result stands beside the validation that chose the epoch",
+        evidence="there is a test result besides the validation that selected the epoch",
     )
 
 
 def _num_looks(log: RunLog, series: Series) -> int:
-    """Return how many evaluations there were to choose from; one an epoch where they are not logged.
+    """Return the number of evaluations to select from; one per epoch if they are not logged.
 
-    Where only the result was logged, the epochs are those that were done.
+    If only the final result was logged, the completed epochs are counted.
     """
     logged = len(series.values)
     return max(logged, int(log.epochs)) if logged == 1 and log.epochs else logged
 
 
 def audit(logs: Sequence[str], *, sizes: Sizes | None = None, metric: str | None = None) -> Audit:
-    """Read logs and say what their numbers support; nothing is run again.
+    """Read logs and judge what their numbers support, without running anything.
 
     Args:
-        logs: files, folders, addresses of MLflow; each may hold several trainings.
-        sizes: of the sets, where the logs do not say.
-        metric: the column that is judged; None: validation accuracy, else validation loss.
+        logs: files, folders or MLflow addresses; each may contain several trainings.
+        sizes: of the sets, if the logs don't have them.
+        metric: the column to judge; None: validation accuracy, else validation loss.
 
     Raises:
         DataError: if no training can be read from any of them.
@@ -165,7 +165,7 @@ def audit(logs: Sequence[str], *, sizes: Sizes | None = None, metric: str | None
 
 
 def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
-    """Judge one training by its log."""
+    """Audit one training by its log."""
     logged = log.num_val
     log = with_sizes(log, sizes)
     series = choose_series(log)
@@ -206,7 +206,7 @@ def _findings(
         ]
     if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
         fit = judge_fit(_curves(log, num))
-        # a loss that is no number has one cause, and one fix
+        # a non-finite loss has a single cause and a single fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
@@ -214,7 +214,7 @@ def _findings(
 
 
 def _curves(log: RunLog, num: int | None) -> Curves:
-    """Return the curves that fit is judged by: of a run folder the same as `diagnose` reads."""
+    """Return the curves for judging fit; for a run folder the same as `diagnose` reads."""
     path = Path(log.path)
     folder = path.parent if path.name == EVENTS_FILE else path
     if log.format is LogFormat.STEPLADDER and (folder / EVENTS_FILE).is_file():
@@ -223,7 +223,7 @@ def _curves(log: RunLog, num: int | None) -> Curves:
 
 
 def _held_out(log: RunLog) -> Finding:
-    """Say what there is where no evaluation of new examples was logged during training."""
+    """Return the finding for a log without held-out evaluations during training."""
     read_once = None
     if log.test_accuracy is not None:
         read_once = f"accuracy {percent(log.test_accuracy)}"
@@ -233,25 +233,27 @@ def _held_out(log: RunLog) -> Finding:
         return Finding(
             check="held_out",
             outcome=Outcome.FAILED,
-            evidence="the log has no held-out number: nothing can be said of new examples",
-            fix="Log validation, or name its column with --metric.",
+            evidence="the log has no held-out metric: nothing is known about unseen examples",
+            fix="Log a validation metric, or pass its column with --metric.",
         )
     return Finding(
         check="held_out",
         outcome=Outcome.COULD_NOT_RUN,
-        evidence=f"a test result, {read_once}, is the only held-out number: there is no course",
+        evidence=f"a single test result, {read_once}, is the only held-out metric: there is no "
+        "curve",
         fix="Log validation at every epoch.",
     )
 
 
 def _size(series: Series, size: HeldOutSize) -> Finding:
-    """Say on how many examples the metric stands, and what one of them is worth."""
+    """Return on how many examples the metric was computed, and what one of them is worth."""
     check = "evaluation_size"
     if not series.is_share:
         return Finding(
             check=check,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence=f"{series.name} is no share of examples: its noise is read from its curve",
+            evidence=f"{series.name} is not a share of examples: its noise is estimated from its "
+            "curve",
         )
     if size.problem:
         return Finding(
@@ -265,28 +267,29 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
-            evidence="on how many examples it stands is not logged, and its decimals do not tell",
-            fix="Give --num-val N.",
+            evidence="the number of examples is not logged and cannot be inferred from the "
+            "decimals",
+            fix="Pass --num-val N.",
         )
     sem = series.sem(series.values[series.best], size.num)
     source = {
-        SizeSource.GIVEN: "as given",
+        SizeSource.GIVEN: "as passed",
         SizeSource.LOGGED: "as logged",
-        SizeSource.INFERRED: "inferred from the decimals; or a multiple of it",
+        SizeSource.INFERRED: "inferred from the decimals, or a multiple of that",
     }[size.source or SizeSource.LOGGED]
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"{size.num:,} held-out examples ({source}): one of them is "
-        f"{100 / size.num:.2g} points, one standard error {100 * (sem or 0):.2g}",
+        evidence=f"{size.num:,} held-out examples ({source}): one example is {100 / size.num:.2g} "
+        f"points, one standard error {100 * (sem or 0):.2g}",
         numbers={"num_val": size.num, "one_example": 1 / size.num, "sem": sem},
     )
 
 
 def _correct(source: SizeSource | None) -> str:
-    """Say what may be wrong where n examples cannot give an accuracy."""
-    other = "accuracy may be a mean over uneven batches, or stand on other examples"
-    return f"Correct --num-val; or {other}." if source is SizeSource.GIVEN else f"{other}."
+    """Return what may be wrong if n examples cannot give an accuracy."""
+    other = "the accuracy may be averaged over uneven batches, or be of other examples"
+    return f"Correct --num-val, or {other}." if source is SizeSource.GIVEN else f"{other}."
 
 
 def _finite(log: RunLog) -> Finding | None:
@@ -303,8 +306,8 @@ def _finite(log: RunLog) -> Finding | None:
     return Finding(
         check="finite",
         outcome=Outcome.FAILED,
-        evidence=f"a loss is not a finite number from {place} on: what follows means nothing",
-        fix="Lower the learning rate, clip the gradient, and look for broken inputs.",
+        evidence=f"a loss is not finite from {place} on: later values are meaningless",
+        fix="Lower the learning rate, clip gradients, and check for broken inputs.",
         numbers={"num_bad": len(bad)},
     )
 
@@ -316,7 +319,7 @@ def _learning_rate(fit: Fit) -> Finding | None:
         check="learning_rate",
         outcome=Outcome.WARNED,
         fault="learning_rate_too_high",
-        evidence=fit.evidence[0] if fit.evidence else "training stays poor and jumps",
+        evidence=fit.evidence[0] if fit.evidence else "training stays poor and its loss jumps",
         fix="Train again with a tenth of the learning rate.",
     )
 
@@ -326,7 +329,7 @@ def _fit(fit: Fit) -> Finding:
     outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
     said = "; ".join((_FIT_WORDS[fit.kind], *fit.evidence))
     if fit.is_overconfident:
-        said += "; over-confident: its loss rose while accuracy did not fall"
+        said += "; overconfident: its loss rose while accuracy did not fall"
     return Finding(
         check="fit",
         outcome=Outcome.WARNED if is_bad else outcomes.get(fit.kind, Outcome.PASSED),
@@ -348,7 +351,7 @@ def _data_wait(log: RunLog) -> Finding | None:
         check="data_wait",
         outcome=Outcome.WARNED if is_much else Outcome.PASSED,
         evidence=f"{percent(share)} of the time was spent waiting for data",
-        fix="Read with more threads, or decode once: `stepladder advise` says what it would give."
+        fix="Use more reader threads, or decode once: `stepladder advise` estimates the gain."
         if is_much
         else "",
         numbers={"data_wait_frac": share},
@@ -356,7 +359,7 @@ def _data_wait(log: RunLog) -> Finding | None:
 
 
 def _named_apart(logs: Sequence[RunLog]) -> list[RunLog]:
-    """Return logs of one name their paths instead."""
+    """Replace the names of logs with equal names by their paths."""
     names = [log.name for log in logs]
     return [
         replace(log, name=log.path) if names.count(log.name) > 1 and log.path else log

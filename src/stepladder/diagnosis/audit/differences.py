@@ -1,4 +1,4 @@
-"""Is one training better than another, by what their logs hold?"""
+"""Compare two trainings by their logs: is one better than the other?"""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from stepladder.training.output.wording import duration, percent
 
 CLEAR = 2.0  # standard errors
 _SHORTER = 0.9
-_MAY_PAIR = "paired by example it may be clearer, which the predictions of both would tell"
+_MAY_PAIR = "a comparison paired by example may be clearer, but needs the predictions of both"
 
 
 def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
-    """Return True if the results of two trainings differ by more than noise.
+    """Check if the results of two trainings differ by more than noise.
 
-    The standard error is that of two independent sets of examples. On one and the same set it may
-    be smaller, which takes the predictions of both to know; but a net change of c examples is never
-    more than sqrt(c) paired standard errors.
+    The standard error is that of two independent sets of examples. On the same set it may be
+    smaller, which requires the predictions of both; but a net change of c examples is never more
+    than sqrt(c) paired standard errors.
 
     Returns:
-        None where one of them has no accuracy, or they were judged by different metrics.
+        None if one of them has no result, or they were judged by different metrics.
     """
     if first.result is None or second.result is None or first.metric != second.metric:
         return None
@@ -65,7 +65,7 @@ def _sem(first: AuditedRun, second: AuditedRun) -> float:
 
 
 def _is_clear(in_sems: float | None, in_examples: float, relation: Relation) -> bool | None:
-    """Return True if a change is clear; None: it would take the pairs to know."""
+    """Return True if a change is clear; None if that requires paired predictions."""
     if in_sems is None:
         return None
     if abs(in_sems) > CLEAR:
@@ -103,10 +103,10 @@ def _words(
     parts = [_change_words(first, second, in_sems, in_examples)]
     if relation is Relation.OTHER_EXAMPLES:
         parts.append(
-            f"they stand on other examples ({first.num_val or 'unknown':,} and "
+            f"they are of different examples ({first.num_val or 'unknown':,} and "
             f"{second.num_val or 'unknown':,})"
             if first.num_val and second.num_val
-            else "they stand on other sets"
+            else "they are of different sets"
         )
     elif in_sems is not None and in_examples is not None and abs(in_sems) <= CLEAR:
         parts.append(_pair_words(round(abs(in_examples)), relation))
@@ -121,21 +121,21 @@ def _change_words(
     assert first.result is not None
     assert second.result is not None
     if in_sems is not None and in_examples is None:
-        told = f"{first.result:.4g} and {second.result:.4g} lie {_noise_words(abs(in_sems))} apart"
+        told = f"{first.result:.4g} and {second.result:.4g} differ by {_noise_words(abs(in_sems))}"
         could = abs(in_sems) <= CLEAR and _relation(first, second) is not Relation.OTHER_EXAMPLES
         return f"{told}; {_MAY_PAIR}" if could else told
     if in_sems is None or in_examples is None or first.num_val is None:
         change = second.result - first.result
-        return f"{change:+.4g}, against a noise that is not known"
+        return f"{change:+.4g}, with unknown noise"
     told = f"{percent(first.result)} and {percent(second.result)}"
     count = round(abs(in_examples))
     if count == 0:
-        return f"{told}: the same number of examples"
+        return f"{told}: the same number of correct examples"
     if first.num_val == second.num_val:
         examples = "one example" if count == 1 else f"{count:,} examples"
-        told += f" are {examples} of {first.num_val:,} apart"
+        told += f" differ by {examples} of {first.num_val:,}"
     else:
-        told += " lie apart"
+        told += " differ"
     return f"{told}, {_noise_words(abs(in_sems))}"
 
 
@@ -149,12 +149,12 @@ def _pair_words(count: int, relation: Relation) -> str:
     most = math.sqrt(count)
     same = "" if relation is Relation.SAME_EXAMPLES else ", if they are the same examples,"
     if most <= CLEAR:
-        return f"paired by example{same} it can be no more than {most:.1f} of them"
+        return f"paired by example{same} it is at most {most:.1f} standard errors"
     return _MAY_PAIR.replace("example", f"example{same}", 1)
 
 
 def _effort_words(first: AuditedRun, second: AuditedRun) -> str:
-    """Say how much less, or more, the second took."""
+    """Return how much less, or more, the second training took."""
     parts = []
     before, after = first.log.epochs, second.log.epochs
     if before and after and before != after:

@@ -1,4 +1,4 @@
-"""Did a training stop too early, or go on past its best?"""
+"""Check whether a training stopped too early, or continued past its best."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stepladder.training.output.wording import duration
 PATIENCE = 3
 _CLEAR = 2.0  # standard deviations of the noise
 _MIN_EVALUATIONS = 4
-_AT_THE_END = 2  # a best among so many last evaluations may not be the best that there is
+_AT_THE_END = 2  # evaluations: a best among the last ones may not be the optimum
 
 
 def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
-    """Return True if a training ended too early, past its best, or in time.
+    """Check whether a training ended too early, past its best, or in time.
 
-    Too early: the last three evaluations (two of fewer than 9) are better than as many before by
-    more than twice the noise, in their mean and in their best, and one of the last two is the best
-    of all. Past its best: more evaluations than a patience of 3 came after the best. A metric that
-    never changed tells neither.
+    Too early: the last three evaluations (two if there are fewer than 9) are better than as many
+    before by more than twice the noise, both in their mean and in their best, and one of the last
+    two is the best of all. Past its best: more evaluations than a patience of 3 came after the
+    best. A metric that never changed is neither.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Deciding how long to train":
     a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
@@ -33,7 +33,7 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence=f"{why}: its ending is not judged",
+            evidence=f"{why}: its end is not judged",
         )
     if num_done < _MIN_EVALUATIONS:
         return Finding(
@@ -49,9 +49,9 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.WARNED,
-            evidence="it ended while it still improved: its last evaluations gained "
-            f"{series.say_change(gain)} of {series.name} on those before, over twice the noise",
-            fix="Train longer, with early stopping: it ends where nothing more is gained.",
+            evidence=f"it ended while still improving: the last evaluations of {series.name} are "
+            f"better than those before by {series.say_change(gain)}, more than twice the noise",
+            fix="Train longer, with early stopping.",
             numbers={"late_gain": gain, "noise": series.step_noise(num)},
         )
     wasted = num_done - 1 - series.best
@@ -60,15 +60,15 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"its best {series.name} came {_after(wasted)} the end"
+        evidence=f"its best {series.name} was {_after(wasted)} the end"
         if wasted
-        else f"its last evaluation has the best {series.name}, within the noise of those before",
+        else f"its last evaluation has the best {series.name}, within noise of those before",
         numbers={"after_best": wasted},
     )
 
 
 def judge_early_stopping(series: Series, num: int | None) -> Finding:
-    """Say what early stopping with a patience of 3 would have given, by the evaluations as logged.
+    """Return what early stopping with a patience of 3 would have given, on the logged evaluations.
 
     Source: `EarlyStopping` of Keras with restore_best_weights: no new best in 3 evaluations.
     """
@@ -79,7 +79,7 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.PASSED,
-            evidence=f"a patience of {PATIENCE} would not have ended it sooner",
+            evidence=f"a patience of {PATIENCE} would not have stopped it earlier",
         )
     upto = Series(
         name=series.name,
@@ -105,14 +105,14 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"a patience of {PATIENCE} on {series.name} ends it {_at(series.rows, stop)}"
+        evidence=f"a patience of {PATIENCE} on {series.name} stops it {_at(series.rows, stop)}"
         f"{_time_saved(series.rows, stop)}; {kept}",
         numbers={"stop": stop, "saved": saved, "lost": lost, "noise": noise},
     )
 
 
 def judge_noise(series: Series, num: int | None) -> Finding | None:
-    """Say how many evaluations cannot be told from the best one: choosing among them is luck."""
+    """Count the evaluations that do not differ from the best one by more than noise."""
     noise = series.step_noise(num)
     if len(series.values) < _MIN_EVALUATIONS or not noise:
         return None
@@ -124,14 +124,14 @@ def judge_noise(series: Series, num: int | None) -> Finding | None:
         check="epochs_differ",
         outcome=Outcome.PASSED,
         evidence=f"{alike} other evaluation{'s' if alike > 1 else ''} of {len(series.values)} "
-        f"cannot be told from the best, {series.say(best)}: they lie within twice the noise "
-        f"between evaluations, {series.say_change(noise)}",
+        f"cannot be distinguished from the best, {series.say(best)}: the difference is within "
+        f"twice the noise between evaluations, {series.say_change(noise)}",
         numbers={"alike": alike, "noise": noise},
     )
 
 
 def judge_calibration(log: RunLog, series: Series) -> Finding | None:
-    """Say where the held-out loss has its best at another place than the metric."""
+    """Check whether the held-out loss has its best at another epoch than the metric."""
     losses = loss_series(log)
     if losses is None or series.name == LOSS or len(losses.values) < _MIN_EVALUATIONS:
         return None
@@ -144,27 +144,28 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
         check="loss_and_metric",
         outcome=Outcome.PASSED,
         evidence=f"{LOSS} was best {_place(by_loss, losses.best)}, {series.name} "
-        f"{_place(by_metric, series.best)}: stop by the one that will be reported",
+        f"{_place(by_metric, series.best)}: stop by the one that you report",
         numbers={"loss_rise": rise},
     )
 
 
 def _never_changed(series: Series) -> Finding:
-    """Judge a metric that is the same at all evaluations: perfect, or stuck."""
+    """Judge a metric that is the same at all evaluations: it is perfect, or stuck."""
     value, num_done = series.values[0], len(series.values)
     said = f"{series.name} is {series.say(value)} at all {num_done} evaluations"
     if series.is_share and value == 1:
         return Finding(
             check="length",
             outcome=Outcome.COULD_NOT_RUN,
-            evidence=f"{said}: from the first on there was nothing to gain",
-            fix="Shorten it; if that is too good, look for validation examples in training.",
+            evidence=f"{said}: there was nothing to improve after the first one",
+            fix="Train shorter; if this is too good to be true, check for validation examples in "
+            "training.",
         )
     return Finding(
         check="length",
         outcome=Outcome.WARNED,
-        evidence=f"{said}: nothing was learnt, or it is computed wrongly",
-        fix="Look at a few predictions beside their labels; then overfit a single batch.",
+        evidence=f"{said}: nothing was learned, or it is computed incorrectly",
+        fix="Compare a few predictions with their labels, then overfit a single batch.",
         numbers={"num_evaluations": num_done},
     )
 
@@ -177,7 +178,7 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
         f"{wasted} of {num_done} evaluations came after the best, {_at(series.rows, series.best)}"
     )
     if seconds is not None:
-        said += f": {duration(seconds)} that gave nothing"
+        said += f": {duration(seconds)} without improvement"
         numbers["wasted_s"] = seconds
     fall = series.gain(series.values[-1], series.values[series.best])
     noise = series.step_noise(num)
@@ -187,7 +188,7 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
         check="length",
         outcome=Outcome.WARNED,
         evidence=said,
-        fix=f"Stop early, with a patience of {PATIENCE}, and keep the best weights.",
+        fix=f"Use early stopping with a patience of {PATIENCE}, and keep the best weights.",
         numbers=numbers,
     )
 
@@ -198,15 +199,15 @@ def _too_few(log: RunLog, num_done: int) -> str:
     were = "evaluation is" if num_done == 1 else "evaluations are"
     bad = log.num_unreadable
     lost = f", and {bad} cell{'s' if bad > 1 else ''} could not be read" if bad else ""
-    return f"{num_done} {were} in the log{epochs}{lost}: too few to see a course"
+    return f"{num_done} {were} in the log{epochs}{lost}: too few to see a trend"
 
 
 def _more(log: RunLog, num_done: int) -> str:
     if log.num_unreadable:
-        return "Correct the cells that the note names."
+        return "Correct the cells listed in the note."
     if log.epochs is None or num_done < log.epochs:
         return "Log every epoch: epoch,loss,val_loss,val_accuracy."
-    return "Give the log of the whole training."
+    return "Pass the log of the whole training."
 
 
 def _is_improving(series: Series, num: int | None) -> bool:
@@ -215,25 +216,25 @@ def _is_improving(series: Series, num: int | None) -> bool:
         return False
     k = _window(series)
     best_before = max(series.values[-2 * k : -k], key=lambda value: series.gain(0, value))
-    # one value of a steep start lowers the mean of those before, not their best
+    # one value of a steep start lowers the mean of the earlier ones, not their best
     gain = min(_late_gain(series), series.gain(best_before, series.values[series.best]))
     return gain > _CLEAR * noise / math.sqrt(k)
 
 
 def _late_gain(series: Series) -> float:
-    """Return the gain of the mean of the last evaluations over that of as many before them."""
+    """Return the gain of the last evaluations' mean over that of as many before them."""
     k = _window(series)
     late, before = series.values[-k:], series.values[-2 * k : -k]
     return series.gain(sum(before) / k, sum(late) / k)
 
 
 def _window(series: Series) -> int:
-    # of a short course three and three would reach into its steep start
+    # in a short curve three and three would include its steep start
     return min(PATIENCE, max(2, len(series.values) // 3))
 
 
 def _stop_at(series: Series) -> int | None:
-    """Return the evaluation after which patience ends; None where it never does before the end."""
+    """Return the evaluation after which patience ends; None if it does not before the end."""
     best = 0
     for idx, value in enumerate(series.values):
         if series.gain(series.values[best], value) > 0:
@@ -250,7 +251,7 @@ def _seconds_after(rows: Sequence[LogRow], idx: int) -> float | None:
 
 def _time_saved(rows: Sequence[LogRow], idx: int) -> str:
     seconds, saved = _seconds_after(rows, idx), len(rows) - 1 - idx
-    said = f", {saved} evaluation{'s' if saved > 1 else ''} sooner"
+    said = f", {saved} evaluation{'s' if saved > 1 else ''} earlier"
     return said if seconds is None else f"{said} ({duration(seconds)})"
 
 
@@ -259,7 +260,7 @@ def _at(rows: Sequence[LogRow], idx: int) -> str:
 
 
 def _place(row: LogRow, idx: int) -> str:
-    """Say where in a training a row stands."""
+    """Return the position of a row in a training, in words."""
     if row.epoch is not None:
         return f"after epoch {row.epoch:g}"
     return f"at step {row.step:,}" if row.step is not None else f"in row {idx + 1}"

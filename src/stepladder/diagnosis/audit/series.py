@@ -14,11 +14,11 @@ from stepladder.stats.scatter import scatter
 from stepladder.training.output.wording import percent
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
-_BY_HAND = "signal"  # why a training of ours stopped that was interrupted
+_BY_HAND = "signal"  # the stop reason of an interrupted run of ours
 _UNENDED = {
-    STILL_RUNNING: "it goes on",
-    CUT_SHORT: "it was cut short",
-    _BY_HAND: "it was cut short",
+    STILL_RUNNING: "it is still running",
+    CUT_SHORT: "it was interrupted",
+    _BY_HAND: "it was interrupted",
 }
 
 
@@ -28,9 +28,9 @@ class Series:
 
     Attributes:
         name: of the metric.
-        rows: the evaluations that have it, as a finite number.
-        values: the metric at each, as logged.
-        is_lower_better: less of it is better.
+        rows: the evaluations in which it is finite.
+        values: the metric in each, as logged.
+        is_lower_better: lower is better.
         is_share: it is a share of examples, so that its noise follows from their number.
     """
 
@@ -42,23 +42,23 @@ class Series:
 
     @property
     def best(self) -> int:
-        """Position of the first of the best values."""
+        """Return the index of the first best value."""
         sign = 1 if self.is_lower_better else -1
         return min(range(len(self.values)), key=lambda idx: sign * self.values[idx])
 
     @property
     def is_constant(self) -> bool:
-        """Whether there are several values, and all are the same."""
+        """Return whether there are several values, all equal."""
         return len(self.values) > 1 and min(self.values) == max(self.values)
 
     def gain(self, before: float, after: float) -> float:
-        """Say by how much better one value is than another; below 0 is worse."""
+        """Return by how much one value is better than another; below 0 is worse."""
         return before - after if self.is_lower_better else after - before
 
     def sem(self, value: float, num: int | None) -> float | None:
-        """Return the standard error of one value by the number of held-out examples.
+        """Return the standard error of a value, from the number of held-out examples.
 
-        A share of 0 or 1 counts as half an example off. Of a loss it is the logged one, if any.
+        A share of 0 or 1 is moved by half an example. For a loss it is the logged one, if any.
         """
         if self.is_share and num:
             return binomial_sem(min(max(value, 0.5 / num), 1 - 0.5 / num), num)
@@ -68,15 +68,15 @@ class Series:
         return None
 
     def jitter(self) -> float | None:
-        """Return how far the curve jumps from evaluation to evaluation, one standard deviation."""
+        """Return the standard deviation of the jumps between evaluations."""
         late = self.values[len(self.values) // 3 :]
         return scatter(late if len(late) >= 6 else self.values)
 
     def step_noise(self, num: int | None) -> float | None:
-        """Return one standard deviation of a difference between two evaluations that is chance.
+        """Return the standard deviation, due to chance, of a difference between two evaluations.
 
-        Most examples are the same ones, judged alike: the curve's own jumps say more than the
-        number of examples, which is taken where there are too few evaluations.
+        Most examples are judged the same each time: the curve's own jumps are a better estimate
+        than the number of examples, which is used if there are too few evaluations.
         """
         jitter = self.jitter()
         if jitter is not None:
@@ -85,16 +85,16 @@ class Series:
         return self.sem(self.values[self.best], num)
 
     def say(self, value: float) -> str:
-        """Write a value as a person would."""
+        """Format a value."""
         return percent(value) if self.is_share else f"{value:.4g}"
 
     def say_change(self, value: float) -> str:
-        """Write a difference."""
+        """Format a difference."""
         return f"{100 * abs(value):.2g} points" if self.is_share else f"{abs(value):.2g}"
 
 
 def choose_series(log: RunLog) -> Series | None:
-    """Choose what a training is judged by: the metric that was asked for, accuracy, then loss."""
+    """Choose the metric to judge a training by: the requested one, accuracy, then loss."""
     if log.score_name is not None:
         found = _series(
             log.score_name,
@@ -133,12 +133,12 @@ def _series(
 
 
 def why_unended(log: RunLog) -> str:
-    """Say why a training of ours is not at its end; empty: it is, or the log does not tell."""
+    """Return why a training of ours has not ended; empty if it has, or if unknown."""
     return _UNENDED.get(log.stop_reason or "", "")
 
 
 def curves_of(log: RunLog, num_val: int | None) -> Curves:
-    """Return a log as the curves that the fit is judged by; nothing in it is on equal terms."""
+    """Return a log as curves for judging the fit; nothing in it is on equal terms."""
     is_diverged = any(
         value is not None and not math.isfinite(value)
         for row in log.rows

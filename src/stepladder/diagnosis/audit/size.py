@@ -1,4 +1,4 @@
-"""How many examples an accuracy stands on: as told, as logged, or as its own decimals betray."""
+"""How many examples an accuracy is based on: as passed, as logged, or inferred from decimals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stepladder.diagnosis.logs.column_names import MAX_DIGITS
 from stepladder.errors import UsageError
 from stepladder.records.audit import RunLog, SizeSource
 
-MAX_CHANCE = 1e-3  # that values which are no shares of n examples look as if they were
-_FLOAT32 = 2e-7  # how far a share that went through float32 may be off
+MAX_CHANCE = 1e-3  # that values which are not shares of n examples look as if they were
+_FLOAT32 = 2e-7  # maximum error of a share that went through float32
 _MAX_N = 200_000
 _BLOCK = 2048
 _MAX_SHARES = 64
@@ -21,10 +21,10 @@ _MAX_SHARES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a person knows about the sets of a log.
+    """What the user knows about the sets of a log.
 
     Attributes:
-        num_train, num_val, num_test: examples; None: not given.
+        num_train, num_val, num_test: number of examples; None if not passed.
     """
 
     num_train: int | None = None
@@ -36,7 +36,7 @@ class Sizes:
             if value is not None and value < 1:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"{value} is no number of examples", where=flag, fix="Give 1 or more."
+                    f"{value} is not a number of examples", where=flag, fix="Pass 1 or more."
                 )
 
 
@@ -45,9 +45,9 @@ class HeldOutSize:
     """The number of held-out examples.
 
     Attributes:
-        num: None: not known.
+        num: None if unknown.
         source: where it comes from.
-        problem: why the number that was given or logged cannot be right; empty: it can.
+        problem: why the number that was passed or logged cannot be right; empty if it can.
     """
 
     num: int | None = None
@@ -56,7 +56,7 @@ class HeldOutSize:
 
 
 def with_sizes(log: RunLog, sizes: Sizes) -> RunLog:
-    """Put given sizes over those that the log has."""
+    """Replace the sizes in the log by those that the user passed."""
     given = {name: value for name, value in vars(sizes).items() if value is not None}
     return replace(log, **given)
 
@@ -64,12 +64,12 @@ def with_sizes(log: RunLog, sizes: Sizes) -> RunLog:
 def held_out_size(
     log: RunLog, shares: Sequence[float], *, given: int | None, logged: int | None
 ) -> HeldOutSize:
-    """Say on how many examples shares stand.
+    """Return the number of examples that shares are based on.
 
     Args:
         shares: accuracies of one held-out set.
-        given: what the person says; it goes before what is logged, and that before what is
-            inferred.
+        given: as passed by the user; takes priority over the logged one, and that over an
+            inferred one.
     """
     for num, source in ((given, SizeSource.GIVEN), (logged, SizeSource.LOGGED)):
         if num is not None:
@@ -79,18 +79,18 @@ def held_out_size(
 
 
 def infer_size(shares: Sequence[float], *, digits: int | None) -> int | None:
-    """Find the smallest n of which all shares are whole numbers of examples, to their decimals.
+    """Find the smallest n for which all shares are multiples of 1/n, to their decimals.
 
-    A share that is none of n examples fits with a chance of 2 n tolerance; the search ends where
-    all n so far would have fitted by chance with more than MAX_CHANCE together. The true number may
-    be a multiple of n.
+    A share that is not a multiple of 1/n matches with a chance of 2 n tolerance; the search ends
+    when all n so far would have matched by chance with more than MAX_CHANCE together. The true
+    number may be a multiple of n.
 
     Args:
         shares: accuracies in [0, 1].
         digits: decimals that they are written with; None: as floats.
 
     Returns:
-        None where the decimals or the number of shares do not suffice.
+        None if there are too few decimals or shares.
     """
     values = np.unique([share for share in shares if 0 < share < 1])[:_MAX_SHARES]
     tolerance = _tolerance(digits)
@@ -114,7 +114,7 @@ def _tolerance(digits: int | None) -> float:
 
 
 def _problem(n: int, shares: Sequence[float], digits: int | None) -> str:
-    """Say which accuracy n examples cannot give; empty where all can, or decimals do not tell."""
+    """Return which accuracy n examples cannot give; empty if all are possible or it is unknown."""
     tolerance = _tolerance(digits)
     if 2 * n * tolerance >= 1:
         return ""
@@ -125,7 +125,7 @@ def _problem(n: int, shares: Sequence[float], digits: int | None) -> str:
         if off > n * tolerance * (1 + 1e-9):
             below = math.floor(share * n)
             return (
-                f"an accuracy of {share:.6g} is none of {n:,} examples: {below:,} right are "
-                f"{below / n:.6g}, {below + 1:,} are {(below + 1) / n:.6g}"
+                f"an accuracy of {share:.6g} is impossible with {n:,} examples: {below:,} correct "
+                f"are {below / n:.6g}, {below + 1:,} are {(below + 1) / n:.6g}"
             )
     return ""

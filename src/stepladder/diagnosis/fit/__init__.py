@@ -1,1 +1,1 @@
-"""Underfit or overfit: curves, levels, remedies, learning curves."""
+"""Underfitting and overfitting: curves, levels, remedies, learning curves."""

@@ -1,4 +1,4 @@
-"""Does a trained model beat what needs no training? The same answer for `report` and `diagnose`."""
+"""Compare a trained model with trivial baselines; used by `report` and `diagnose`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHECK: Final = "beats_baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstMajority:
-    """A model beside always naming the commonest class.
+    """A model compared with always predicting the most frequent class.
 
     Attributes:
-        num: examples.
-        accuracy, majority: share of them that each gets right; that class is the commonest of these
-            very examples, so that no guess of one class does better.
+        num: number of examples.
+        accuracy, majority: share of examples that each predicts correctly; the class is the most
+            frequent one in these examples, so that no other constant prediction is better.
         label: that class.
-        p: that the model is no better, by McNemar's test on the pairs; 1 where it is worse.
+        p: p-value of "the model is no better", by McNemar's test on the pairs; 1 if it is worse.
     """
 
     num: int
@@ -35,7 +35,7 @@ class AgainstMajority:
 
 
 def against_majority(outcomes: Mapping[tuple[str, str], int]) -> AgainstMajority | None:
-    """Compare predictions with the commonest class; None: there are none.
+    """Compare predictions with the most frequent class; None if there are no predictions.
 
     Args:
         outcomes: how often each (label, predicted) occurs.
@@ -59,26 +59,26 @@ def against_majority(outcomes: Mapping[tuple[str, str], int]) -> AgainstMajority
 def baseline_finding(
     outcomes: Mapping[tuple[str, str], int], *, probe_accuracy: float | None = None
 ) -> Finding:
-    """Return True if a trained model beats the commonest class, and a probe where one was fitted.
+    """Check that a trained model beats the most frequent class, and a probe if one was fitted.
 
     Args:
-        outcomes: of held-out examples, how often each (label, predicted) occurs.
-        probe_accuracy: of a linear probe on the same examples, as the checks found it.
+        outcomes: for held-out examples, how often each (label, predicted) occurs.
+        probe_accuracy: of a linear probe on the same examples, from the checks.
     """
     found = against_majority(outcomes)
     if found is None:
         return Finding(
             check=CHECK,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence="no prediction of a class was kept",
+            evidence="no class predictions were recorded",
         )
     words = (
-        f"{percent(found.accuracy)} of {found.num} validation examples are right, and always "
-        f"{found.label} is right in {percent(found.majority)}"
+        f"the accuracy is {percent(found.accuracy)} on {found.num} validation examples; always "
+        f"predicting {found.label} gives {percent(found.majority)}"
     )
     loses = found.p > _ALPHA
     if probe_accuracy is not None:
-        words += f", a probe in {percent(probe_accuracy)}"
+        words += f", a linear probe {percent(probe_accuracy)}"
         loses = loses or found.accuracy < probe_accuracy
     numbers = {"accuracy": found.accuracy, "majority_accuracy": found.majority, "p": found.p}
     if not loses:
@@ -87,7 +87,8 @@ def baseline_finding(
         check=CHECK,
         outcome=Outcome.WARNED,
         fault="no_better_than_baseline",
-        evidence=f"the model does not beat what needs no training: {words}",
-        fix="Look whether it learns at all: `stepladder check`, then a higher learning rate.",
+        evidence=f"the model does not beat a trivial baseline: {words}",
+        fix="Run `stepladder check` to see if the model can learn at all, then try a higher "
+        "learning rate.",
         numbers=numbers,
     )

@@ -1,4 +1,4 @@
-"""A Task of several networks in a chain: error and time by stage, and which to improve first."""
+"""Chains of networks: error and time per stage, and which stage to improve first."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from stepladder.task.contract import ChainStage
 from stepladder.training.setup.build import MEMORY_FORMATS, make_held_out_reader
 from stepladder.training.step import autocast
 
-CLEAR = 2.0  # times its noise that a gain must be
+CLEAR = 2.0  # times its noise: smaller gains are ignored
 
 
 def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
-    """Tell error and time by stage of the best weights on validation; None: it is no chain.
+    """Measure error and time per stage with the best weights on validation; None if no chain.
 
-    One stage after the other is replaced by the truth, where the Task gives it. In a chain that
-    makes all stages before it perfect too; so the gain of a stage is what the error at the end
-    falls by beyond what it falls by with the stages before it perfect.
+    The stages are replaced by the ground truth one after the other, where the Task provides it.
+    In a chain that makes all earlier stages perfect as well; so the gain of a stage is the
+    reduction of the final error beyond that with perfect earlier stages.
 
     Args:
-        budget_s: seconds after which no further batch is looked at.
+        budget_s: seconds after which no further batch is evaluated.
 
     Raises:
-        UsageError: if the last stage has no error, or an error is not one value an example.
+        UsageError: if the last stage has no error, or an error is not one value per example.
+        DataError: if there is no validation split.
         DataError: if there is no validation split.
 
     Source: Ng 2018, "Machine Learning Yearning", 53 to 57 ("Error analysis by parts").
@@ -46,14 +47,15 @@ def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
             return None
         if run.sources.val is None:
             raise DataError(
-                "there is no validation split to judge the stages by",
-                fix="Give data(Split.VAL) in the Task.",
+                "there is no validation split to evaluate the stages on",
+                fix="Return it from data(Split.VAL) in the Task.",
             )
         if stages[-1].error is None:
             raise UsageError(
-                f"the last stage, {stages[-1].name}, has no error",
+                f"the last stage, {stages[-1].name}, has no error function",
                 where=type(run.task).__name__,
-                fix="Give ChainStage(..., error=...) of the last stage: one value an example.",
+                fix="Pass error=... to the last ChainStage, a function that returns one value per "
+                "example.",
             )
         run.put(run.weights(is_best=True), model)
         model.eval()
@@ -62,7 +64,7 @@ def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
 
 @dataclass(kw_only=True)
 class _Sums:
-    """What the batches gave so far: by stage, seconds and errors; -1 is the chain as it is."""
+    """Sums over batches so far: by stage, seconds and errors; -1 is the unmodified chain."""
 
     seconds: list[float]
     own: dict[int, list[NDArray[np.float64]]] = field(default_factory=dict)
@@ -84,7 +86,9 @@ def _measured(run: OpenedRun, stages: Sequence[ChainStage], *, budget_s: float) 
                 moved = batch.to(run.device, memory_format=layout)
                 with autocast(run.device, recipe.device.precision):
                     _add(sums, stages, moved, run.device)
-                if idx == 0:  # the first batch reserves memory: it counts where there is no other
+                if (
+                    idx == 0
+                ):  # the first batch allocates memory: it counts only if there is no other
                     warm_up_s, sums.seconds = sums.seconds, [0.0] * len(stages)
                 if time.perf_counter() > deadline:
                     break
@@ -119,9 +123,9 @@ def _errors(stage: ChainStage, value: Any, batch: Batch) -> NDArray[np.float64]:
     wanted = (batch.ids.numel(),)
     if tuple(errors.shape) != wanted:
         raise UsageError(
-            f"error() of stage {stage.name} gave a tensor of shape {tuple(errors.shape)}, not "
-            f"{wanted}",
-            fix="Return one error an example.",
+            f"error() of stage {stage.name} returned a tensor of shape {tuple(errors.shape)}, "
+            f"expected {wanted}",
+            fix="Return one error per example.",
         )
     return errors.double().cpu().numpy()
 
@@ -136,12 +140,12 @@ def _summed(stages: Sequence[ChainStage], sums: _Sums) -> Chain:
     as_is = np.concatenate(sums.end[-1])
     total_s = sum(sums.seconds)
     found: list[ModelStage] = []
-    before = as_is  # with all stages before this one perfect, as far as truths are known
+    before = as_is  # with all earlier stages perfect, as far as their truth is known
     for idx, stage in enumerate(stages):
         own = sums.own.get(idx)
         oracle = np.concatenate(sums.end[idx]) if idx in sums.end else None
         gain = None if oracle is None else paired_improvement(before, oracle)
-        if idx == len(stages) - 1:  # the error that is left is its own
+        if idx == len(stages) - 1:  # the remaining error is its own
             oracle, gain = np.zeros_like(before), paired_improvement(before, np.zeros_like(before))
         found.append(
             ModelStage(
@@ -164,7 +168,7 @@ def _summed(stages: Sequence[ChainStage], sums: _Sums) -> Chain:
 
 
 def _first(stages: Sequence[ModelStage]) -> str | None:
-    """Name the stage that gains most, if its gain is beyond its noise."""
+    """Return the name of the stage with the largest gain, if that exceeds its noise."""
     known = [
         (stage.name, Estimate(stage.gain, stage.gain_sem))
         for stage in stages

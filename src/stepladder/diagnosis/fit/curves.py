@@ -1,4 +1,4 @@
-"""What a training left to judge it by: one point for each evaluation."""
+"""The curves that a training is judged by: one point per evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepladder.stats.scatter import scatter, smoothed
 
 DEFAULT_PATIENCE = 3
 MIN_PATIENCE = 2
-MAX_PATIENCE = 5  # a run that waits longer for a better one shows no less by then
+MAX_PATIENCE = 5  # a run with more patience shows as much by then
 MIN_FOR_SCATTER = 6
 
 
@@ -21,15 +21,15 @@ class Point:
     Attributes:
         step: optimiser steps done.
         epoch: epochs done.
-        train_loss, train_accuracy: as logged: in training mode, with dropout and augmentation, a
-            mean over the steps since the last evaluation.
+        train_loss, train_accuracy: as logged: in training mode, with dropout and augmentation,
+            averaged over the steps since the last evaluation.
         equal_train_loss, equal_train_accuracy: on training examples under the terms of validation:
-            these very weights, in eval mode, without augmentation.
+            with these weights, in eval mode, without augmentation.
         val_loss: mean over the validation examples.
         val_loss_sem: its standard error.
-        rise_sem: standard error of its difference to the best before, paired by example.
+        rise_sem: standard error of its difference to the best one before, paired by example.
         val_accuracy: in [0, 1].
-        is_remeasured: the run did not validate here; a diagnosis did.
+        is_remeasured: measured by a diagnosis; the run did not validate here.
     """
 
     step: int
@@ -50,16 +50,17 @@ class Curves:
     """The evaluations of one training, in order.
 
     Attributes:
-        points: one for each.
-        num_val: validation examples; None: not known.
-        num_classes: None: not known, or no classes.
-        patience: how many evaluations in a row must be worse before it counts.
-        train_windows: (step, training loss as logged), finer than the points where that is known.
-        is_running: training has not come to its end: it goes on, or was cut short.
-        is_whole: these are all of its evaluations; False: more may have come, or were to come.
-        is_diverged: a loss was not a finite number.
-        diverged_step: optimiser steps done when it first was none; None: not known.
-        target_error: share of examples that nobody gets right, such as wrong labels, in [0, 1].
+            points: one per evaluation.
+            num_val: number of validation examples; None if unknown.
+            num_classes: None if unknown, or not a classification.
+            patience: number of consecutive evaluations that must be worse before it counts.
+            train_windows: (step, training loss as logged), finer than the points if that is known.
+            is_running: training has not ended: it is running, or was interrupted.
+            is_whole: these are all evaluations; False if some may be missing or were still to come.
+            is_diverged: a loss was not finite.
+            diverged_step: optimiser steps done when it first was not; None if unknown.
+            target_error: share of examples that cannot be predicted correctly, such as wrong
+            labels, in [0, 1].
     """
 
     points: tuple[Point, ...]
@@ -75,34 +76,34 @@ class Curves:
 
     @property
     def has_loss(self) -> bool:
-        """Whether validation losses carry the judgement; else accuracies do."""
+        """Return whether the validation loss is judged; otherwise it is the accuracy."""
         return sum(_is_number(point.val_loss) for point in self.points) >= min(2, len(self.points))
 
     def judged(self) -> tuple[Point, ...]:
-        """Return the points that have the validation value that is judged, a finite one."""
+        """Return the points with a finite value of what is judged."""
         return tuple(point for point in self.points if _is_number(self._value(point)))
 
     def values(self) -> list[float]:
-        """Return what is judged at each of `judged()`, lower is better: loss, or share of errors."""
+        """Return what is judged at each of `judged()`, lower is better: loss or error rate."""
         found = (self._value(point) for point in self.judged())
         return [value for value in found if value is not None]
 
     def course(self) -> list[float]:
-        """Return the values with their jumps smoothed."""
+        """Return the values, smoothed."""
         return smoothed(self.values())
 
     def noise(self) -> float | None:
-        """Return one standard deviation of a difference between two evaluations that is chance.
+        """Return the standard deviation, due to chance, of a difference between two evaluations.
 
-        The larger of two: how far the curve scatters from evaluation to evaluation, and what
-        another draw of validation examples would change. The former is read from the last two
-        thirds, as the first steep fall of a short curve looks like scatter. The latter is the
-        paired standard error where it is known; else that of the mean (as of two means with a
-        correlation of one half); else, of losses, that of examples whose spread is as large as
-        their mean.
+        It is the larger of two: the scatter of the curve between evaluations, and what a different
+        sample of validation examples would change. The former is taken from the last two thirds,
+        as the first steep fall of a short curve looks like scatter. The latter is the paired
+        standard error if known; otherwise that of the mean (as for two means with a correlation of
+        one half); otherwise, for losses, that of examples whose standard deviation equals their
+        mean.
 
         Returns:
-            In the unit of the values; None: nothing is known of it.
+            In the unit of the values; None if unknown.
         """
         values, of_examples = self.values(), self._noise_of_examples()
         late = values[len(values) // 3 :]
@@ -112,9 +113,9 @@ class Curves:
         return max((part for part in (of_steps, of_examples) if part), default=None)
 
     def accuracy_floor(self) -> float | None:
-        """Return the standard error of the last accuracy, sqrt(p (1 - p) / n); None: not known.
+        """Return the standard error of the last accuracy, sqrt(p (1 - p) / n); None if unknown.
 
-        A share of 0 or 1 counts as half an example off: its error is not known to be nothing.
+        A share of 0 or 1 is moved by half an example: its error is not known to be 0.
         """
         shares = [point.val_accuracy for point in self.points if point.val_accuracy is not None]
         return self._share_error(shares[-1]) if shares and self.num_val else None

@@ -1,4 +1,4 @@
-"""Training measured under the terms of validation: these weights, eval mode, no augmentation."""
+"""Measure training under the terms of validation: same weights, eval mode, no augmentation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NUM_ROWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EqualTerms:
-    """Training measured again.
+    """Training, measured again.
 
     Attributes:
-        curves: with the new values at the points that have weights on disk.
-        num_rows: training examples that were looked at.
+        curves: with new values at the points whose weights are on disk.
+        num_rows: number of training examples that were evaluated.
         took_s: seconds.
-        note: what was left out, in words; empty: nothing.
+        note: what was left out; empty if nothing was.
     """
 
     curves: Curves
@@ -37,12 +37,12 @@ def measure_equal_terms(
 ) -> EqualTerms:
     """Measure the best and the last weights on a fixed sample of the training examples.
 
-    Weights that no validation measured are measured on validation too. Labels count as they are:
-    without smoothing, class weights or mixing.
+    Weights between two validations are also evaluated on the validation data. Losses are plain:
+    without label smoothing, class weights or mixing.
 
     Args:
-        budget_s: seconds that all passes may take.
-        say: told what is about to be measured.
+        budget_s: time limit for all passes, in seconds.
+        say: called with what is about to be measured.
 
     Raises:
         DataError: if the weights cannot be read or are of another model.
@@ -51,7 +51,7 @@ def measure_equal_terms(
     best, last = run.weights(is_best=True), run.weights(is_best=False)
     both = [best] if best.name == last.name or _step(best) == _step(last) else [best, last]
     say(
-        f"measuring {len(both)} checkpoint{'s' if len(both) > 1 else ''} on training examples in "
+        f"evaluating {len(both)} checkpoint{'s' if len(both) > 1 else ''} on training examples in "
         f"eval mode, at most {budget_s:.0f} s"
     )
     points = list(curves.points)
@@ -88,9 +88,9 @@ def measure_equal_terms(
 
 
 def _with_validation(point: Point, val: Evaluation, num_val: int) -> tuple[Point, str]:
-    """Add validation to weights that lie between two validations, if all of it was measured."""
+    """Add validation to weights between two validations, if all of it was measured."""
     if len(val.rows) < num_val:
-        return point, f"validation was not measured at step {point.step}: time was short"
+        return point, f"validation was not measured at step {point.step}: it ran out of time"
     loss = val.loss()
     measured = replace(
         point, val_loss=loss.mean, val_loss_sem=loss.sem, val_accuracy=accuracy_of(val)
@@ -99,7 +99,7 @@ def _with_validation(point: Point, val: Evaluation, num_val: int) -> tuple[Point
 
 
 def accuracy_of(result: Evaluation) -> float | None:
-    """Return the share of examples that are right; None of a task without classes."""
+    """Return the accuracy; None for a task without classes."""
     if result.predicted is not None and result.targets is not None:
         return float((result.predicted == result.targets).mean())
     return result.values.get("accuracy")
@@ -127,7 +127,7 @@ def _epoch(loaded: Loaded) -> float | None:
 
 
 def _place(loaded: Loaded) -> Mapping[str, Any]:
-    """Say where weights stood: the best ones say it under another name than the last."""
+    """Return the position of weights, which best and last ones store under different keys."""
     for key in ("position", "best"):
         place = loaded.state.get(key)
         if isinstance(place, dict):

@@ -1,4 +1,4 @@
-"""Underfit, good fit, overfit or not yet known: what curves say, and how surely."""
+"""Underfitting, good fit, overfitting or unknown: what the curves show, and how certainly."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stepladder.records.files import Json
 from stepladder.stats.scatter import scatter
 from stepladder.training.output.wording import percent
 
-RISE = 2.0  # how many times its noise a change must be
+RISE = 2.0  # times its noise: smaller changes are ignored
 CLEAR_RISE = 4.0
-MIN_EVALUATIONS = 4  # fewer show neither a course nor their noise
-MIN_TRAIN_ERROR = 0.05  # wrong on so much of what was shown is never called a good fit
-MIN_TRAIN_SHARE = 0.5  # the same by the loss: so much of that of guessing is left
-MIN_FALL = 0.002  # share by which validation must fall to be still improving
-TRAIN_FALL = 0.01  # share by which a training loss without known noise must fall
-LEARNT_SHARE = 0.02  # of the loss of guessing: there is nothing left to fall
-POOR_ERROR = 0.5  # share of the errors of guessing that is left
-POOR_LOSS = 0.5  # share of the loss of guessing that is left
+MIN_EVALUATIONS = 4  # fewer show neither a trend nor their noise
+MIN_TRAIN_ERROR = 0.05  # a higher training error is never called a good fit
+MIN_TRAIN_SHARE = 0.5  # the same for the loss, as a share of the loss of guessing
+MIN_FALL = 0.002  # share by which validation must fall to count as improving
+TRAIN_FALL = 0.01  # share by which a training loss of unknown noise must fall
+LEARNT_SHARE = 0.02  # of the loss of guessing: the loss can hardly fall further
+POOR_ERROR = 0.5  # share of the error of guessing
+POOR_LOSS = 0.5  # share of the loss of guessing
 STAYS = 0.1  # share by which the second half is better, at most
 WORSE_THAN_GUESSING = 1.5
-# Scatter of a loss over its level, from evaluation to evaluation, while training stays poor. Small
-# nets of sound learning rates: 0.003 and less on validation, and of those too high: 0.005 to 0.2.
-# Training losses are means over other batches and augmentations each time, and jump by that alone.
+# Scatter of a loss relative to its level, between evaluations, while training stays poor. Small
+# nets with good learning rates have 0.003 and less on validation, with ones too high 0.005 to 0.2.
+# Training losses are averages over different batches and augmentations, and jump for that reason.
 VALIDATION_JUMPS = 0.01
 TRAINING_JUMPS = 0.05
 CLEAR = 3.0
@@ -35,11 +35,11 @@ CLEAR = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """A sign of a learning rate that is too high.
+    """A sign that the learning rate is too high.
 
     Attributes:
         said: what was seen, with its numbers.
-        is_clear: it is far from what sound trainings show.
+        is_clear: it is far outside of what good trainings show.
     """
 
     said: str
@@ -47,11 +47,11 @@ class Sign:
 
 
 def learning_rate_too_high(curves: Curves) -> Sign | None:
-    """Say why the learning rate looks too high, or None.
+    """Return why the learning rate looks too high, or None.
 
-    Training is poor and stays poor, and its loss jumps from evaluation to evaluation: a model that
-    is too small, or a learning rate that is too low, gives a smooth course instead. Or its loss
-    lies far above that of guessing.
+    Training is poor and stays poor, and its loss jumps between evaluations: a model that is too
+    small, or a learning rate that is too low, gives a smooth curve instead. Or the loss is far
+    above that of guessing.
 
     Source: Zhang et al. 2021, "AutoTrainer: An Automatic DNN Training Problem Detection and Repair
     System", "oscillating loss"; Godbole et al. 2023, "Deep Learning Tuning Playbook",
@@ -60,7 +60,7 @@ def learning_rate_too_high(curves: Curves) -> Sign | None:
     losses = [point.train_loss for point in curves.points if point.train_loss is not None]
     finite = [loss for loss in losses if math.isfinite(loss)]
     if len(finite) < len(losses):
-        said = "the training loss was no finite number in some evaluations"
+        said = "the training loss was not finite in some evaluations"
         return Sign(said=said, is_clear=True)
     guess, is_assumed = guess_loss(curves)
     if not _is_poor(curves, finite, guess):
@@ -68,7 +68,7 @@ def learning_rate_too_high(curves: Curves) -> Sign | None:
     if guess is not None and not is_assumed and finite[1:]:
         worst = max(finite[1:])
         if worst > WORSE_THAN_GUESSING * guess:
-            said = f"the training loss reached {worst:.4g}, and guessing gives {guess:.4g}"
+            said = f"the training loss reached {worst:.4g}; guessing gives {guess:.4g}"
             return Sign(said=said, is_clear=True)
     return _jumps(curves, finite) if _stays(finite) else None
 
@@ -84,8 +84,8 @@ def _jumps(curves: Curves, train: list[float]) -> Sign | None:
             continue
         size = found / level
         said = (
-            f"training stays poor and the {name} loss jumps by {percent(size)} of its level from "
-            f"one evaluation to the next, where {percent(most)} would be much"
+            f"training stays poor and the {name} loss jumps by {percent(size)} of its level "
+            f"between evaluations (more than {percent(most)} is unusual)"
         )
         return Sign(said=said, is_clear=size > CLEAR * most)
     return None
@@ -112,12 +112,12 @@ def _mean(values: list[float]) -> float:
 
 
 def judge_fit(curves: Curves) -> Fit:
-    """Say how well a model fits its data, by its curves and their noise.
+    """Judge how well a model fits its data, from its curves and their noise.
 
-    A gap between training and validation alone is no overfitting: validation must have risen above
-    its minimum by more than twice its noise, in as many evaluations as patience has, while training
-    went on improving. A loss that rises while accuracy rises is over-confidence. A learning rate
-    that is too high looks like underfit, and is asked for first.
+    A gap between training and validation alone is not overfitting: validation must have risen above
+    its minimum by more than twice its noise, for `patience` evaluations, while training continued
+    to improve. A loss that rises while accuracy rises is overconfidence. A learning rate that is
+    too high looks like underfitting, and is checked first.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Is any training run exhibiting
     problematic overfitting?"; Guo et al. 2017, "On Calibration of Modern Neural Networks", 3,
@@ -128,18 +128,18 @@ def judge_fit(curves: Curves) -> Fit:
         fit = rule(seen)
         if fit is not None:
             return fit
-    confidence = seen.trust(is_far=not seen.is_improving)  # what comes next may be another fit
+    confidence = seen.trust(is_far=not seen.is_improving)  # the fit may still change
     return seen.fit(FitKind.GOOD_FIT, confidence, "validation has not become worse")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """The numbers that all rules read.
+    """The numbers that all rules use.
 
     Attributes:
-        values, course: what is judged, lower is better, as it is and smoothed.
-        best: position of the lowest of the course.
-        noise: of a difference between two evaluations; None: not known.
+        values, course: what is judged, lower is better, raw and smoothed.
+        best: index of the minimum of the course.
+        noise: of a difference between two evaluations; None if unknown.
         levels: errors of training and validation at the end.
     """
 
@@ -165,7 +165,7 @@ class _Seen:
 
     @property
     def rise(self) -> float:
-        """How far the last evaluations all lie above the minimum, at least."""
+        """Return by how much the last evaluations all exceed the minimum, at least."""
         after = self.course[self.best + 1 :]
         if len(after) < self.curves.patience:
             return 0.0
@@ -173,26 +173,26 @@ class _Seen:
 
     @property
     def is_improving(self) -> bool:
-        """Whether the last evaluations lie below those before by more than the noise.
+        """Return whether the last evaluations are below the earlier ones by more than the noise.
 
-        In their mean and in their lowest: one value of a steep start lifts a mean.
+        Both their mean and their minimum are compared: one value of a steep start raises a mean.
         """
-        # of a short course more of them would reach into its steep start
+        # in a short curve more of them would include its steep start
         k = min(self.curves.patience, max(2, len(self.values) // 3), len(self.values) // 2)
         if k < 1 or self.noise is None or self.best < len(self.course) - 2:
             return False
         late, early = self.values[-k:], self.values[-2 * k : -k]
         fall = min((sum(early) - sum(late)) / k, min(early) - min(late))
-        # the same examples each time: their mean over evaluations is no less noisy
+        # the same examples each time: averaging over evaluations does not reduce that noise
         least = max(RISE * self.noise, MIN_FALL * abs(sum(early)) / k)
         return bool(fall > least)
 
     @property
     def may_not_be_poor(self) -> bool:
-        """Whether a few evaluations cannot show that training is poor at its end.
+        """Return whether few evaluations are not enough to show that training is poor at its end.
 
-        They are not all, or are measured by the first training loss: the mean over an epoch in
-        which much was learnt already.
+        They are incomplete, or are compared with the first training loss: an average over an epoch
+        in which much was already learned.
         """
         curves, levels = self.curves, self.levels
         is_assumed = levels.train_error is None and levels.is_guess_assumed
@@ -206,7 +206,7 @@ class _Seen:
         return f"{value:.4g}" if self.curves.has_loss else percent(value)
 
     def trust(self, *, is_far: bool) -> Confidence:
-        """Grade a statement: its terms, and whether it lies far outside the noise."""
+        """Return the confidence in a statement: from its terms, and its distance from the noise."""
         if not self.levels.is_known or self.noise is None or len(self.values) < MIN_EVALUATIONS:
             return Confidence.WEAK
         return Confidence.SURE if is_far and self.levels.is_equal else Confidence.LIKELY
@@ -249,10 +249,12 @@ def _not_finite(seen: _Seen) -> Fit | None:
     if not seen.curves.is_diverged:
         return None
     if seen.curves.diverged_step == 0:
-        said = "the loss was no finite number before the first step: an input, a target or the "
-        said += "loss itself is broken, and no learning rate mends that"
+        said = (
+            "the loss was not finite before the first step: an input, a target or the loss itself "
+        )
+        said += "is broken, and no learning rate fixes that"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said)
-    said = "the loss became no finite number: the learning rate is too high, or an input is broken"
+    said = "the loss became non-finite: the learning rate is too high, or an input is broken"
     return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said, is_learning_rate_too_high=True)
 
 
@@ -267,7 +269,7 @@ def _too_high(seen: _Seen) -> Fit | None:
 def _no_validation(seen: _Seen) -> Fit | None:
     if seen.values:
         return None
-    said = "there is no validation: whether it overfits cannot be seen"
+    said = "there is no validation data: overfitting cannot be detected"
     if seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
         return seen.fit(FitKind.UNDERFIT, Confidence.WEAK, said)
     return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
@@ -284,15 +286,15 @@ def _overfit(seen: _Seen) -> Fit | None:
         f"{curves.patience} evaluations; twice its noise is {seen.say(RISE * seen.noise)}"
     )
     if fall is None:
-        said = "whether training went on improving is not known, so neither is why"
+        said = "the cause is unknown: it is not known whether training continued to improve"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, rose, said)
     if not fall.is_falling:
-        said = f"{fall.said}: that is no overfitting, but training that became unstable"
+        said = f"{fall.said}: this is not overfitting, but training that became unstable"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, rose, said)
     accuracy = _accuracy_change(seen)
     is_sure = accuracy is not None and accuracy.is_rising
     if accuracy is not None and accuracy.is_still_rising:
-        said = f"{accuracy.said}: the model grows too sure of itself, not wrong more often"
+        said = f"{accuracy.said}: the model becomes overconfident, not wrong more often"
         confidence = seen.trust(is_far=accuracy.is_clear)
         return seen.fit(FitKind.GOOD_FIT, confidence, rose, fall.said, said, is_overconfident=True)
     said_all = (rose, fall.said, *((accuracy.said,) if accuracy else ()))
@@ -307,15 +309,15 @@ def _underfit(seen: _Seen) -> Fit | None:
         return None
     is_past_best = seen.best < len(seen.values) - 1 - MIN_PATIENCE
     if levels.is_gap_larger or (levels.has_gap and is_past_best):
-        return None  # more of it would widen the gap
+        return None  # more training would widen the gap
     if len(seen.values) < MIN_EVALUATIONS and seen.may_not_be_poor:
-        return None  # too few
+        return None  # too few evaluations
     if seen.curves.is_running and seen.is_improving:
-        said = "training is poor so far, and was not at its end"
+        said = "training is poor so far, and has not ended"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
-    said = "it is wrong on much of what it was trained on"
-    said += ", and more so" if levels.has_gap else ", and no more so within the noise"
-    said += " on what it was not"
+    said = "it is wrong on many training examples"
+    said += ", and on more" if levels.has_gap else ", and on about as many"
+    said += " validation examples"
     return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=not levels.has_gap), said)
 
 
@@ -323,13 +325,13 @@ def _too_few(seen: _Seen) -> Fit | None:
     n = len(seen.values)
     if n < MIN_EVALUATIONS:
         num = sum(not point.is_remeasured for point in seen.curves.judged())
-        said = f"{num} evaluation{' shows' if num == 1 else 's show'} no course: 4 or more do"
+        said = f"{num} evaluation{' shows' if num == 1 else 's show'} no trend: 4 or more do"
     elif seen.noise is None:
-        said = "the noise of validation is not known: say how many examples it has"
+        said = "the noise of validation is unknown: pass the number of validation examples"
     elif seen.curves.is_running and seen.is_improving:
-        said = f"validation {seen.unit} is still falling, and training was not at its end"
+        said = f"validation {seen.unit} is still falling, and training has not ended"
     elif not seen.levels.is_known:
-        said = "what it gets right of its training examples is not known"
+        said = "the training accuracy is unknown"
     else:
         return None
     return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
@@ -347,7 +349,7 @@ _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """How a second curve went between the best evaluation and the end."""
+    """The change of a second curve between the best evaluation and the end."""
 
     said: str
     is_falling: bool = False
@@ -357,7 +359,7 @@ class _Change:
 
 
 def _training_fall(seen: _Seen) -> _Change | None:
-    """Return True if training went on improving after validation's best; None: not known."""
+    """Compare the training loss at validation's best with that at the end; None if unknown."""
     points = seen.curves.judged()
     after = points[seen.best :]
     for name, terms in (("equal_train_loss", "on equal terms"), ("train_loss", "as logged")):
@@ -380,7 +382,7 @@ def _training_fall(seen: _Seen) -> _Change | None:
 
 
 def _accuracy_change(seen: _Seen) -> _Change | None:
-    """Compare accuracy at the end with that about the minimum of the loss; None: not known."""
+    """Compare accuracy at the end with that near the minimum of the loss; None if unknown."""
     if not seen.curves.has_loss:
         return None
     points = seen.curves.judged()

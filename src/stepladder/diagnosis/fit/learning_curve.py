@@ -1,4 +1,4 @@
-"""What more data would give: real trainings on parts of the data, and a power law through them."""
+"""Predict the gain of more data: train on parts of the data, and fit a power law."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ FRACTIONS = (0.25, 0.5, 1.0)
 NUM_SEEDS = 2
 NUM_TRAININGS = len(FRACTIONS) * NUM_SEEDS
 NUM_DRAWS = 1000
-CONFIDENCE = 0.95  # of each bound
+CONFIDENCE = 0.95  # one-sided, of each bound
 MIN_ROWS = 8  # training examples of the smallest part
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """One training: its examples, and each validation example's loss and hit."""
+    """One training: its number of examples, and the loss and hit of each validation example."""
 
     num_train: int
     judged: Judged
@@ -53,37 +53,38 @@ def measure_learning_curve(
     train_s: float | None,
     num_seeds: int = NUM_SEEDS,
 ) -> LearningCurve:
-    """Train on a quarter, a half and all of the run's data, and say what twice as much would give.
+    """Train on a quarter, a half and all of the run's data, and predict the gain of doubling it.
 
-    Each training takes as many steps as the run: a part of the data is seen more often, so that
-    only the data differ. The parts lie within each other. They are judged on the run's validation
-    examples. Everything is written beside the run and removed.
+    Each training takes as many steps as the run: with less data, each example is seen more often,
+    so that only the data differs. Smaller parts are subsets of larger ones. All are evaluated on
+    the validation examples of the run. Temporary files are next to the run and are removed.
 
     Args:
-        say: told how long it will take, before it begins.
-        train_s: seconds that the run trained, for that forecast; None: not known.
-        num_seeds: trainings of each size.
+        say: called with the expected duration, before it starts.
+        train_s: training time of the run in seconds, for that estimate; None if unknown.
+        num_seeds: number of trainings per size.
 
     Raises:
         DataError: if there is no validation split, or too little data.
-        DivergedError: if one of them diverged.
-        ResourceError: if there is no room on the disk.
+        DivergedError: if one of the trainings diverged.
+        ResourceError: if the disk is full.
     """
     started = time.perf_counter()
     if run.sources.val is None:
         raise DataError(
-            "there is no validation split to judge a learning curve by",
-            fix="Prepare one: --prepare.val-frac 0.1, or give data(Split.VAL) in the Task.",
+            "there is no validation split for a learning curve",
+            fix="Prepare the data with --prepare.val-frac 0.1, or return a validation split from "
+            "data(Split.VAL) in the Task.",
         )
     num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:
         raise DataError(
             f"{num_used} training examples are too few for a learning curve",
-            fix=f"{math.ceil(MIN_ROWS / FRACTIONS[0])} or more are needed.",
+            fix=f"At least {math.ceil(MIN_ROWS / FRACTIONS[0])} are needed.",
         )
     num = len(FRACTIONS) * num_seeds
     each = f", about {duration(num * train_s)} in all" if train_s else ""
-    say(f"training {num} times on parts of the data for the learning curve{each}")
+    say(f"training {num} times on parts of the data for a learning curve{each}")
     task, recipe = _task_and_recipe(run)
     folder = Path(tempfile.mkdtemp(prefix=".diagnose-", suffix=".tmp", dir=run.run))
     try:
@@ -103,7 +104,7 @@ def measure_learning_curve(
 
 
 def has_enough(run: OpenedRun) -> bool:
-    """Return True if a run has the data for a learning curve: enough of it, and a validation split."""
+    """Return True if a run has enough data for a learning curve, and a validation split."""
     return run.sources.val is not None and _num_used(run) * FRACTIONS[0] >= MIN_ROWS
 
 
@@ -117,8 +118,8 @@ def curve_through(
     """Fit the power law, and bound it by a bootstrap over validation examples and trainings.
 
     Args:
-        sizes: training examples of each training, those of one size beside each other.
-        judged: its validation examples, the same ones for all.
+        sizes: number of examples of each training, equal sizes next to each other.
+        judged: validation examples of each training, the same for all.
     """
     is_share = all(item.hits is not None for item in judged)
     values = np.stack([_errors(item, is_share) for item in judged])  # (t, n)
@@ -152,10 +153,10 @@ def curve_through(
 
 
 def _draw(values: NDArray[np.float64], groups: list[list[int]]) -> NDArray[np.float64]:
-    """Draw the mean error of each size, (NUM_DRAWS, k): the same examples for all of a draw.
+    """Draw the mean error of each size, (NUM_DRAWS, k), with the same examples in each draw.
 
-    Besides, trainings of a size are drawn with replacement; with two of them their spread is
-    widened, as a draw of two takes half of it only.
+    Trainings of a size are drawn with replacement as well; their spread is corrected for the small
+    number of trainings, as draws of two of them show only half of the variance.
     """
     random = np.random.default_rng(0)
     num = values.shape[1]
@@ -179,9 +180,9 @@ def _errors(judged: Judged, is_share: bool) -> NDArray[np.float64]:
 
 
 def _task_and_recipe(run: OpenedRun) -> tuple[Task, Recipe]:
-    """Return what is trained: the run's Task without its test split, on features if the run was.
+    """Return what to train: the run's Task without its test split, on features if the run was.
 
-    The features are those of the whole sample, opened once: each part is a part of them.
+    The features of the whole dataset are computed once; each part is a subset of them.
     """
     recipe = run.job.recipe
     sources = replace(run.sources, test=None)
@@ -196,7 +197,7 @@ def _task_and_recipe(run: OpenedRun) -> tuple[Task, Recipe]:
 
 
 def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained:
-    """Train to the end in a folder of its own, and remove it."""
+    """Train to the end in a separate folder, and remove it."""
     target = folder / "run"
     alone = replace(
         job.run,
@@ -216,7 +217,7 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
     judged = read_predictions(target, "val")
     if judged is None:
         raise DataError(
-            "a training on a part of the data left no validation",
+            "a training on part of the data recorded no validation",
             fix="Train on that part to see why: stepladder train --data.fraction 0.25.",
         )
     shutil.rmtree(target)
@@ -224,7 +225,7 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
 
 
 def _part(recipe: Recipe, share: float, seed: int) -> Recipe:
-    """Return the recipe on a part of its data, for as many steps and validations as before."""
+    """Return the recipe for a part of the data, with as many steps and validations as before."""
     times = round(1 / share)
     schedule, stopping = recipe.schedule, recipe.stopping
     horizon = schedule.horizon_epochs

@@ -1,4 +1,4 @@
-"""How wrong a model is on what it was shown, and how much more on what it was not."""
+"""Training error, and how much higher the validation error is."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Levels:
     """Errors at the end of training.
 
     Attributes:
-        train_error, val_error: shares of examples that are wrong, in [0, 1]; None: not known.
-        train_loss, val_loss: mean losses; None: not known.
+        train_error, val_error: error rates, in [0, 1]; None if unknown.
+        train_loss, val_loss: mean losses; None if unknown.
         guess_loss: loss of guessing: ln C, or else the first training loss that was logged.
         is_guess_assumed: whether it is the latter.
         is_equal: training was measured under the terms of validation.
-        target_error: share that nobody gets right.
-        floor: standard error of the validation error; None: not known.
+        target_error: share of examples that cannot be predicted correctly.
+        floor: standard error of the validation error; None if unknown.
     """
 
     train_error: float | None = None
@@ -39,14 +39,14 @@ class Levels:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of training."""
+        """Return whether anything is known about training."""
         return self.train_error is not None or self._train_share() is not None
 
     @property
     def is_gap_larger(self) -> bool:
-        """Whether what validation adds is larger than what training lacks.
+        """Return whether the gap to validation is larger than the training error.
 
-        Only the part of the gap that is outside its noise counts.
+        Only the part of the gap that exceeds its noise counts.
         """
         if self.train_error is not None and self.val_error is not None:
             noise = GAP_NOISE * (self.floor or 0.0)
@@ -58,7 +58,7 @@ class Levels:
 
     @property
     def has_gap(self) -> bool:
-        """Whether validation is worse than training by more than chance."""
+        """Return whether validation is worse than training by more than chance."""
         if self.train_error is not None and self.val_error is not None:
             return self.val_error - self.train_error > GAP_NOISE * (self.floor or 0.0)
         if self.train_loss is not None and self.val_loss is not None:
@@ -66,14 +66,14 @@ class Levels:
         return False
 
     def is_training_poor(self, min_error: float, min_share: float) -> bool:
-        """Return True if much of what was shown is not learnt: by errors, else by the loss."""
+        """Return True if much of the training data is not learned: by error, else by loss."""
         if self.train_error is not None:
             return self.train_error - self.target_error > min_error
         share = self._train_share()
         return share is not None and share > min_share
 
     def sentences(self) -> tuple[str, ...]:
-        """Say the levels, with what they rest on."""
+        """Return the levels as a sentence, with their terms."""
         terms = "in eval mode, without augmentation" if self.is_equal else "as logged"
         if self.train_error is not None:
             said = f"training error {percent(self.train_error)} ({terms})"
@@ -85,7 +85,7 @@ class Levels:
             return ()
         said = f"training loss {self.train_loss:.4g} ({terms})"
         if self.guess_loss is not None:
-            what = "the first one logged" if self.is_guess_assumed else "that of guessing"
+            what = "first logged loss" if self.is_guess_assumed else "loss of guessing"
             said += f", {what} {self.guess_loss:.4g}"
         if self.val_loss is not None:
             said += f", validation loss {self.val_loss:.4g}"
@@ -110,10 +110,10 @@ class Levels:
 
 
 def levels_of(curves: Curves) -> Levels:
-    """Take the errors at the end out of the curves.
+    """Return the errors at the end of the curves.
 
-    A training value as logged is a mean over the epoch while its weights were worse, by half an
-    epoch; it is put beside the mean of the validations before and after.
+    A training value as logged is averaged over the epoch, when the weights were worse, as of half
+    an epoch earlier; it is compared with the mean of the validations before and after.
     """
     guess, is_assumed = guess_loss(curves)
     equal = _equal(curves)

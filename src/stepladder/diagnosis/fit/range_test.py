@@ -1,4 +1,4 @@
-"""The learning-rate range test: a short real training whose learning rate rises all the way."""
+"""The learning-rate range test: a short training with a rising learning rate."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from stepladder.training.stage import stages_of
 NUM_STEPS = 120
 MIN_STEPS = 40
 SPAN = 1e4  # from lr / SPAN to lr * SPAN
-BEGINS = 0.1  # share of the whole fall at which the loss has begun to fall
-BLOWN_UP = 3.0  # times the first loss: nothing is to be seen beyond
+BEGINS = 0.1  # share of the total fall at which the loss has begun to fall
+BLOWN_UP = 3.0  # times the first loss: the test stops
 SMOOTHING = 0.85
-FALL = 5.0  # times its scatter that the smoothed loss must fall by: the lowest of many is low
-INSIDE = 3.0  # the suggested rate lies so many times below the highest usable one
+FALL = 5.0  # times its scatter that the smoothed loss must fall: a minimum of many is low by chance
+INSIDE = 3.0  # the suggested rate is the highest usable one divided by this
 
 
 def range_test(run: OpenedRun, *, budget_s: float, num_steps: int = NUM_STEPS) -> RangeTest:
-    """Train from the run's first weights with a learning rate that rises exponentially.
+    """Train from the run's initial weights with an exponentially rising learning rate.
 
-    The run's own Task, data, batch and optimiser are used; nothing of the run is changed. It ends
-    where the loss has blown up, or when the time is up.
+    The run's own Task, data, batch size and optimiser are used; nothing of the run is changed. It
+    ends when the loss has blown up or the time is up.
 
     Args:
-        budget_s: seconds that it may take; with less time fewer steps span the same range.
+        budget_s: time limit in seconds; with less time, fewer steps span the same range.
 
     Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", 3.3,
     arXiv:1506.01186.
@@ -68,11 +68,11 @@ def range_test(run: OpenedRun, *, budget_s: float, num_steps: int = NUM_STEPS) -
 
 @dataclass(frozen=True, kw_only=True)
 class LrRange:
-    """What the losses of a sweep say.
+    """The result of a sweep.
 
     Attributes:
         smooth: the losses, smoothed, (n,).
-        low, high, suggested: None: the loss fell by no more than its noise.
+        low, high, suggested: None if the loss fell by no more than its noise.
     """
 
     smooth: list[float]
@@ -81,12 +81,12 @@ class LrRange:
     suggested: float | None = None
 
     def verdict(self, lr: float) -> LrVerdict:
-        """Say where a learning rate lies."""
+        """Compare a learning rate with the range."""
         if self.low is None or self.high is None:
             return LrVerdict.NOT_TOLD
         if lr > self.high:
             return LrVerdict.TOO_HIGH
-        # the test has few steps for each rate: one that is a little lower still learns in a run
+        # the test has few steps per rate: a slightly lower one still learns in a full run
         return LrVerdict.TOO_LOW if lr < self.low / INSIDE else LrVerdict.IN_RANGE
 
 
@@ -94,8 +94,8 @@ def read_range(lrs: list[float], losses: list[float]) -> LrRange:
     """Find the usable range in the losses of a sweep.
 
     Args:
-        lrs: rising, (n,).
-        losses: of each step's batch before the step, (n,).
+        lrs: increasing, (n,).
+        losses: of the batch of each step, before the step, (n,).
     """
     smooth = _smooth(losses)
     if len(smooth) < MIN_STEPS // 2:
@@ -114,7 +114,7 @@ def read_range(lrs: list[float], losses: list[float]) -> LrRange:
 
 @contextmanager
 def _steps_of(run: OpenedRun, *, deadline: float) -> Iterator[Subject]:
-    """Open the run's own steps: on features where the run trained on features."""
+    """Open the run's own steps; on features if the run was trained on features."""
     recipe = _plain(run.job.recipe)
     with open_subject(recipe, run.task, run.sources, device=run.device) as subject:
         if not recipe.features.cached:
@@ -135,10 +135,10 @@ def _steps_of(run: OpenedRun, *, deadline: float) -> Iterator[Subject]:
 def _sweep(
     subject: Subject, batches: Iterator[Batch], *, num_steps: int, budget_s: float
 ) -> tuple[list[float], list[float]]:
-    """Take the steps; gives the learning rates and the losses of the batches before each step."""
+    """Run the steps; return the learning rates and the losses of the batches before each step."""
     deadline = time.perf_counter() + budget_s
     lr = subject.lr / SPAN
-    for idx in range(2):  # the first one reads ahead and reserves memory
+    for idx in range(2):  # the first one prefetches and allocates memory
         began = time.perf_counter()
         _step(subject, next(batches), idx=idx, lr=lr)
     step_s = time.perf_counter() - began
@@ -161,14 +161,14 @@ def _sweep(
 
 
 def _step(subject: Subject, batch: Batch, *, idx: int, lr: float) -> float:
-    """Take one step and give the mean loss of its batch before it."""
+    """Run one step and return the mean loss of its batch before it."""
     moved = subject.task.augment(subject.to_device(batch), seed=subject.recipe.seed, epoch=0)
     subject.parts.step(moved, step=idx, lr=lr)
     return subject.parts.step.take_window().loss
 
 
 def _smooth(losses: list[float]) -> list[float]:
-    """Return the exponential mean of the losses so far, corrected for its start."""
+    """Return the exponential moving average of the losses, with bias correction."""
     smooth, mean = [], 0.0
     for idx, loss in enumerate(losses, start=1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
@@ -177,7 +177,7 @@ def _smooth(losses: list[float]) -> list[float]:
 
 
 def _plain(recipe: Recipe) -> Recipe:
-    """Leave out what takes longer than a short test, and what caps a step.
+    """Remove what takes longer than a short test, and what limits a step.
 
     Clipping would hide a learning rate that is too high.
     """

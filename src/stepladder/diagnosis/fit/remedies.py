@@ -1,7 +1,7 @@
-"""What would make a run better, in the order to try it, each with its evidence.
+"""What would improve a run, in the order to try it, each with its evidence.
 
-A high training error is never met with more data or with regularisation: both make it higher. The
-names are those of the rungs that `climb --aim accuracy` tries, but for those of `BY_HAND`.
+More data or regularisation is never recommended for a high training error: both increase it. The
+names are those of the rungs of `climb --aim accuracy`, except for those in `BY_HAND`.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ FOR_VALIDATION: Final = (
     "label_smoothing",
     "earlier_stop",
 )
-"""Remedies for a validation error that is high beside that of training."""
+"""Remedies for a validation error that is high compared with the training error."""
 BY_HAND: Final = frozenset({MORE_DATA, "stop_by_accuracy"})
-"""Remedies that no rung tries: they are for a person to do."""
+"""Remedies that no rung tries: they are up to the user."""
 _OUT_OF_TIME: Final = frozenset({"max_epochs", "max_steps", "max_time", "early_stopping"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What remedies are chosen by.
+    """The basis for choosing remedies.
 
     Attributes:
         fit, levels: how well the run fits.
-        recipe: of the run; None: its config cannot be read.
-        is_built_in: of the built-in Task; None: not known.
-        stop_reason: why training stopped; None: it has not, or it is not known.
-        range_test, learning_curve: None: not measured.
-        num_norms, num_dropouts: such layers of the model; None: it was not built.
-        augments: whether the Task changes training batches; None: not known.
+        recipe: of the run; None if its config cannot be read.
+        is_built_in: whether it used the built-in Task; None if unknown.
+        stop_reason: why training stopped; None if it has not, or if unknown.
+        range_test, learning_curve: None if not measured.
+        num_norms, num_dropouts: number of such layers; None if the model was not built.
+        augments: whether the Task augments training batches; None if unknown.
         run: the folder, for the commands.
-        task_name: "FILE.py:NAME" of a Task of the user's own; None: the built-in one.
+        task_name: "FILE.py:NAME" of a custom Task; None for the built-in one.
     """
 
     fit: Fit
@@ -87,10 +87,9 @@ class Known:
 
 
 def remedies_for(known: Known) -> tuple[Remedy, ...]:
-    """List what to try, the likeliest first; nothing where it ended with a good fit, or none known.
+    """Return what to try, the most likely first; nothing for a good or unknown fit.
 
-    One side only: against the training error where that is what is high, else against that of
-    validation.
+    Only one side is addressed: the training error if that is high, otherwise that of validation.
 
     Source: Ng 2018, "Machine Learning Yearning", 20 to 27 ("Bias and Variance").
     """
@@ -104,7 +103,7 @@ def remedies_for(known: Known) -> tuple[Remedy, ...]:
 
 
 def lacks_training(known: Known) -> bool:
-    """Return True if the training error is what is high."""
+    """Return True if the training error is high."""
     fit, levels = known.fit, known.levels
     if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
         return False
@@ -115,7 +114,7 @@ def lacks_training(known: Known) -> bool:
 
 
 def lacks_validation(known: Known) -> bool:
-    """Return True if the validation error is high beside that of training."""
+    """Return True if the validation error is high compared with the training error."""
     fit = known.fit
     if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
         return True
@@ -128,21 +127,21 @@ def _against_training(known: Known) -> Iterator[Remedy]:
     if test is not None and is_lr_off:
         yield _other_lr(known, test)
     elif fit.is_learning_rate_too_high and (test is None or test.verdict is LrVerdict.NOT_TOLD):
-        why = f"{_first(fit)}; no range test says by how much"
+        why = f"{_first(fit)}; how much too high is unknown without a range test"
         yield _remedy(known, "learning_rate_lower", TRAINING, why)
     yield from _train_longer(known)
     level = _level(known.levels)
-    if is_lr_off:  # what a model of this size can learn is not seen by then
-        level = f"if the learning rate is not all: {level}"
+    if is_lr_off:  # what a model of this size can learn is unknown until it is fixed
+        level = f"if the learning rate is not the only cause: {level}"
     if known.is_built_in and recipe is not None and recipe.head.hidden == 0:
-        why = f"{level}, and the head is one layer"
+        why = f"{level}, and the head has a single layer"
         yield _remedy(known, "hidden_layer", TRAINING, why)
-    yield _remedy(known, "larger_model", TRAINING, f"{level}: a larger model can learn more of it")
+    yield _remedy(known, "larger_model", TRAINING, f"{level}: a larger model can fit more of it")
     if recipe is not None and recipe.train is TrainMode.HEAD and known.is_built_in:
-        why = f"{level}, and only the head learns"
+        why = f"{level}, and only the head is trained"
         yield _remedy(known, "whole_model", TRAINING, why)
     if known.num_norms == 0:
-        why = f"{level}, and none of the model's layers normalises"
+        why = f"{level}, and the model has no normalisation layers"
         yield _remedy(known, "add_normalisation", TRAINING, why)
 
 
@@ -150,8 +149,8 @@ def _other_lr(known: Known, test: RangeTest) -> Remedy:
     is_high = test.verdict is LrVerdict.TOO_HIGH
     name = "learning_rate_lower" if is_high else "learning_rate_higher"
     why = (
-        f"the learning rate is {test.lr:.3g}, and by the range test {test.low:.2g} to "
-        f"{test.high:.2g} can be used"
+        f"the learning rate is {test.lr:.3g}; the range test finds {test.low:.2g} to "
+        f"{test.high:.2g} usable"
     )
     options: dict[str, Json] = {}
     if known.recipe is not None and test.suggested is not None and test.lr > 0:
@@ -169,7 +168,7 @@ def _could_go_on(known: Known) -> bool:
 
 def _train_longer(known: Known) -> Iterator[Remedy]:
     if _could_go_on(known):
-        why = "validation was still becoming better when training ended"
+        why = "validation was still improving when training ended"
         yield _remedy(known, "train_longer", TRAINING, why, _longer(known.recipe))
 
 
@@ -189,27 +188,31 @@ def _against_validation(known: Known) -> Iterator[Remedy]:
     fit, recipe = known.fit, known.recipe
     gap = _gap(known.levels)
     if fit.is_overconfident and _goes_by_loss(recipe):
-        why = "accuracy rose on while the loss rose: stop by what counts"
+        why = "accuracy still rose while the loss rose: stop by accuracy"
         options = {"stopping.monitor": str(Monitor.VAL_ACCURACY)}
         yield _remedy(known, "stop_by_accuracy", VALIDATION, why, options)
     yield from _more_data(known, gap)
     if known.augments is False or (known.is_built_in and _is_plain(recipe)):
-        yield _remedy(known, "augmentation", VALIDATION, "no example is ever changed")
+        yield _remedy(known, "augmentation", VALIDATION, "training data is not augmented")
     has_dropout = bool(known.num_dropouts) or (recipe is not None and recipe.head.dropout > 0)
     if not has_dropout and (known.num_dropouts is not None or known.is_built_in):
-        yield _remedy(known, "dropout", VALIDATION, "nothing is dropped between layers")
+        yield _remedy(known, "dropout", VALIDATION, "there is no dropout")
     if recipe is not None and recipe.optimizer.weight_decay == 0:
-        yield _remedy(known, "weight_decay", VALIDATION, "no weight decays")
+        yield _remedy(known, "weight_decay", VALIDATION, "weight decay is 0")
     if known.is_built_in and recipe is not None and recipe.loss.label_smoothing == 0:
-        why = "its probabilities became too sure" if fit.is_overconfident else "targets are certain"
+        why = (
+            "predictions became overconfident"
+            if fit.is_overconfident
+            else "targets are not smoothed"
+        )
         yield _remedy(known, "label_smoothing", VALIDATION, why)
     if fit.kind is FitKind.OVERFIT and fit.best_epoch is not None:
-        why = f"validation was best at epoch {fit.best_epoch:.4g}; what came after made it worse"
+        why = f"validation was best at epoch {fit.best_epoch:.4g} and became worse afterwards"
         yield _remedy(known, "earlier_stop", VALIDATION, why)
 
 
 def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
-    """Yield the remedy of more data, unless a learning curve says that it gives nothing."""
+    """Yield the remedy of more data, unless a learning curve shows that it has no effect."""
     curve, recipe = known.learning_curve, known.recipe
     if recipe is not None and recipe.data.fraction < 1:
         why = f"{gap}, and only {percent(recipe.data.fraction)} of the data is used"
@@ -217,7 +220,7 @@ def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
         yield _remedy(known, "all_data", VALIDATION, why, options)
         return
     if curve is None:
-        why = f"{gap}; {_used(recipe)}; what twice the data would give, `--learning-curve` measures"
+        why = f"{gap}; {_used(recipe)}; `--learning-curve` measures what twice the data would give"
         command = f"stepladder diagnose {shlex.quote(str(known.run))} --learning-curve"
         yield Remedy(
             name=MORE_DATA, against=VALIDATION, why=why, command=_with_task(known, command)
@@ -230,14 +233,14 @@ def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
 
 
 def _used(recipe: Recipe | None) -> str:
-    """Say what a climb has for data, so that the remedy is found there under its own name."""
+    """Describe how much data is in use, so that the remedy is found under its rung's name."""
     if recipe is None:
-        return "where a run takes a part of its data, the rung is `all_data`"
-    return "all of the data is in use (the rung `all_data`), so more must be collected"
+        return "if the run uses only part of its data, the rung is `all_data`"
+    return "all data is in use (the rung `all_data`), so more must be collected"
 
 
 def said_of(curve: LearningCurve) -> str:
-    """Say what a learning curve found, with its interval."""
+    """Return what a learning curve found, with its interval."""
 
     def say(value: float) -> str:
         return percent(value) if curve.is_share else f"{value:.4g}"
@@ -260,7 +263,7 @@ def _remedy(
 
 
 def _command(known: Known, name: str, options: Mapping[str, Json]) -> str:
-    """Return what to type: the options where they are known, else the climb that finds them."""
+    """Return the command to type: with the options if known, else the climb that finds them."""
     if known.recipe is None or (name in BY_HAND and not options):
         return ""
     config = shlex.quote(str(known.run / "config.yaml"))
@@ -280,7 +283,7 @@ def _with_task(known: Known, command: str) -> str:
 
 def _level(levels: Levels) -> str:
     if levels.train_error is not None:
-        return f"{percent(levels.train_error)} of the training examples are wrong"
+        return f"{percent(levels.train_error)} of the training examples are misclassified"
     if levels.train_loss is not None:
         return f"the training loss stays at {levels.train_loss:.4g}"
     return "training stays poor"
@@ -289,8 +292,8 @@ def _level(levels: Levels) -> str:
 def _gap(levels: Levels) -> str:
     if levels.train_error is not None and levels.val_error is not None:
         return (
-            f"{percent(levels.val_error)} of the validation examples are wrong and "
-            f"{percent(levels.train_error)} of those of training"
+            f"{percent(levels.val_error)} of the validation examples and "
+            f"{percent(levels.train_error)} of the training examples are misclassified"
         )
     if levels.train_loss is not None and levels.val_loss is not None:
         val, train = f"{levels.val_loss:.4g}", f"{levels.train_loss:.4g}"

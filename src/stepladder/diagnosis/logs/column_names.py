@@ -1,4 +1,4 @@
-"""What the columns of other people's logs mean, and the numbers in them."""
+"""Meanings of the columns of third-party logs, and parsing of their numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Meaning(StrEnum):
-    """What a column of a log holds. Values are those of `LogRow` where there is such a field."""
+    """The meaning of a column. Values are the names of fields of `LogRow` if there is one."""
 
     RUN = "run"
     VAL_SET = "val_set"
@@ -96,15 +96,15 @@ _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 _LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
 )
-_EMPTY = frozenset({"", "-", "none", "null", "na", "n/a"})  # where nothing was measured
-_MAX_NAMED = 5  # cells that could not be read
-MAX_DIGITS = 7  # what float32 carries
+_EMPTY = frozenset({"", "-", "none", "null", "na", "n/a"})  # not measured
+_MAX_NAMED = 5  # unreadable cells
+MAX_DIGITS = 7  # precision of float32
 
 
 def plain_name(name: str) -> str:
-    """Write a column's name in small letters with underscores: `Val/Acc (%)` is `val_acc_percent`.
+    """Return a column's name in lower case with underscores: `Val/Acc (%)` is `val_acc_percent`.
 
-    What only says over what a value is a mean (`_epoch`, `epoch_`) is left out.
+    A part that only says what a value is averaged over (`_epoch`, `epoch_`) is removed.
     """
     text = name.strip().lower().replace("(%)", " percent").replace("%", " percent")
     text = re.sub(r"([a-z])@(\d)", r"\1\2", text)
@@ -116,7 +116,7 @@ def plain_name(name: str) -> str:
 
 
 def meaning(name: str) -> Meaning | None:
-    """Say what a column holds by its name; None where the name is not known."""
+    """Return the meaning of a column by its name; None if the name is unknown."""
     text = plain_name(name)
     if text in _WHOLE:
         return _WHOLE[text]
@@ -138,12 +138,12 @@ def meaning(name: str) -> Meaning | None:
 
 
 def is_lower_better(name: str) -> bool:
-    """Return True if less of a metric is better, by its name."""
+    """Return True if lower values of a metric are better, by its name."""
     return _LOWER_IS_BETTER.search(name) is not None
 
 
 def read_number(text: str) -> float | None:
-    """Read a number as a log writes it: `0.785`, `0,785`, `78.5 %`, `nan`; None for anything else.
+    """Parse a number of a log: `0.785`, `0,785`, `78.5 %`, `nan`; None for anything else.
 
     A percent sign divides by 100.
     """
@@ -161,7 +161,7 @@ def read_number(text: str) -> float | None:
 
 
 def digits_of(text: str) -> int:
-    """Count the decimals of a number as it is written, as a share: `78.5 %` and `0.785` have 3."""
+    """Count the decimals of a number in text, as a share: `78.5 %` and `0.785` have 3."""
     bare = text.strip().strip("'\"").strip()
     extra = 2 if bare.endswith("%") else 0
     bare = bare.rstrip("% ")
@@ -174,11 +174,11 @@ def digits_of(text: str) -> int:
 def unreadable_cells(
     rows: Sequence[Mapping[str, str]], meanings: Mapping[str, Meaning | str | None]
 ) -> tuple[str, ...]:
-    """Name the cells of epochs, losses and metrics that hold something, and no number.
+    """Return a note for each cell of an epoch, loss or metric that is not empty but not a number.
 
     Args:
         rows: cells by column.
-        meanings: of the columns; "score" is the metric that a person named.
+        meanings: of the columns; "score" is the metric passed by the user.
     """
     kinds = {Meaning.EPOCH, *LOSSES, *ACCURACIES, "score"}
     found = []
@@ -186,12 +186,12 @@ def unreadable_cells(
         for name, text in row.items():
             bare = text.strip().strip("'\"").lower()
             if meanings[name] in kinds and bare not in _EMPTY and read_number(text) is None:
-                found.append(f"row {idx}, {name}: {text[:40]!r} is no number and is left out")
+                found.append(f"row {idx}, {name}: {text[:40]!r} is not a number and is ignored")
     return tuple(found)
 
 
 def first_of(sentences: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first few of many sentences, and say how many more there are."""
+    """Return the first sentences, and the number of those left out."""
     rest = len(sentences) - _MAX_NAMED
     more = (f"and {rest} more cells",) if rest > 0 else ()
     return (*sentences[:_MAX_NAMED], *more)

@@ -1,4 +1,4 @@
-"""JSON logs: Hugging Face's trainer_state.json, and what else has lists of numbers."""
+"""JSON logs: Hugging Face's trainer_state.json, and other files with lists of numbers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
 _CLOSING = {"{": "}", "[": "]"}
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{},]', re.DOTALL)  # texts, so that theirs do not count
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{},]', re.DOTALL)  # strings, to skip their contents
 
 
 def read_whole_entries(text: str) -> Any | None:
-    """Read JSON that ends in its middle up to the last entry of a list that is whole.
+    """Read truncated JSON up to the last complete entry of a list.
 
-    Half an entry is left out, with all that it holds.
+    An incomplete entry is left out, with everything in it.
 
     Returns:
-        The value; None where the text is not cut but wrong, or no entry of a list is whole.
+        The value; None if the text is invalid rather than truncated, or has no complete entry.
     """
     begun, end, left = "", 0, ""
     for token in _TOKENS.finditer(text):
@@ -47,17 +47,17 @@ def read_whole_entries(text: str) -> Any | None:
 
 
 def _is_in_first_list(begun: str) -> bool:
-    """Return True if a place lies in a list that itself lies in none: what stands there is whole."""
+    """Return True if a position is in an outermost list: entries there are complete."""
     return begun.endswith("[") and begun.count("[") == 1
 
 
 def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
-    """Read trainer_state.json, a Keras History, or a list of objects, one for each evaluation.
+    """Read trainer_state.json, a Keras History, or a list with one object per evaluation.
 
-    Of a file that was cut while it was written the whole entries are read.
+    Of a file that was truncated, the complete entries are read.
 
     Raises:
-        DataError: if it is none of these, or not one entry is whole.
+        DataError: if it is not one of these, or has no complete entry.
     """
     try:
         return _tables(json.loads(text), name=name, path=path)
@@ -67,10 +67,10 @@ def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
             raise DataError(
                 f"not valid JSON ({error.msg}, line {error.lineno})",
                 where=path,
-                why="The file may have been cut while it was written.",
-                fix="Give an older checkpoint's trainer_state.json, or the log as CSV.",
+                why="The file may have been truncated while it was written.",
+                fix="Pass an older checkpoint's trainer_state.json, or the log as CSV.",
             ) from None
-    note = "the file ends in its middle; the entries before are read"
+    note = "the file is truncated; the complete entries are read"
     tables = _tables(value, name=name, path=path)
     return [replace(table, notes=(note, *table.notes)) for table in tables]
 
@@ -85,14 +85,14 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         return _objects(value, name=name, path=path)
     raise DataError(
-        "the JSON is no log that is known: no log_history, and no lists of numbers by metric",
+        "unknown JSON log: it has neither log_history nor lists of numbers by metric",
         where=path,
-        fix="Give trainer_state.json, or json.dump(history.history, file).",
+        fix="Pass trainer_state.json, or a file written with json.dump(history.history, file).",
     )
 
 
 def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
-    """Read one object a line; a half last line is left out.
+    """Read one object per line; an incomplete last line is ignored.
 
     Raises:
         DataError: if no line is an object.
@@ -108,11 +108,11 @@ def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
             found.append(value)
     if not found:
         raise DataError(
-            "no line of it is a JSON object",
+            "no line is a JSON object",
             where=path,
-            fix='Write one object a line, such as {"epoch": 1, "val_accuracy": 0.8}.',
+            fix='Write one object per line, such as {"epoch": 1, "val_accuracy": 0.8}.',
         )
-    notes = (f"{num_bad} lines are no JSON and are left out",) if num_bad else ()
+    notes = (f"{num_bad} lines are not valid JSON and are ignored",) if num_bad else ()
     return _objects(found, name=name, path=path, notes=notes)
 
 
@@ -134,12 +134,12 @@ def _objects(
 
 
 def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:
-    """Read the log_history; its epochs count what is done, in fractions."""
+    """Read the log_history; its epochs are fractional."""
     history = [item for item in value["log_history"] if isinstance(item, Mapping)]
     cells = []
     for item in history:
         row = dict(_cells(item))
-        if "train_runtime" in row:  # the summary at the end: its train_loss is of the whole run
+        if "train_runtime" in row:  # the summary at the end: its train_loss is for the whole run
             row.pop("train_loss", None)
         cells.append(row)
     known: dict[str, object] = {"num_val": _num_evaluated(history)}
@@ -150,10 +150,10 @@ def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:
 
 
 def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:
-    """Return the evaluated examples: seconds of an evaluation times examples a second.
+    """Return the number of evaluated examples: seconds of an evaluation times examples per second.
 
-    Both are rounded to three or four decimals; the number is used where all evaluations agree to
-    the example.
+    Both are rounded to three or four decimals; the number is used if all evaluations agree
+    exactly.
     """
     found = set()
     for item in history:

@@ -1,4 +1,4 @@
-"""What Keras prints while `fit` runs, and the JSON of its History."""
+"""The console output of Keras' `fit`, and its History as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 
 
 def is_keras_output(text: str) -> bool:
-    """Tell by the lines that only `fit` prints."""
+    """Return True if the text has lines that only `fit` prints."""
     return any(_EPOCH.match(line) for line in _lines(text))
 
 
@@ -44,13 +44,13 @@ def read_keras_output(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _table(epochs: Sequence[_Epoch], *, name: str, path: str) -> Table:
-    """Make a table of a call of `fit`; the last epoch is left out where the log ends within it."""
+    """Build the table of a call of `fit`; an incomplete last epoch is left out."""
     notes: tuple[str, ...] = ()
     known: dict[str, object] = {}
     for epoch in epochs:
         known |= epoch.known()
     if _is_cut(epochs):
-        notes = (f"the log ends within epoch {epochs[-1].number}, which is left out",)
+        notes = (f"the log ends within epoch {epochs[-1].number}, which is ignored",)
         epochs = epochs[:-1]
     return Table(
         name=name,
@@ -69,7 +69,7 @@ def _is_cut(epochs: Sequence[_Epoch]) -> bool:
 
 
 def read_keras_history(value: Mapping[str, Any], *, name: str, path: str) -> Table:
-    """Read `history.history` as JSON: a list of numbers for each metric."""
+    """Read `history.history` as JSON: a list of numbers per metric."""
     lists = {key: items for key, items in value.items() if isinstance(items, list)}
     num = max(map(len, lists.values()), default=0)
     uneven = [key for key, items in lists.items() if len(items) < num]
@@ -83,7 +83,7 @@ def read_keras_history(value: Mapping[str, Any], *, name: str, path: str) -> Tab
 
 
 class _Epoch:
-    """The lines of one epoch, as they come."""
+    """The lines of one epoch, added one by one."""
 
     def __init__(self, number: int, max_epochs: int) -> None:
         self.number = number
@@ -94,7 +94,7 @@ class _Epoch:
         self.others: dict[str, object] = {}
 
     def take(self, line: str) -> None:
-        """Take a line; of a progress bar each state replaces the one before."""
+        """Add a line; each state of a progress bar replaces the previous one."""
         steps = _STEPS.match(line)
         found = dict(_METRIC.findall(line))
         values = {key.strip(): value for key, value in found.items() if _is_metric(key)}
@@ -111,7 +111,7 @@ class _Epoch:
             self.others["num_train"] = int(steps[2])
 
     def _evaluate(self, values: Mapping[str, str]) -> None:
-        """Keep what a call of `evaluate` after the last epoch prints."""
+        """Store what a call of `evaluate` after the last epoch prints."""
         for key, text in values.items():
             kind = meaning(key)
             if kind is not None and kind.value in ("train_loss", "train_accuracy"):
@@ -147,7 +147,7 @@ def _epochs(text: str) -> Iterator[_Epoch]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the states of the screen, one each: carriage returns and backspaces begin a new one."""
+    """Return the states of the screen; carriage returns and backspaces start a new one."""
     return re.split(r"\r\n|\n|\r|\x08+", _ANSI.sub("", text))
 
 
@@ -160,7 +160,7 @@ def _has_val(values: Mapping[str, str]) -> bool:
 
 
 def _seconds(line: str) -> float | None:
-    """Return the time that a line tells of its epoch: `20s`, `1:05`, `350ms`."""
+    """Return the duration of an epoch from its line: `20s`, `1:05`, `350ms`."""
     found = _TIME.search(line)
     if found is None:
         return None

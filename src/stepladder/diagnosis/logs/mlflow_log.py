@@ -1,4 +1,4 @@
-"""Runs that MLflow keeps: in folders, which are read as they are, or behind a tracking URI."""
+"""MLflow runs: in folders, or from a tracking URI."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_RUNS = 50
 
 
 def is_mlflow_uri(word: str) -> bool:
-    """Return True if a word on the command line names a run on an MLflow server."""
+    """Return True if an argument is the address of a run on an MLflow server."""
     return "://" in word or word.startswith("runs:/")
 
 
 def mlflow_runs(path: Path) -> list[Path]:
-    """Find the run folders in a run, an experiment or a whole file store, oldest first."""
+    """Find the run folders in a run, an experiment or a file store, oldest first."""
     if not path.is_dir():
         return []
     for pattern in (".", "*", "*/*", "mlruns/*/*"):
@@ -42,13 +42,13 @@ def read_mlflow_folder(runs: list[Path]) -> list[Table]:
     """Read runs of a file store.
 
     Raises:
-        DataError: if there are too many to be one job's.
+        DataError: if there are too many for one job.
     """
     if len(runs) > _MAX_RUNS:
         raise DataError(
-            f"the store holds {len(runs)} runs",
+            f"the store contains {len(runs)} runs",
             where=str(runs[0].parent),
-            fix="Give the folders of the runs that belong together.",
+            fix="Pass the folders of the runs that belong together.",
         )
     return [_folder_table(run) for run in runs]
 
@@ -58,17 +58,17 @@ def read_mlflow_uri(word: str) -> Table:
 
     Raises:
         MissingExtraError: if mlflow is not installed.
-        UsageError: if no run is named.
-        ResourceError: if the store cannot be reached, or has no such run.
+        UsageError: if the run id is missing.
+        ResourceError: if the store cannot be reached, or does not have the run.
     """
     uri, _, run_id = word.rpartition("#")
     if word.startswith("runs:/"):
         uri, run_id = "", word.removeprefix("runs:/").partition("/")[0]
     if not run_id or "://" in run_id:
         raise UsageError(
-            "an address of MLflow needs the id of a run",
+            "an MLflow address needs a run id",
             where=word,
-            fix=f"Write {word}#RUN_ID, or runs:/RUN_ID with MLFLOW_TRACKING_URI set.",
+            fix=f"Pass {word}#RUN_ID, or runs:/RUN_ID with MLFLOW_TRACKING_URI set.",
         )
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -89,9 +89,9 @@ def read_mlflow_uri(word: str) -> Table:
         ]
     except Exception as error:  # a third-party client may raise anything
         raise ResourceError(
-            f"MLflow gave no such run ({str(error).splitlines()[0][:200]})",
+            f"MLflow did not return the run ({str(error).splitlines()[0][:200]})",
             where=word,
-            fix="Check address and run id, or give the run's folder.",
+            fix="Check the address and the run id, or pass the run's folder.",
         ) from error
     return Table(
         name=run.info.run_name or run_id[:8],
@@ -132,7 +132,7 @@ def _folder_table(run: Path) -> Table:
 
 
 def _cells(points: _Points, start_ms: float | None) -> list[Cells]:
-    """Return a row for each step; the same key twice at a step keeps the later value."""
+    """Return one row per step; if a key occurs twice at a step, the later value is kept."""
     rows: dict[int, dict[str, str]] = {}
     first_ms = start_ms
     for key, step, value, at_ms in sorted(points, key=lambda point: point[3]):

@@ -1,4 +1,4 @@
-"""Any log to trainings: which format it is, and who reads it."""
+"""Read any log as trainings: detect its format, and choose the reader."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from stepladder.training.output.events import EVENTS_FILE
 MAX_BYTES = 200_000_000
 _KNOWN_FILES = ("metrics.csv", "trainer_state.json", "training.log", "history.json", "log.csv")
 _FORMATS = (
-    "Known are: what Keras prints, its History and CSVLogger, Lightning's metrics.csv, Hugging "
-    "Face's trainer_state.json, TensorBoard files, runs of MLflow, our own run folders, and CSV."
+    "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
+    "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, and CSV."
 )
 
 
 def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
-    """Read all trainings that a log holds; its format is found by what is in it.
+    """Read all trainings in a log; its format is detected from its content.
 
     Args:
-        word: a file, a folder, or an address of MLflow.
-        metric: the column that is judged; None: validation accuracy, else validation loss.
+        word: a file, a folder, or an MLflow address.
+        metric: the column to judge; None: validation accuracy, else validation loss.
 
     Raises:
-        DataError: if it holds no training that can be read; says why.
+        DataError: if it contains no training that can be read; says why.
         MissingExtraError: if a package that reads it is not installed.
     """
     if is_mlflow_uri(word):
@@ -51,7 +51,7 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
         raise DataError("there is no such file or folder", where=word, fix=_FORMATS)
     run = run_of(path, (EVENTS_FILE,)) if path.name in RUN_FILES - {EVENTS_FILE} else None
     if run is not None:
-        what = f"this is a file of the run {run}, and no log"
+        what = f"this is a file of the run {run}, not a log"
         raise DataError(what, where=word, fix=did_you_mean([run]))
     return _checked(_read_file(path, metric), word)
 
@@ -75,21 +75,21 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return _run_logs(read_tensorboard(path, name=name), metric)
     if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
         raise DataError(
-            f"the folder holds no log itself, but {len(runs)} of its folders "
+            f"the folder contains no log itself, but {len(runs)} of its folders "
             + ("does" if len(runs) == 1 else "do"),
             where=str(path),
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
     raise DataError(
-        f"the folder holds no log: {', '.join(listed) or 'it is empty'}",
+        f"the folder contains no log: {', '.join(listed) or 'it is empty'}",
         where=str(path),
         fix=_FORMATS,
     )
 
 
 def _newest_trainer_state(path: Path) -> Path | None:
-    """Find the log of the last checkpoint: each holds all that came before."""
+    """Find the log of the last checkpoint: it includes those of all earlier ones."""
     found = [
         file
         for file in path.glob("checkpoint-*/trainer_state.json")
@@ -103,11 +103,11 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         return _run_logs(read_tensorboard(path, name=path.stem), metric)
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise DataError(f"{size:,} bytes are no log of a training", where=str(path), fix=_FORMATS)
+        raise DataError(f"{size:,} bytes are too many for a log", where=str(path), fix=_FORMATS)
     data = path.read_bytes()
     text = data.decode("utf-8", "replace")
     if not text.strip():
-        raise DataError("the file is empty", where=str(path), fix="Give the log of a training.")
+        raise DataError("the file is empty", where=str(path), fix="Pass the log of a training.")
     if "\x00" in text:
         raise DataError("the file is not text", where=str(path), fix=_FORMATS)
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
@@ -116,7 +116,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
 
 
 def _tables(text: str, path: Path) -> Sequence[Table]:
-    """Choose the reader by the first characters, and by the lines that only Keras prints."""
+    """Choose the reader by the first characters, and by lines that only Keras prints."""
     first, given = text.lstrip("\ufeff \r\n\t")[:1], {"name": path.stem, "path": str(path)}
     if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
         given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
@@ -132,7 +132,7 @@ def _tables(text: str, path: Path) -> Sequence[Table]:
 
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
-    """Refuse a log without a single number of a training."""
+    """Raise an error for a log without a single number of a training."""
     if not any(_has_numbers(row) for log in logs for row in log.rows) and not any(
         log.test_accuracy is not None for log in logs
     ):

@@ -1,4 +1,4 @@
-"""Cells of a log to the rows of a training: what belongs to one evaluation stands in one row."""
+"""Convert the cells of a log to rows of a training, one row per evaluation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepladder.diagnosis.logs.column_names import (
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]
-_PERCENT_FROM = 1.5  # an accuracy above it is written in percent
+_PERCENT_FROM = 1.5  # accuracies above it are in percent
 _ROW_VALUES = (
     "train_loss",
     "train_accuracy",
@@ -36,13 +36,13 @@ _ROW_VALUES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One training as text cells, before anybody knows what they mean.
+    """One training as text cells, before they are interpreted.
 
     Attributes:
-        cells: rows of text by column; an empty cell is one that was not written.
-        is_epoch_from_0: the first epoch is called 0.
-        metric: the column that `--metric` names; None: the usual ones.
-        known: fields of the RunLog that the reader knows already.
+        cells: rows of text by column; a cell is empty if it was not written.
+        is_epoch_from_0: the first epoch has number 0.
+        metric: the column passed with `--metric`; None: the usual ones.
+        known: fields of the RunLog that the reader already knows.
     """
 
     name: str
@@ -81,10 +81,10 @@ def to_run_log(table: Table) -> RunLog:
 def split_attempts(
     cells: Sequence[Cells], is_new: Sequence[bool] | None = None
 ) -> list[list[Cells]]:
-    """Cut a log into its trainings where the epochs, else the steps, begin again.
+    """Split a log into its trainings where the epochs, or else the steps, start again.
 
     Args:
-        is_new: rows that begin a training by other signs.
+        is_new: rows that start a training for other reasons.
     """
     key = next(
         (
@@ -112,7 +112,7 @@ _FIRST_EPOCH = 1
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """The numbers of a table by meaning, accuracies as shares."""
+    """The numbers of a table by meaning, with accuracies as shares."""
 
     rows: list[dict[Meaning | str, float]]
     digits: int | None
@@ -181,7 +181,7 @@ class _Reading:
         )
 
     def totals(self, merged: Sequence[Mapping[Meaning | str, float]]) -> dict[str, Any]:
-        """Return what stands once in a log, or is the same in all of its rows."""
+        """Return what occurs once in a log, or is the same in all of its rows."""
         found: dict[str, Any] = {}
         for kind in (Meaning.NUM_TRAIN, Meaning.NUM_VAL, Meaning.NUM_TEST):
             sizes = [row[kind] for row in merged if kind in row and 1 <= row[kind] < math.inf]
@@ -202,14 +202,14 @@ class _Reading:
 
 
 def _column(metric: str, columns: Mapping[str, None]) -> str | None:
-    """Find the column that a person means by a metric's name."""
+    """Find the column that the user means by a metric's name."""
     if metric in columns:
         return metric
     return next((name for name in columns if plain_name(name) == plain_name(metric)), None)
 
 
 def _meaning(name: str, metric: str | None, columns: Mapping[str, None]) -> Meaning | str | None:
-    """Say what a column holds; of a step's value and the epoch's, which stands beside it, one."""
+    """Return the meaning of a column; of a value per step and the same per epoch, only one."""
     base = name.removesuffix("_step")
     if base != name and f"{base}_epoch" in columns:
         return None
@@ -220,10 +220,10 @@ def _meaning(name: str, metric: str | None, columns: Mapping[str, None]) -> Mean
 def _tested_in_training(
     cells: Sequence[Cells], meanings: Mapping[str, Meaning | str | None]
 ) -> dict[str, Meaning | str | None]:
-    """Return test columns the meaning of validation where they were written again and again.
+    """Return test columns with the meaning of validation, if they were written repeatedly.
 
-    A training without validation whose test set was read at each epoch is judged by that set; a
-    test result that stands once is a test result.
+    A training without validation whose test set was evaluated at each epoch is judged by that set;
+    a test result that occurs once is a test result.
     """
     if {*HELD_OUT, "score"} & set(meanings.values()):
         return {}
@@ -249,7 +249,7 @@ def _is_percent(rows: Sequence[Mapping[Meaning | str, float]], kind: Meaning | s
 
 
 def _drop_impossible(rows: Sequence[dict[Meaning | str, float]]) -> tuple[str, ...]:
-    """Take accuracies out that are numbers and no shares; gives the note about them."""
+    """Remove accuracies that are not shares; return a note about them."""
     found = [
         (row, kind)
         for row in rows
@@ -258,7 +258,7 @@ def _drop_impossible(rows: Sequence[dict[Meaning | str, float]]) -> tuple[str, .
     ]
     for row, kind in found:
         del row[kind]
-    return (f"{len(found)} accuracies are no shares and are left out",) if found else ()
+    return (f"{len(found)} accuracies are not in [0, 1] and are ignored",) if found else ()
 
 
 def _digits(
@@ -268,7 +268,7 @@ def _digits(
     *,
     is_percent: bool,
 ) -> int | None:
-    """Count the decimals of what is judged, as a share; None where it was never written."""
+    """Count the decimals of what is judged, as a share; None if it was never written."""
     texts = [
         text
         for row in table.cells
@@ -289,14 +289,14 @@ def _notes(
     notes = []
     if tested:
         named = ", ".join(tested)
-        notes.append(f"no validation is logged: {named} of each evaluation is read as validation")
+        notes.append(f"no validation is logged: using {named} instead")
     if table.metric and metric is None:
         notes.append(f"there is no column {table.metric}; the log has {', '.join(columns)}")
     known = set(meanings.values())
     if not known & {*HELD_OUT, "score"}:
         notes.append(
-            f"no column of a held-out metric was recognised among {', '.join(columns)}; "
-            "--metric NAME names one"
+            f"no held-out metric was recognised in the columns {', '.join(columns)}; "
+            "pass its column with --metric NAME"
             if columns
             else "there is no held-out metric"
         )
@@ -306,11 +306,11 @@ def _notes(
 def _evaluations(
     rows: Sequence[Mapping[Meaning | str, float]],
 ) -> Iterator[list[Mapping[Meaning | str, float]]]:
-    """Group rows so that each group holds one evaluation and the training before it.
+    """Group rows so that each group has one evaluation and the training before it.
 
-    Loggers write training and validation of an epoch in rows of their own, in either order. A group
-    ends where the epoch (without one the step) moves on and the group has its held-out numbers, or
-    where they would be written over.
+    Loggers write training and validation of an epoch in separate rows, in either order. A group
+    ends if the epoch (or else the step) increases and the group has its held-out numbers, or if
+    these would be overwritten.
     """
     group: list[Mapping[Meaning | str, float]] = []
     closing = {kind for row in rows for kind in row} & {*HELD_OUT, "score"}
@@ -339,7 +339,7 @@ def _begins_anew(
 
 
 def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | str, float]:
-    """Take the last value of each column; of training losses a step, and of waits, the mean."""
+    """Return the last value of each column; of training values and waits, the mean."""
     merged: dict[Meaning | str, float] = {}
     for row in group:
         merged.update(row)
@@ -353,7 +353,7 @@ def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | st
 def _with_times(
     rows: list[LogRow], merged: Sequence[Mapping[Meaning | str, float]]
 ) -> list[LogRow]:
-    """Add the seconds since the start, from whichever column tells them."""
+    """Add the seconds since the start, from any column that has them."""
     elapsed = [_elapsed(values) for values in merged]
     if all(value is None for value in elapsed):
         stamps = [values.get(Meaning.TIMESTAMP) for values in merged]

@@ -1,4 +1,4 @@
-"""Our own run folders as logs, for audits and for comparisons with those of others."""
+"""stepladder run folders as logs, for audits and for comparisons with third-party logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stepladder.training.setup.run_lock import may_be_held
 CONFIG = "config.yaml"
 _RESTORE = "stopping.restore_best"
 _STORE = "data.store"
-_UNENDED = {STILL_RUNNING: "the run goes on: ", CUT_SHORT: "the run was cut short: "}
+_UNENDED = {STILL_RUNNING: "the run is still running: ", CUT_SHORT: "the run was interrupted: "}
 _WAIT = "time_metrics/data_loading(%)"
 
 
@@ -43,9 +43,9 @@ def read_run_log(path: Path) -> RunLog:
     events = list(read_jsonl(file))
     if not any(event.get("event") in ("train", "validation") for event in events):
         raise DataError(
-            "no training is in these events",
+            "these events contain no training",
             where=str(file),
-            fix="Give the folder of a run that came to its first validation.",
+            fix="Pass the folder of a run that reached its first validation.",
         )
     summary, damage = read_summary(folder)
     settings, wrong = _settings(folder / CONFIG)
@@ -87,7 +87,7 @@ def read_run_log(path: Path) -> RunLog:
 def _rows(
     events: Sequence[Mapping[str, Any]], *, num_train: float | None, batch: float | None
 ) -> list[LogRow]:
-    """Return a row for each validation, with the means of training since the one before."""
+    """Return one row per validation, with the means of training since the previous one."""
     rows, train = [], list[Mapping[str, Any]]()
     has_validation = any(event.get("event") == "validation" for event in events)
     for event in events:
@@ -96,7 +96,7 @@ def _rows(
         if event.get("event") == ("validation" if has_validation else "train"):
             rows.append(_row(event, train, num_train=num_train, batch=batch))
             train = []
-    if has_validation and train:  # the run ended, or was cut, before it validated again
+    if has_validation and train:  # the run ended, or was interrupted, before it validated again
         rows.append(_row({**train[-1], "val_loss": None}, train, num_train=num_train, batch=batch))
     return rows
 
@@ -129,7 +129,7 @@ def _row(
 def _stop_reason(
     folder: Path, summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Say why the last attempt ended, or that it has not."""
+    """Return why the last attempt ended, or that it has not."""
     marks = [event for event in events if event.get("event") in ("start", "stop")]
     if marks and marks[-1]["event"] == "start":
         return STILL_RUNNING if may_be_held(folder) else CUT_SHORT
@@ -146,7 +146,7 @@ def _kept(
     """Find the validation of the weights that a run ended with, or has so far.
 
     Returns:
-        (it, what had to be assumed); None: the run has not validated.
+        (it, a note on what was assumed); None if the run has not validated.
     """
     validations = [event for event in events if event.get("event") == "validation"]
     is_best = summary.get("restore_best", settings.get(_RESTORE, "true") == "true")
@@ -154,7 +154,7 @@ def _kept(
     steps = {(best or validations)[-1].get("step")} if validations else set()
     row = next((row for row in reversed(rows) if row.step in steps), None)
     accuracy, loss = _number(summary.get("val_accuracy")), _number(summary.get("val_loss"))
-    if accuracy is not None or loss is not None:  # measured at its end, with these very weights
+    if accuracy is not None or loss is not None:  # measured at its end, with the same weights
         if row is not None and loss is not None and row.val_loss != loss:
             row = replace(row, val_loss_sem=None)
         row = row or LogRow(epoch=_number(summary.get("epochs")))
@@ -167,7 +167,7 @@ def _kept(
         return row, ""
     return (
         row,
-        f"its last weights, of step {last:,}, were not validated; those of {row.step:,} were",
+        f"its last weights (step {last:,}) were not validated; those of step {row.step:,} were",
     )
 
 
@@ -177,14 +177,14 @@ def _last_elapsed(events: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _settings(path: Path) -> tuple[dict[str, str], str]:
-    """Return (the options of config.yaml by dotted name, secrets blanked; what is wrong with it)."""
-    damaged = f"{CONFIG} is damaged: its options are not known"
+    """Return (options of config.yaml by dotted name, without secrets; what is wrong with it)."""
+    damaged = f"{CONFIG} is damaged: its options are unknown"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         value = yaml.safe_load(redacted(text))
     except FileNotFoundError:
         is_folder = (path.parent / EVENTS_FILE).is_file()
-        return {}, f"{CONFIG} is missing: its options are not known" if is_folder else ""
+        return {}, f"{CONFIG} is missing: its options are unknown" if is_folder else ""
     except (OSError, yaml.YAMLError):
         return {}, damaged
     if not isinstance(value, dict):
@@ -196,7 +196,7 @@ def _settings(path: Path) -> tuple[dict[str, str], str]:
         else:
             found[str(key)] = _word(item)
     if not text.endswith("\n"):
-        return found, f"{CONFIG} is damaged: it ends in the middle of a line"
+        return found, f"{CONFIG} is damaged: it is truncated in the middle of a line"
     return found, ""
 
 

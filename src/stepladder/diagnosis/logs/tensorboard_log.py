@@ -16,19 +16,19 @@ _SIDES = {"train": "", "validation": "val_", "val": "val_", "eval": "val_", "tes
 
 
 def has_event_files(path: Path) -> bool:
-    """Return True if a path is an event file, or a folder that holds some at any depth."""
+    """Return True if a path is an event file, or a folder that contains any at any depth."""
     return "tfevents" in path.name if path.is_file() else any(path.rglob(_PATTERN))
 
 
 def read_tensorboard(path: Path, *, name: str) -> list[Table]:
     """Read the scalars of an event file or of a folder.
 
-    Each folder of event files is a training; `train` and `validation` beside each other, as Keras
-    writes them, are one.
+    Each folder of event files is a training; folders `train` and `validation` next to each other,
+    as Keras writes them, are one.
 
     Raises:
         MissingExtraError: if tensorboard is not installed.
-        DataError: if the files hold no scalar.
+        DataError: if the files contain no scalars.
     """
     files = [path] if path.is_file() else sorted(path.rglob(_PATTERN))
     runs: dict[Path, dict[str, list[Path]]] = {}
@@ -45,9 +45,9 @@ def read_tensorboard(path: Path, *, name: str) -> list[Table]:
             tables.append(table)
     if not tables:
         raise DataError(
-            "the event files hold no scalar",
+            "the event files contain no scalars",
             where=str(path),
-            fix="Give the folder that the training's SummaryWriter wrote to.",
+            fix="Pass the folder that the training's SummaryWriter wrote to.",
         )
     return tables
 
@@ -80,7 +80,7 @@ def _table(sides: dict[str, list[Path]], *, title: str, path: str) -> Table:
 
 
 def _scalars(path: Path) -> Iterator[tuple[str, int, float, float]]:
-    """Yield (tag, step, value, seconds of the epoch); values that are no scalar are passed over."""
+    """Yield (tag, step, value, Unix time in seconds) of all scalars; other values are skipped."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.util.tensor_util import make_ndarray

@@ -1,1 +1,1 @@
-"""Run folders opened again: their curves, state and use of the machine."""
+"""Run folders opened again: curves, state and machine use."""

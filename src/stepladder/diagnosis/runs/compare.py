@@ -1,4 +1,4 @@
-"""Trainings beside each other: ours and those of others."""
+"""Compare trainings: our own runs and logs of other tools."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from stepladder.stats import Pairs, paired_change
 from stepladder.stats.shares import mcnemar_p, wilson_interval
 from stepladder.training.output.results import PREDICTIONS_FILE
 
-MAX_RUNS = 9  # more lines cannot be told apart
-_OWN_OPTIONS = ("run.", "prepare.", "ladder.")  # where a run is written, not what it is
+MAX_RUNS = 9  # more lines in a chart cannot be distinguished
+_OWN_OPTIONS = ("run.", "prepare.", "ladder.")  # where a run is written, not what it does
 _SPLITS = ("test", "val")
-_FIX = "Copy the file again from where the run was, or run the same training once more."
+_FIX = "Copy the file again from the original run, or repeat the training."
 _COLUMNS = {"split", "label", "predicted", "loss"}
 MIN_EXAMPLES = 2
-_CONFIDENCE = 0.975  # of each bound: 95 % between both
+_CONFIDENCE = 0.975  # one-sided, of each bound: 95 % between both
 
 
 @dataclass(frozen=True)
 class _Example:
-    """How one held-out example was judged.
+    """The result on one held-out example.
 
     Attributes:
         is_right: None without classes.
-        loss: None where it is no number.
+        loss: None if it is missing.
     """
 
     label: str
@@ -50,12 +50,12 @@ _Table = dict[str, dict[str, _Example]]
 def compare_pairs(
     first: Path | None, second: Path | None, *, names: tuple[str, str]
 ) -> PairedResult:
-    """Compare two runs example by example, on test where both have it, else on validation.
+    """Compare two runs example by example, on test if both have it, otherwise on validation.
 
-    An example is known by its path, or without paths by its number in the split.
+    Examples are matched by path, or without paths by their number in the split.
 
     Args:
-        first, second: run folders; None: a log without predictions.
+        first, second: run folders; None for a log without predictions.
         names: of both.
     """
     tables: list[_Table] = []
@@ -65,7 +65,7 @@ def compare_pairs(
         except DataError as error:
             return _none(names, f"{PREDICTIONS_FILE} of {name} is damaged: {error.what}")
         if not table:
-            return _none(names, f"{name} left no {PREDICTIONS_FILE}")
+            return _none(names, f"{name} has no {PREDICTIONS_FILE}")
         tables.append(table)
     for split in _SPLITS:
         before, after = (table.get(split, {}) for table in tables)
@@ -113,7 +113,7 @@ def _none(names: tuple[str, str], why: str) -> PairedResult:
 
 
 def _read(folder: Path | None) -> _Table:
-    """Read predictions.csv by split and example; empty where there is none.
+    """Read predictions.csv by split and example; empty if it does not exist.
 
     Raises:
         DataError: if it is damaged.
@@ -126,17 +126,17 @@ def _read(folder: Path | None) -> _Table:
         text = path.read_bytes().decode("utf-8", "replace")
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if absent := sorted(_COLUMNS - {*(reader.fieldnames or ())}):
-            raise DataError(f"it has no column {absent[0]}", fix=_FIX)
+            raise DataError(f"column {absent[0]} is missing", fix=_FIX)
         for idx, row in enumerate(reader, start=1):
             split, key = row.get("split"), row.get("path") or row.get("id")
             if not split or not key or row.get("loss") is None:
-                raise DataError(f"row {idx} is not whole", fix=_FIX)
+                raise DataError(f"row {idx} is incomplete", fix=_FIX)
             by_key = found.setdefault(split, {})
             by_key[key if key not in by_key else f"{key}#{row.get('id')}"] = _example(row, idx)
     except (OSError, csv.Error) as error:
         raise DataError(str(error), fix=_FIX) from error
     if not text.endswith("\n"):
-        raise DataError("it ends in the middle of a row", fix=_FIX)
+        raise DataError("it is truncated in the middle of a row", fix=_FIX)
     return found
 
 
@@ -145,7 +145,7 @@ def _example(row: dict[str, str], idx: int) -> _Example:
     try:
         loss = float(text) if text else None
     except ValueError:
-        raise DataError(f"{text[:40]!r} in row {idx} is no loss", fix=_FIX) from None
+        raise DataError(f"{text[:40]!r} in row {idx} is not a loss", fix=_FIX) from None
     is_right = label == predicted if row.get("probability") else None
     return _Example(label=label, is_right=is_right, loss=loss)
 
@@ -156,12 +156,12 @@ def compare(
     """Compare trainings, each with the first.
 
     Args:
-        logs: run folders, and logs of others, as `audit` reads them.
-        sizes: of the sets, where the logs do not say.
-        metric: the column that is judged; None: validation accuracy, else validation loss.
+        logs: run folders, and logs of other tools, as `audit` reads them.
+        sizes: of the sets, if the logs don't have them.
+        metric: the column to judge; None: validation accuracy, else validation loss.
 
     Raises:
-        UsageError: if there are fewer than two trainings in them, or more than nine.
+        UsageError: if they contain fewer than two trainings, or more than nine.
         DataError: if none can be read.
     """
     found = audit(logs, sizes=sizes, metric=metric)
@@ -169,9 +169,9 @@ def compare(
     if not 2 <= num <= MAX_RUNS:
         few = num < 2
         words = f"{num} training{'s' if num != 1 else ''} in these logs"
-        fix = "Name two or more." if few else f"Name {MAX_RUNS} at most: lines must differ."
+        fix = "Pass two or more." if few else f"Pass at most {MAX_RUNS}."
         raise UsageError(
-            f"{words} that can be read" if few and found.unreadable else words,
+            f"{words}, as far as they can be read" if few and found.unreadable else words,
             where=", ".join(logs)[:200],
             why="; ".join(found.unreadable) or None,
             fix=fix,
@@ -190,7 +190,7 @@ def compare(
 
 
 def with_samples(log: RunLog) -> RunLog | None:
-    """Return a log whose rows count the training examples used; None where that is not known."""
+    """Return a log whose rows count the training examples used; None if unknown."""
     rows = []
     for row in log.rows:
         seen = row.samples_seen
@@ -203,9 +203,9 @@ def with_samples(log: RunLog) -> RunLog | None:
 
 
 def _of_kept_weights(run: AuditedRun) -> AuditedRun:
-    """Put the weights that a run of ours ended with in the place of its best evaluation.
+    """Replace a run's best evaluation by that of the weights that it kept.
 
-    The best accuracy of all may be of weights that no run kept.
+    The best accuracy may be of weights that were not kept.
     """
     kept, series = run.log.kept, choose_series(run.log)
     if kept is None or series is None:
@@ -242,7 +242,7 @@ def _compared(run: AuditedRun) -> ComparedRun:
 
 
 def _options(logs: Sequence[RunLog]) -> list[OptionDifference]:
-    """List the options that differ among the runs whose logs have options."""
+    """Return the options that differ between the runs whose logs have options."""
     keys = dict.fromkeys(key for log in logs for key in log.settings)
     found = []
     for key in keys:
@@ -257,13 +257,13 @@ def _options(logs: Sequence[RunLog]) -> list[OptionDifference]:
 def _paired(first: AuditedRun, second: AuditedRun) -> PairedResult:
     names = (first.log.name, second.log.name)
     if _is_same(first, second):
-        why = "both are one and the same folder"
+        why = "both are the same folder"
         return PairedResult(first=names[0], second=names[1], why_not=why)
     return compare_pairs(_folder(first.log), _folder(second.log), names=names)
 
 
 def _is_same(first: AuditedRun, second: AuditedRun) -> bool:
-    """Return True if two names are of one run folder."""
+    """Return True if both are the same run folder."""
     folders = [_folder(run.log) for run in (first, second)]
     return folders[0] is not None and folders[0] == folders[1]
 

@@ -1,4 +1,4 @@
-"""How a run used its machine, and what low or uneven use comes from."""
+"""Machine use of a run, and the causes of low or uneven use."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stepladder.records.reading import Reading, reading_of
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.output.wording import byte_rate, duration, percent
 
-# Shares of the steps' time from which on something is named as what holds a run back.
+# Shares of the steps' time above which something counts as a bottleneck.
 MUCH_WAIT = 0.10
 MUCH_HOST = 0.15
 MUCH_ELSE = 0.20
-LOW_GPU = 70.0  # percent; the 95th percentile below it
-IDLE_GPU = 10.0  # percent; the 5th percentile below it, while the 95th is high, is uneven use
+LOW_GPU = 70.0  # percent; use is low if the 95th percentile is below it
+IDLE_GPU = 10.0  # percent; use is uneven if only the 5th percentile is below it
 LOW_CPU = 0.5  # share of the cores
 MIN_SAMPLES = 5
 GROWTH = 0.10  # of memory from the first third of an attempt's samples to the last
 GROWTH_BYTES = 200e6
-STEADY = 0.10  # of that growth, which lies at the least between parts of a growth that goes on
-SETTLING = 0.10  # of an attempt's samples, and MIN_SAMPLES of them at the least, say nothing of it
-MIN_STEPS_S = 1.0  # steps, or another phase, that took less in all hold nothing up
+STEADY = 0.10  # of that growth: its minimum between parts of a run, if it continues
+SETTLING = 0.10  # of an attempt's samples, and at least MIN_SAMPLES, are ignored
+MIN_STEPS_S = 1.0  # steps, or another phase, that took less in total are no bottleneck
 MIN_STEPS = 0.10  # the same as a share of the run
-_BESIDE: Final[Mapping[str, str]] = {  # training; of these the machine is sampled in the last
+_BESIDE: Final[Mapping[str, str]] = {  # phases besides training; only the last one is sampled
     Phase.SETUP: "set-up",
     Phase.FEATURES: "computing features",
     Phase.TEST: "the final evaluation",
@@ -47,13 +47,11 @@ _PARTS: Final = (
 )
 FEW_HITS: Final = 0.9
 MOSTLY: Final = 0.5
-_ANY: Final = (
-    "more reading threads (--loader.threads), a store of pixels or features computed once help"
-)
+_ANY: Final = "use more reader threads (--loader.threads), a pixel store, or features computed once"
 
 
 def what_helps_reading(files: RunFiles) -> str:
-    """Say what shortens the wait for data: what the reading threads spend their time on."""
+    """Return what would shorten the wait for data, from what the reader threads spend time on."""
     reading = reading_of(files.of("reader"))
     if reading is None:
         return _ANY
@@ -61,15 +59,14 @@ def what_helps_reading(files: RunFiles) -> str:
 
 
 def _of_cache(reading: Reading) -> str | None:
-    """Name a cache that has few of the files; each of them is missing once, in the first epoch."""
+    """Return advice for a cache with few hits; in the first epoch each file is a miss."""
     hit_frac = reading.hit_frac
     if hit_frac is None or hit_frac >= FEW_HITS:
         return None
     return (
-        f"the cache had {percent(hit_frac)} of the store's files when they were asked for, and the "
-        "others came over the network: a cache that holds the whole store "
-        "(--data.max-cache-bytes) spares that from the second epoch on, features computed once "
-        "(--features.cached) after one pass"
+        f"only {percent(hit_frac)} of the files were in the cache, and the others came over the "
+        "network: a cache for the whole store (--data.max-cache-bytes) avoids that from the "
+        "second epoch, features computed once (--features.cached) after a single pass"
     )
 
 
@@ -79,31 +76,31 @@ def _of_threads(reading: Reading) -> str | None:
         return None
     if reading.decode_frac > MOSTLY:
         return (
-            f"decoding is {percent(reading.decode_frac)} of the reading threads' work: a store of "
-            "pixels (--data.decode-once), features computed once (--features.cached) or more "
-            "reading threads (--loader.threads) help"
+            f"decoding is {percent(reading.decode_frac)} of the reader threads' work: use a pixel "
+            "store (--data.decode-once), features computed once (--features.cached) or more "
+            "reader threads (--loader.threads)"
         )
     return (
-        f"fetching is {percent(1 - reading.decode_frac)} of the reading threads' work, at "
-        f"{byte_rate(rate)} a thread: memory (--data.where memory), features computed once "
-        "(--features.cached) or a faster disk help"
+        f"fetching is {percent(1 - reading.decode_frac)} of the reader threads' work, at "
+        f"{byte_rate(rate)} per thread: use memory (--data.where memory), features computed once "
+        "(--features.cached) or a faster disk"
     )
 
 
 def judge_machine(files: RunFiles, *, is_built_in: bool = False) -> MachineUse:
-    """Say how a run used its machine, by its samples and the phases of its clock.
+    """Judge the machine use of a run, by its samples and the phases of its clock.
 
-    Where steps took little of the run, what they wait for says nothing: what took it is named.
+    If steps took little of the run, their waits do not matter: what took the time is named.
 
-    A share of time with a kernel running says nothing of how full the device was; only low and
-    uneven use is read from it.
+    A kernel running does not mean that the device is fully used; only low and uneven use are
+    inferred from that share.
 
     Source: Gao et al. 2024, "An Empirical Study on Low GPU Utilization of Deep Learning Jobs",
     ICSE; AWS, "SageMaker Debugger built-in rules", LowGPUUtilization (95th percentile under 70 %,
     5th under 10 %).
 
     Args:
-        is_built_in: no code of the user's is in its steps.
+        is_built_in: the steps contain no code of the user.
     """
     samples = files.of("system")
     uses = tuple(use for key, name, unit in _PARTS if (use := _use(samples, key, name, unit)))
@@ -114,8 +111,8 @@ def judge_machine(files: RunFiles, *, is_built_in: bool = False) -> MachineUse:
     said += _of_memory(samples, is_built_in=is_built_in)
     said += _of_time(files.summary)
     if not samples:
-        every = "rarer than the run was long" if files.summary else "not there yet"
-        said.append(f"use of the machine was not sampled: samples were {every}")
+        every = "less frequent than the run was long" if files.summary else "not taken yet"
+        said.append(f"machine use is unknown: samples were {every}")
     return MachineUse(
         uses=uses,
         phases=phases,
@@ -141,7 +138,7 @@ def _use(samples: Sequence[Mapping[str, Any]], key: str, name: str, unit: str) -
 
 
 def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of each phase in the run's time without set-up and test, largest first."""
+    """Return each phase's share of the run's time without set-up and test, largest first."""
     seconds = _seconds(summary)
     inside = {
         name: s for name, s in seconds.items() if name not in (Phase.SETUP.value, Phase.TEST.value)
@@ -162,14 +159,14 @@ def _has_steps(files: RunFiles) -> bool:
     else:
         steps_s, total_s = _steps_so_far(files)
     if total_s <= 0:
-        return True  # no clock tells
+        return True  # there is no clock
     return steps_s >= MIN_STEPS_S and steps_s >= MIN_STEPS * total_s
 
 
 def _steps_so_far(files: RunFiles) -> tuple[float, float]:
-    """Return the seconds of steps and of all by the events, where no summary tells.
+    """Return the seconds of steps and of everything from the events, if there is no summary.
 
-    Training goes on from one event to that of the next window; samples of the machine lie between.
+    Training lasts from one event to that of the next window; samples of the machine are between.
     """
     steps_s = before = end = 0.0
     for event in files.events:
@@ -184,11 +181,11 @@ def _steps_so_far(files: RunFiles) -> tuple[float, float]:
 
 
 def _elsewhere(files: RunFiles) -> tuple[str | None, str] | None:
-    """Name the phases beside training that took a run whose steps took little of it.
+    """Return the phases that took most of a run, if its steps took little of it.
 
     Returns:
-        None where steps, validation or checkpoints took it; the name is that of the longest phase
-        in which the machine was sampled.
+        None if steps, validation or checkpoints took it; the name is that of the longest phase in
+        which the machine was sampled.
     """
     seconds = _seconds(files.summary)
     total = sum(seconds.values())
@@ -201,15 +198,16 @@ def _elsewhere(files: RunFiles) -> tuple[str | None, str] | None:
     listed = " and ".join(part for part in (", ".join(spent[:-1]), spent[-1]) if part)
     held_by = _BESIDE[Phase.TEST] if any(name == Phase.TEST for name, _ in much) else None
     return held_by, (
-        f"the run's {duration(total)} went to {listed}; its steps took {duration(steps_s)} in all"
+        f"most of the run's {duration(total)} was spent on {listed}; its steps took "
+        f"{duration(steps_s)} in all"
     )
 
 
 def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, str]:
-    """Name what the time goes to beside computing, and why; what costs most comes first."""
+    """Return the largest bottleneck besides computing, and its reason."""
     wait = _data_wait(files)
     if wait is None:
-        return None, "where the time of a step goes is not known: there is no summary yet"
+        return None, "the time within a step is unknown: there is no summary yet"
     steps = sum(phases.get(phase.value, 0.0) for phase in STEP_PHASES) if phases else 0.0
     waited = wait * steps if phases else wait  # of the whole time
     host = sum(phases.get(name, 0.0) for name in _HOST)
@@ -221,13 +219,13 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
          f"{percent(wait)} of the steps' time was spent waiting for data: "
          f"{what_helps_reading(files)}"),
         (host, host > MUCH_HOST, "host work",
-         f"{percent(host)} of the time is the host's own work between steps (copies, logging, "
-         "what no phase names): log more rarely (--run.log-every), or take larger batches"),
+         f"{percent(host)} of the time is work of the host between steps (copies, logging, "
+         "unexplained): log less often (--run.log-every), or use larger batches"),
         (validation, validation > MUCH_ELSE, "validation",
-         f"{percent(validation)} of the time is validation: validate more rarely "
+         f"{percent(validation)} of the time is validation: validate less often "
          "(--stopping.validate-every-epochs)"),
         (checkpoints, checkpoints > MUCH_WAIT, "checkpoints",
-         f"{percent(checkpoints)} of the time is checkpoints: save more rarely "
+         f"{percent(checkpoints)} of the time is checkpoints: save less often "
          "(--run.checkpoint-every-s)"),
     ]  # fmt: skip
     much = [(size, name, said) for size, is_much, name, said in found if is_much
@@ -241,9 +239,9 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
 def _of_device(
     files: RunFiles, samples: Sequence[Mapping[str, Any]], held_by: str | None
 ) -> list[str]:
-    """Say what low or uneven use comes from, in the latest attempt that is long enough to tell.
+    """Return the causes of low or uneven use, in the latest attempt that is long enough.
 
-    Attempts may differ in machine and options: use that is even in each would look uneven in all.
+    Attempts may differ in machine and options: even use in each would look uneven over all.
     """
     attempts = _by_attempt(samples)
     long = [attempt for attempt, part in attempts.items() if len(part) >= MIN_SAMPLES]
@@ -257,7 +255,7 @@ def _of_device(
 def _of_attempt(
     files: RunFiles, samples: Sequence[Mapping[str, Any]], held_by: str | None
 ) -> list[str]:
-    """Judge the use of the GPU in one attempt, or of the cores where no GPU tells."""
+    """Judge the use of the GPU in one attempt, or of the CPU cores without GPU samples."""
     gpu = _use(samples, "gpu_percent", "GPU", "%")
     if gpu is not None and gpu.num_samples >= MIN_SAMPLES:
         return _of_gpu(gpu, held_by, has_steps=_has_steps(files))
@@ -265,13 +263,13 @@ def _of_attempt(
     if cpu is None or cpu.num_samples < MIN_SAMPLES or cores is None:
         return []
     share = cpu.mean / (100 * cores)
-    said = f"{cpu.mean:.0f} % of one core was used on average, of {cores} cores: {percent(share)}"
+    said = f"on average {cpu.mean:.0f} % of one core was used, of {cores} cores: {percent(share)}"
     if share >= LOW_CPU:
-        return [f"{said}, so the processor was busy"]
+        return [f"{said}, so the CPU was busy"]
     if held_by is None and not _has_steps(files):
         return [said]
-    why = held_by or "steps too small to share among cores: larger batches, or other jobs beside it"
-    cause = "most of that time went to" if held_by in _BESIDE.values() else "it was held up by"
+    why = held_by or "steps too small to use all cores: use larger batches, or run jobs in parallel"
+    cause = "most of that time was" if held_by in _BESIDE.values() else "the bottleneck was"
     return [f"{said}; {cause} {why}"]
 
 
@@ -285,26 +283,26 @@ def _of_gpu(gpu: Use, held_by: str | None, *, has_steps: bool) -> list[str]:
     elif gpu.low < IDLE_GPU:
         kind = "uneven"
     else:
-        return [f"{said}: it was kept busy, which does not say that it was full"]
+        return [f"{said}: it was busy, which does not mean that it was fully used"]
     if held_by is None and not has_steps:
         return [f"{said}: use is {kind}"]
     if held_by is None:
         return [
-            f"{said}: use is {kind}, and no phase of the clock explains it: the work of a step is "
-            "too small for this device; take larger batches (--batch.global-batch-size)"
+            f"{said}: use is {kind}, and no phase of the clock explains it: the steps are too "
+            "small for this device; use larger batches (--batch.global-batch-size)"
         ]
-    return [f"{said}: use is {kind}, by {held_by}"]
+    return [f"{said}: use is {kind}, because of {held_by}"]
 
 
 def _of_memory(samples: Sequence[Mapping[str, Any]], *, is_built_in: bool) -> list[str]:
-    """Return True if memory kept growing within an attempt, and what does that."""
+    """Check whether memory kept growing within an attempt, and return the cause."""
     attempts = _by_attempt(samples)
-    why = "losses that are kept with their graphs do that"
+    why = "a common cause is storing losses with their autograd graphs"
     if is_built_in:
         why = (
-            "a built-in job keeps nothing from step to step, so please report it, with this "
-            "folder's env.json and events.jsonl; fewer batches read ahead "
-            "(--loader.prefetch-batches 1) take less until then"
+            "a built-in job stores nothing between steps, so please report it with this folder's "
+            "env.json and events.jsonl; until then, fewer prefetched batches "
+            "(--loader.prefetch-batches 1) need less memory"
         )
     said = []
     for key, name in (("rss_bytes", "memory"), ("gpu_memory_bytes", "GPU memory")):
@@ -313,17 +311,17 @@ def _of_memory(samples: Sequence[Mapping[str, Any]], *, is_built_in: bool) -> li
         if grown > 0:
             whole = f"attempt {attempt}" if len(attempts) > 1 else "the run"
             said.append(
-                f"{name} grew all the time, by {grown / 1e9:.1f} GB from the first third of "
+                f"{name} grew continuously, by {grown / 1e9:.1f} GB from the first third of "
                 f"{whole} to the last: {why}"
             )
     return said
 
 
 def _growth(values: Sequence[float]) -> float:
-    """Return by how many bytes memory grew in one attempt; 0: it settled, or it is not known.
+    """Return by how many bytes memory grew in one attempt; 0 if it settled, or if unknown.
 
-    Memory that settles, or jumps once, stays where it is afterwards: growth goes on between the
-    thirds, and within the last one.
+    Memory that settles, or jumps once, stays constant afterwards: real growth continues between
+    the thirds, and within the last one.
     """
     settled = values[max(MIN_SAMPLES, int(SETTLING * len(values))) :]
     if len(settled) < 3 * MIN_SAMPLES:
@@ -348,7 +346,7 @@ def _of_time(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _data_wait(files: RunFiles) -> float | None:
-    """Return the share of the steps' time spent waiting for data: of the whole run, else so far."""
+    """Return the share of the steps' time spent waiting for data: of the whole run, or so far."""
     found = number(files.summary.get("data_wait_frac"))
     if found is not None:
         return found
@@ -357,7 +355,7 @@ def _data_wait(files: RunFiles) -> float | None:
 
 
 def _energy(files: RunFiles) -> float | None:
-    """Return the energy of all attempts: each counts from zero, and a summary has that of its own."""
+    """Return the energy of all attempts; each counts from zero, and the summary has the last."""
     found = {
         attempt: values[-1]
         for attempt, part in _by_attempt(files.of("system")).items()
@@ -397,5 +395,5 @@ def _by_attempt(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[s
 
 
 def _whole(attempt: object) -> int:
-    """Return the number of an attempt; 1: none is said."""
+    """Return the number of an attempt, 1 by default."""
     return attempt if isinstance(attempt, int) and not isinstance(attempt, bool) else 1

@@ -1,4 +1,4 @@
-"""A run opened again with its Task and data, so that more can be measured of it."""
+"""A run opened again with its Task and data, for further measurements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OpenedRun:
         job: its resolved config.
         task: the user's, or the built-in one.
         sources: the splits.
-        device: that the run would take here.
+        device: the device that the run would use here.
     """
 
     run: Path
@@ -66,7 +66,7 @@ class OpenedRun:
 
     @property
     def recipe(self) -> Recipe:
-        """The run's recipe, read from disk batch by batch; nothing is compiled or folded."""
+        """Return the run's recipe, streaming from disk; nothing is compiled or folded."""
         recipe = self.job.recipe
         return replace(
             recipe,
@@ -77,15 +77,15 @@ class OpenedRun:
 
     @property
     def has_features(self) -> bool:
-        """Whether the run trained on features, one for each example."""
+        """Return whether the run trained on features, one per example."""
         recipe = self.job.recipe
         return recipe.features.cached and not num_views(recipe.features, self.task)
 
     @contextmanager
     def model(self) -> Iterator[nn.Module]:
-        """Build the model for the block; random states and threads come back.
+        """Build the model for the block; random states and threads are restored afterwards.
 
-        Its first weights are loaded only where features are looked up by those of the trunk.
+        Its initial weights are loaded only if features are looked up by those of the trunk.
         """
         recipe = self.job.recipe
         if not self.has_features:
@@ -100,14 +100,14 @@ class OpenedRun:
                 torch.set_num_threads(threads)
 
     def on_features(self, model: nn.Module, *, deadline: float = math.inf) -> tuple[Task, Sources]:
-        """Return the task on features and the features: read where they lie, else computed.
+        """Return the task on features, and the features: read if they exist, otherwise computed.
 
         Args:
-            model: with the first weights of the run's trunk.
-            deadline: `time.perf_counter()` at which computing ends.
+            model: with the initial weights of the run's trunk.
+            deadline: `time.perf_counter()` at which computing stops.
 
         Raises:
-            ResourceError: if they are gone, and time is too short to compute them.
+            ResourceError: if they are missing, and there is too little time to compute them.
         """
         try:
             sources = open_features(
@@ -121,8 +121,8 @@ class OpenedRun:
             )
         except EvaluationCancelled:
             raise ResourceError(
-                "the run's features are gone, and to compute them again takes longer than allowed",
-                fix="Allow more: --max-time-s 600.",
+                "the run's features are missing, and computing them again takes too long",
+                fix="Allow more time: --max-time-s 600.",
             ) from None
         return FeatureTask(
             self.task, num_views=num_views(self.job.recipe.features, self.task)
@@ -132,10 +132,10 @@ class OpenedRun:
         """Load the best weights, or the last.
 
         Raises:
-            DataError: if no sound checkpoint is left.
+            DataError: if there is no valid checkpoint.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged ones beside it: `verify` tells of them
+            warnings.simplefilter("ignore")  # of other damaged ones: `verify` reports them
             try:
                 return load_best(self.run) if is_best else load_last(self.run)
             except DataError as error:
@@ -143,29 +143,29 @@ class OpenedRun:
                 raise DataError(error.what, where=where, fix=self._instead()) from error
 
     def _instead(self) -> str:
-        """Say what to do where the run has no sound weights."""
+        """Return what to do if the run has no valid weights."""
         if may_be_held(self.run):
-            return "Wait: the run goes on, and has not saved any yet."
+            return "Wait: the run is still running, and has not saved any yet."
         run, task = shlex.quote(str(self.run)), name_of(self.task)
         again = f"stepladder train {shlex.quote(str(self.run / 'config.yaml'))} --overwrite"
         again += "" if task == BUILT_IN else f" --task {shlex.quote(task)}"
-        return f"See what is damaged: stepladder verify {run}; or train it again: {again}"
+        return f"Check what is damaged: stepladder verify {run}; or train again: {again}"
 
     def put(self, loaded: Loaded, model: nn.Module) -> None:
         """Put weights into a model.
 
         Raises:
-            DataError: if they are of another model.
+            DataError: if they belong to another model.
         """
         check_fits(model.state_dict(), loaded)
         model.load_state_dict(loaded.weights)
 
     def train_rows(self, train: Source, num: int) -> Source:
-        """Return a fixed sample of the examples that the run learns from, the same at each call.
+        """Return a fixed sample of the examples that the run trains on, the same at each call.
 
         Args:
             train: the training split, as examples or as features.
-            num: how many; fewer where there are fewer.
+            num: number of examples, if there are as many.
         """
         order = order_of(self.recipe.data, self.sources.train, seed=0, mode=OrderMode.GLOBAL)
         rows = order.samples(0, 0, min(num, order.num_samples))
@@ -174,7 +174,7 @@ class OpenedRun:
     def evaluate(
         self, task: Task, model: nn.Module, source: Source, *, budget_s: float
     ) -> Evaluation:
-        """Measure a model on a source in eval mode; on its first batches where time is short."""
+        """Evaluate a model on a source in eval mode; only its first batches if time is short."""
         recipe = self.recipe
         reader = make_held_out_reader(source, recipe.batch, recipe.loader, recipe.data.where)
         assert reader is not None
@@ -205,8 +205,8 @@ def open_run(run: Path, job: JobConfig, task: Task) -> OpenedRun:
     """Open a run's data again.
 
     Raises:
-        DataError: if they are gone or cannot be read.
-        ResourceError: if its device is not there.
+        DataError: if it is missing or cannot be read.
+        ResourceError: if its device is not available.
     """
     return OpenedRun(
         run=run,

@@ -1,4 +1,4 @@
-"""The curves of a run folder, finished, running or cut short."""
+"""The curves of a run folder: finished, running or interrupted."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from stepladder.training.output.events import EVENTS_FILE
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """What is left of a run, as plain data.
+    """The files of a run, as plain data.
 
     Attributes:
         path: the folder.
-        events: whole lines of events.jsonl, in order.
-        summary: summary.json; empty: there is none.
-        env: env.json; empty: there is none.
-        job: config.yaml; None: it is missing or cannot be read.
-        missing: what could not be read, a sentence each.
+        events: complete lines of events.jsonl, in order.
+        summary: summary.json; empty if it does not exist.
+        env: env.json; empty if it does not exist.
+        job: config.yaml; None if it is missing or cannot be read.
+        missing: what could not be read, one sentence each.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class RunFiles:
 
     @property
     def is_running(self) -> bool:
-        """Whether the last attempt has not come to an end: it runs, or was killed."""
+        """Return whether the last attempt has not ended: it is running, or was killed."""
         if not self.events:
             return not self.summary
         starts = [idx for idx, event in enumerate(self.events) if event.get("event") == "start"]
@@ -65,41 +65,41 @@ class RunFiles:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether it was stopped by hand, or by the machine, before its own end."""
+        """Return whether it was stopped by the user or the machine before its own end."""
         stops = self.of("stop")
         return bool(stops) and stops[-1].get("reason") == "signal"
 
     @property
     def is_diverged(self) -> bool:
-        """Whether a loss was not a finite number."""
+        """Return whether a loss was not finite."""
         return self.summary.get("status") == "diverged" or bool(self.of("diverged"))
 
 
 def read_run(run: Path) -> RunFiles:
-    """Read the files of a run; what is missing or damaged is named, not raised.
+    """Read the files of a run; what is missing or damaged is listed, not raised.
 
     Raises:
-        DataError: if there is neither an event nor a summary: nothing can be said.
+        DataError: if there is neither an event nor a summary.
     """
     missing: list[str] = []
     events = _events(run / EVENTS_FILE, missing)
     summary, damage = read_summary(run)
     if damage:
-        missing.append(f"{damage}. See all that is: stepladder verify {shlex.quote(str(run))}")
+        missing.append(f"{damage}. List all damage: stepladder verify {shlex.quote(str(run))}")
     elif not summary:
-        missing.append(f"{SUMMARY} is missing: the run goes on, or was cut short")
+        missing.append(f"{SUMMARY} is missing: the run is still running, or was interrupted")
     if not events and not summary:
         raise DataError(
-            "the run has left no event: there is nothing to diagnose",
+            "the run has no events: there is nothing to diagnose",
             where=str(run),
-            fix="Let it train until its first validation, or give the folder of another run.",
+            fix="Let it train until its first validation, or pass the folder of another run.",
         )
     job: JobConfig | None = None
     try:
         job = load_job(run / "config.yaml")
     except (StepladderError, OSError) as error:
         what = error.what if isinstance(error, StepladderError) else str(error)
-        missing.append(f"config.yaml cannot be read ({what}): its options are not known")
+        missing.append(f"config.yaml cannot be read ({what}): its options are unknown")
     return RunFiles(
         path=run,
         events=events,
@@ -113,11 +113,11 @@ def read_run(run: Path) -> RunFiles:
 def curves_of_run(
     files: RunFiles, *, num_val: int | None = None, target_error: float = 0.0
 ) -> Curves:
-    """Return the curves of a run: a point for each validation, with the training before it.
+    """Return the curves of a run: one point per validation, with the training before it.
 
     Args:
-        num_val: validation examples, where no summary says so.
-        target_error: share of examples that nobody gets right, in [0, 1].
+        num_val: number of validation examples, if there is no summary.
+        target_error: share of examples that cannot be predicted correctly, in [0, 1].
 
     Raises:
         UsageError: if target_error is not in [0, 1).
@@ -126,7 +126,7 @@ def curves_of_run(
         raise UsageError(
             f"{target_error} is not a share of examples",
             where="--target-error",
-            fix="Give a number in [0, 1), such as 0.02 where 2 % of the labels are wrong.",
+            fix="Pass a number in [0, 1), such as 0.02 if 2 % of the labels are wrong.",
         )
     trains = files.of("train")
     windows = [(step, loss) for e in trains if (step := _step(e)) is not None
@@ -178,7 +178,7 @@ def _step(event: Mapping[str, Any]) -> int | None:
 
 
 def _num_classes(files: RunFiles) -> int | None:
-    """Count the classes, where the loss is one of classes: accuracy is measured."""
+    """Count the classes, if this is a classification: accuracy is measured."""
     classes = files.summary.get("classes")
     has_accuracy = any("val_accuracy" in event for event in files.of("validation"))
     return len(classes) if isinstance(classes, list) and classes and has_accuracy else None
@@ -197,7 +197,7 @@ def _events(path: Path, missing: list[str]) -> tuple[Mapping[str, Any], ...]:
         missing.append(f"{path.name} cannot be read ({error.strerror}): there are no curves")
         return ()
     if not events:
-        missing.append(f"{path.name} is missing or has no whole line: there are no curves")
+        missing.append(f"{path.name} is missing or has no complete line: there are no curves")
     return events
 
 

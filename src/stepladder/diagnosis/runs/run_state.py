@@ -1,4 +1,4 @@
-"""What a run folder says of its run beside the events: whether it goes on, and how it ended."""
+"""What a run folder contains besides the events: whether a run is running, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as record
 
 
 def read_summary(run: Path) -> tuple[dict[str, Any], str]:
-    """Read what is sound of summary.json.
+    """Read the valid part of summary.json.
 
     Returns:
-        (its keys, what is damaged in a sentence); both are empty where there is none.
+        (its keys, a sentence on what is damaged); both are empty if it does not exist.
     """
     path = run / SUMMARY
     if not path.exists():
@@ -35,7 +35,7 @@ def read_summary(run: Path) -> tuple[dict[str, Any], str]:
         why = error.what if isinstance(error, DataError) else str(error.strerror)
         return {}, f"{SUMMARY} is damaged: {why}"
     if not isinstance(value, dict):
-        return {}, f"{SUMMARY} is damaged: it holds no JSON object"
+        return {}, f"{SUMMARY} is damaged: it is not a JSON object"
     wrong = [key for key, item in value.items() if not _is_sound(key, item)]
     if not value or not wrong:
         return value, "" if value else f"{SUMMARY} is damaged: it is empty"
@@ -45,7 +45,7 @@ def read_summary(run: Path) -> tuple[dict[str, Any], str]:
 
 
 def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if a run is surely of a user's Task: the built-in one has pictures and accuracy."""
+    """Return True if a run certainly used a custom Task, as it has no images or no accuracy."""
     if "are_pictures" in summary:
         return summary["are_pictures"] is False
     validations = [event for event in events if event.get("event") == "validation"]
@@ -53,7 +53,7 @@ def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any
 
 
 def num_val_of(events: Sequence[Mapping[str, Any]]) -> int | None:
-    """Count the validation examples by their losses: an event has those of all, or none."""
+    """Count the validation examples by their losses: an event has all of them, or none."""
     for event in reversed(events):
         losses = event.get("val_losses") if event.get("event") == "validation" else None
         if isinstance(losses, list) and losses:
@@ -62,7 +62,7 @@ def num_val_of(events: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """Return a number of an event, the words for those that are not finite too; None for others."""
+    """Return a number of an event, including "nan" and "inf"; None for anything else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.lower())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -77,7 +77,7 @@ def finite(value: object) -> float | None:
 
 
 def mean_of(events: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Average windows; they are even, but for the last of an epoch."""
+    """Average windows, which are of equal size except for the last of an epoch."""
     values = [value for event in events if (value := number(event.get(key))) is not None]
     return sum(values) / len(values) if values else None
 

@@ -1,1 +1,1 @@
-"""The detectors, by what they look at: pure functions of what was seen."""
+"""The detectors, by what they check: pure functions of what was seen."""

@@ -1,4 +1,4 @@
-"""What learns and how fast: weights that never step, learning rates, losses that are not finite."""
+"""Faults in what is learned and how fast: optimisers, learning rates, non-finite losses."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import OptimizerSeen, Seen
 
-_NO_STEP = Unseen("no step of an optimiser was seen")
-_MIN_STEPS = 3  # that were looked at, before a gradient's absence means something
-_TOO_HIGH = 0.1  # of the weights a step: TheDeepChecker's upper bound
+_NO_STEP = Unseen("no optimiser step was seen")
+_MIN_STEPS = 3  # inspected steps before a missing gradient counts
+_TOO_HIGH = 0.1  # of the weights per step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
-_MIN_WAITING = 4  # looks at which an optimiser had not stepped yet
-_MIN_SHARED = 2  # looks at which two optimisers stepped the same weights
-_LONG = 40  # steps of the others in the meantime
-_MIN_LOST = 3  # losses at the end that are not finite
+_MIN_WAITING = 4  # inspections at which an optimiser had not stepped yet
+_MIN_SHARED = 2  # inspections at which two optimisers stepped the same weights
+_LONG = 40  # steps of the other optimisers in the meantime
+_MIN_LOST = 3  # non-finite losses at the end
 _MIN_CLIMBS = 5  # steps at which update and gradient were compared
-_UP = 0.2  # their cosine, of a step that climbs
+_UP = 0.2  # the cosine of an ascending step
 _MOST = 0.9  # of those steps
-_LEARNT = 0.05  # of the loss: what counts as learning
+_LEARNT = 0.05  # of the loss: a fall that counts as learning
 
 
-def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way not to step)
-    """Sees backward without steps, steps without a gradient, or one of several that never steps."""
+def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
+    """Checks for backward without step, steps without gradients, and an optimiser left idle."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     dead = [
@@ -36,19 +36,19 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way no
     for one in dead:
         return Found(
             evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
-            f"{one.num_looked} steps that were looked at, though backward ran "
-            f"{seen.num_backwards} times: it holds other weights than those in use",
-            fix="Make the optimiser after the model is final, from model.parameters().",
+            f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times: "
+            "the optimiser holds weights that the model does not use",
+            fix="Create the optimiser from model.parameters() after the model is final.",
             where=one.built_at or one.stepped_at,
             numbers={"num_steps": one.num_steps},
         )
     unheld = [m for m in seen.models if m.num_unheld >= _MIN_STEPS]
     if unheld and seen.num_steps >= _MIN_STEPS:
         return Found(
-            evidence=f"{unheld[0].built} was learnt from, and no optimiser that steps holds one of "
-            "its weights: they hold those of another model",
-            fix="Make the optimiser after the model is final, or load weights into the model that "
-            "it was made for: model.load_state_dict(…).",
+            evidence=f"{unheld[0].built} is trained, but no optimiser that steps holds any of its "
+            "weights: the optimisers hold those of another model",
+            fix="Create the optimiser after the model is final, or load weights into the same "
+            "model with model.load_state_dict(…).",
             where=unheld[0].called_at,
         )
     idle = [o for o in seen.optimizers if o.num_steps == 0 and o.owns_modules]
@@ -57,36 +57,36 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way no
     if waiting and seen.num_steps >= _LONG and not seen.was_cut and not seen.precision.num_scaled:
         one = waiting[0]
         return Found(
-            evidence=f"{one.kind} never stepped in {seen.num_steps} steps of another, though its "
-            f"{one.num_params} weights had gradients and no other holds them",
-            fix="Call its step() after backward, or drop it and freeze its weights.",
+            evidence=f"{one.kind} never stepped in {seen.num_steps} steps of another optimiser, "
+            f"though its {one.num_params} weights had gradients and are in no other optimiser",
+            fix="Call its step() after backward, or remove it and freeze its weights.",
             where=one.built_at,
             numbers={"num_steps": seen.num_steps},
             severity=Severity.WARNING,
         )
     if seen.num_backwards >= 10 and idle and not stepped:
         return Found(
-            evidence=f"backward ran {seen.num_backwards} times and {idle[0].kind} never stepped",
+            evidence=f"backward ran {seen.num_backwards} times, but {idle[0].kind} never stepped",
             fix="Call optimizer.step() after backward.",
             where=seen.backward_at or idle[0].built_at,
         )
     if all(one.num_empty == one.num_looked for one in stepped):
-        return Unseen("no step with a gradient was looked at")
+        return Unseen("no step with a gradient was inspected")
     return Sound("every optimiser that stepped had gradients")
 
 
 def parameters_not_in_optimizer(seen: Seen) -> Answer:
-    """Compares the weights that get a gradient with those that optimisers hold."""
+    """Compares the weights that get a gradient with those held by optimisers."""
     models = [m for m in seen.models if m.is_optimised or m.not_in_optimizer]
     if not models:
-        return Unseen("no model whose weights an optimiser holds was seen in three steps")
+        return Unseen("no model with weights in an optimiser was seen for three steps")
     for model in models:
         names = model.not_in_optimizer
         if names and model.num_unheld < _MIN_STEPS:
             return Found(
-                evidence=f"{len(names)} weights of {model.built} get a gradient and are in no "
+                evidence=f"{len(names)} weights of {model.built} have a gradient but are in no "
                 f"optimiser: {_listed(names)}",
-                fix="Give them to the optimiser, or freeze them: requires_grad_(False).",
+                fix="Pass them to the optimiser, or freeze them with requires_grad_(False).",
                 where=seen.optimizers[0].built_at or seen.optimizers[0].stepped_at,
                 numbers={"num_weights": len(names)},
             )
@@ -94,29 +94,30 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
 
 
 def parameters_twice(seen: Seen) -> Answer:
-    """Looks for weights that stand twice in an optimiser, or are stepped by two in a row."""
+    """Checks for weights that are twice in an optimiser, or stepped by two optimisers in a row."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
         return _NO_STEP
     for one in stepped:
         if one.twice:
             return Found(
-                evidence=f"{one.kind} was given {len(one.twice)} weights more than once, and moves "
+                evidence=f"{one.kind} holds {len(one.twice)} weights more than once and updates "
                 f"them as often in each step: {_listed(one.twice)}",
-                fix="Give each weight once: a part of the model, or the whole, and not both.",
+                fix="Pass each weight once: either parts of the model or the whole model, not "
+                "both.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(one.twice)},
             )
         if one.num_shared >= _MIN_SHARED:
             return Found(
-                evidence=f"{len(one.shared)} weights of {one.kind} had been stepped by another "
-                f"optimiser just before, on the same gradients: {_listed(one.shared)}",
-                fix="Give each weight to one optimiser, or clear gradients and call backward "
+                evidence=f"{len(one.shared)} weights of {one.kind} had just been stepped by "
+                f"another optimiser on the same gradients: {_listed(one.shared)}",
+                fix="Pass each weight to one optimiser only, or clear gradients and call backward "
                 "between their steps.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(one.shared)},
             )
-    return Sound("every weight is stepped once on its gradients")
+    return Sound("every weight is stepped once for each gradient")
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -133,9 +134,9 @@ def frozen_by_accident(seen: Seen) -> Answer:
         if names:
             return Found(
                 evidence=f"{len(names)} of {one.num_params} weights of {one.kind} had no gradient "
-                f"at any of {one.num_looked} steps that were looked at: {_listed(names)}",
-                fix="Look for detach(), no_grad(), .data or .item() on their way to the loss; if "
-                "they are frozen on purpose, leave them out of the optimiser.",
+                f"at any of {one.num_looked} inspected steps: {_listed(names)}",
+                fix="Look for detach(), no_grad(), .data or .item() between them and the loss. If "
+                "they are meant to be frozen, leave them out of the optimiser.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(names)},
             )
@@ -143,42 +144,42 @@ def frozen_by_accident(seen: Seen) -> Answer:
 
 
 def unregistered_modules(seen: Seen) -> Answer:
-    """Finds layers called inside a model that its `modules()` does not list."""
+    """Finds layers that a model calls but does not list in `modules()`."""
     if not seen.modules_were_seen:
-        return Unseen("layers are looked at only without torch.compile")
+        return Unseen("layers are inspected only without torch.compile")
     if seen.unregistered:
         names = ", ".join(list(seen.unregistered)[:4])
         where = next((m.called_at for m in seen.models if m.called_at), None)
         return Found(
-            evidence=f"the model calls {len(seen.unregistered)} layers that it does not know, and "
-            f"no optimiser holds their weights: {names}",
-            fix="Keep layers in nn.ModuleList or nn.ModuleDict, not in a list or dict.",
+            evidence=f"the model calls {len(seen.unregistered)} layers that are not registered in "
+            f"it, and no optimiser holds their weights: {names}",
+            fix="Store layers in nn.ModuleList or nn.ModuleDict instead of a list or dict.",
             where=where,
             numbers={"num_layers": len(seen.unregistered)},
         )
-    return Sound("the model knows all layers that it calls")
+    return Sound("all layers that the model calls are registered")
 
 
 def loss_maximised(seen: Seen) -> Answer:
-    """Reads the sign of a known loss in backward's graph, and whether it then grows."""
+    """Reads the sign of a known loss in the autograd graph, and checks that the loss then grows."""
     for one in seen.optimizers:
         cosines = [cosine for _, cosine in one.climbs]
         is_up = len(cosines) >= _MIN_CLIMBS and sum(c > _UP for c in cosines) > _MOST * len(cosines)
         if is_up and one.owns_modules and not one.maximises:
             return Found(
-                evidence=f"the steps of {one.kind} go up the gradient: the cosine of update and "
-                f"gradient was {median(cosines):.2f} at the median of {len(cosines)} steps, and "
-                "should be negative",
-                fix="Subtract the update from the weights, or drop maximize=True.",
+                evidence=f"{one.kind} steps in the direction of the gradient: the median cosine "
+                f"between update and gradient was {median(cosines):.2f} over {len(cosines)} steps, "
+                "and should be negative",
+                fix="Subtract the update from the weights, or remove maximize=True.",
                 where=one.built_at or one.stepped_at,
                 numbers={"cosine": median(cosines)},
             )
     calls = [call for call in seen.backward_calls if call.terms]
     stepped = [o for o in seen.optimizers if o.num_steps and o.owns_modules]
     if not calls or not stepped:
-        return Unseen("no backward and step were looked at")
+        return Unseen("no backward followed by a step was inspected")
     if len(stepped) > 1:
-        return Unseen("several optimisers: one of them may raise a loss on purpose")
+        return Unseen("several optimisers: one of them may maximise a loss on purpose")
     sign = -1.0 if stepped[0].maximises else 1.0
     for call in calls:
         known = [t for t in call.terms if t.kind != "other" and t.sign]
@@ -191,17 +192,18 @@ def loss_maximised(seen: Seen) -> Answer:
         if (is_whole and is_falling) or _falls_without_bound(stepped[0]):
             values = _values(stepped[0])
             return Found(
-                evidence=f"{kinds} enters what backward is called on with a minus sign, so that "
-                f"each step raises it: that number went from {values[0]:.3g} to {values[-1]:.3g}",
-                fix="Turn the sign (or drop maximize=True): optimisers minimise.",
+                evidence=f"{kinds} has a minus sign in the value that backward is called on, so "
+                f"each step increases the loss: the value went from {values[0]:.3g} to "
+                f"{values[-1]:.3g}",
+                fix="Change the sign, or remove maximize=True: optimisers minimise.",
                 where=call.where,
                 numbers={"first": values[0], "last": values[-1]},
             )
-    return Sound("losses enter with a positive sign")
+    return Sound("losses have a positive sign")
 
 
-def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way of being too high)
-    """Compares update and weights (above 0.1 is too much), and the loss's end with its start."""
+def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
+    """Compares updates with weights (over 0.1 is too much), and the last losses with the first."""
     stepped = [o for o in seen.optimizers if o.num_steps >= 10 and len(o.losses) >= 10]
     if not stepped:
         return Unseen("fewer than ten steps with a loss were seen")
@@ -213,25 +215,25 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way o
     ratios = [r for _, r in one.ratios]
     ratio = max(median(ratios[:6]), median(ratios)) if ratios else 0.0
     where = one.built_at or one.stepped_at
-    fix = "Lower the learning rate by 10, or find it with a range test; a warm-up helps."
+    fix = "Divide the learning rate by 10, or find it with a range test; a warm-up also helps."
     numbers: dict[str, Json] = {"update_ratio": ratio}
     if last is None or not isfinite(first):
         is_high = ratio > _TOO_HIGH or (ratio > _TOO_HIGH / 10 and _had_grown(one))
         if seen.loss_not_finite_at and not seen.not_finite and is_high:
             return Found(
-                evidence=f"the loss was no longer finite at step {seen.loss_not_finite_at}; a step "
-                f"moved the weights by {ratio:.2g} of their size (about 0.001 is usual)",
+                evidence=f"the loss became non-finite at step {seen.loss_not_finite_at}; a step "
+                f"changed the weights by {ratio:.2g} of their norm (about 0.001 is usual)",
                 fix=fix,
                 where=where,
                 numbers=numbers,
             )
-        return Sound("the loss is not finite, for another reason")
+        return Sound("the loss is not finite, but not because of the learning rate")
     least = _least(one)
     has_grown = first > 0 and least > 0 and last > 3 * least and last > 0.5 * first
     is_stuck = first > 0 and last > 0.9 * first
     if ratio > _TOO_HIGH and (has_grown or is_stuck):
         return Found(
-            evidence=f"a step moved the weights by {ratio:.2g} of their size (about 0.001 is "
+            evidence=f"a step changed the weights by {ratio:.2g} of their norm (about 0.001 is "
             f"usual), and the loss went from {first:.3g} to {last:.3g}",
             fix=fix,
             where=where,
@@ -244,17 +246,17 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way o
             where=where,
             numbers=numbers,
         )
-    return Sound(f"a step moves the weights by {ratio:.2g} of their size")
+    return Sound(f"a step changes the weights by {ratio:.2g} of their norm")
 
 
 def _had_grown(one: OptimizerSeen) -> bool:
-    """Whether the loss had risen to twice its least before it was no longer finite."""
+    """Return whether the loss had doubled from its minimum before it became non-finite."""
     values = [value for _, value in one.losses if isfinite(value)]
     return bool(values) and values[-1] > 2 * min(values) > 0
 
 
 def loss_not_finite(seen: Seen) -> Answer:
-    """Looks whether the loss turned NaN or infinite and stayed so, with finite data."""
+    """Checks whether the loss became and stayed NaN or infinite although the data is finite."""
     stepped = [o for o in seen.optimizers if len(o.losses) >= _MIN_LOST]
     if not stepped:
         return Unseen("no loss of a step was seen")
@@ -264,20 +266,19 @@ def loss_not_finite(seen: Seen) -> Answer:
             continue
         num = sum(not isfinite(value) for value in values)
         return Found(
-            evidence=f"the loss was not finite at step {seen.loss_not_finite_at} and stayed so "
-            f"({num} of {len(values)} steps); the inputs and targets that were looked at were "
-            "finite",
-            fix="Look for a logarithm, square root, norm or division at 0 (add a small number "
-            "inside), or a rate that is too high: torch.autograd.set_detect_anomaly(True) names "
-            "the operation.",
+            evidence=f"the loss became non-finite at step {seen.loss_not_finite_at} and stayed so "
+            f"({num} of {len(values)} steps), although all inspected inputs and targets "
+            "were finite",
+            fix="Look for log, sqrt, norm or a division at 0 (add a small epsilon), or a learning "
+            "rate that is too high. torch.autograd.set_detect_anomaly(True) names the operation.",
             where=one.stepped_at,
             numbers={"num_lost": num},
         )
-    return Sound("the loss stayed finite, or came back")
+    return Sound("the loss stayed finite or recovered")
 
 
 def learning_rate_too_low(seen: Seen) -> Answer:
-    """Adds up the updates: below 2 % of the weights in a run whose loss does not fall."""
+    """Sums the updates: below 2 % of the weights in a run whose loss does not fall."""
     stepped = [o for o in seen.optimizers if o.num_steps >= 50 and o.ratios and o.owns_modules]
     if not stepped:
         return Unseen("fewer than fifty steps were seen")
@@ -292,18 +293,18 @@ def learning_rate_too_low(seen: Seen) -> Answer:
     first, last = fmean(values[:size]), fmean(values[-size:])
     if ratio * one.num_steps < _TRAVEL and last > (1 - _LEARNT) * first > 0:
         return Found(
-            evidence=f"a step moves the weights by at most {ratio:.1e} of their size (about 0.001 "
-            f"is usual), and in {one.num_steps} steps the loss went from {first:.4g} to "
+            evidence=f"a step changes the weights by at most {ratio:.1e} of their norm (about "
+            f"0.001 is usual), and in {one.num_steps} steps the loss went from {first:.4g} to "
             f"{last:.4g}",
-            fix="Raise the learning rate by 10 or 100, or find it with a range test.",
+            fix="Multiply the learning rate by 10 or 100, or find it with a range test.",
             where=one.built_at or one.stepped_at,
             numbers={"update_ratio": ratio, "num_steps": one.num_steps},
         )
-    return Sound(f"a step moves the weights by up to {ratio:.2g} of their size")
+    return Sound(f"a step changes the weights by up to {ratio:.2g} of their norm")
 
 
 def decay_on_norms_and_biases(seen: Seen) -> Answer:
-    """Lists the optimiser's groups: weight decay on what has one dimension, or Adam with L2."""
+    """Checks parameter groups: weight decay on one-dimensional weights, or Adam with L2."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
         return _NO_STEP
@@ -311,16 +312,16 @@ def decay_on_norms_and_biases(seen: Seen) -> Answer:
         if one.decays_by_l2:
             return Found(
                 evidence=f"{one.kind} adds weight decay {one.decay:g} to the gradient, where its "
-                "scaling undoes it",
-                fix=f"Use {'AdamW' if one.kind == 'Adam' else 'a decoupled weight decay'}.",
+                "adaptive scaling cancels it",
+                fix=f"Use {'AdamW' if one.kind == 'Adam' else 'decoupled weight decay'}.",
                 where=one.built_at or one.stepped_at,
             )
         if one.decayed and one.decay > 0:
-            others = f", while {one.num_spared} others are spared" if one.num_spared else ""
+            others = f", while {one.num_spared} others are exempt" if one.num_spared else ""
             return Found(
-                evidence=f"weight decay {one.decay:g} acts on {len(one.decayed)} norms and biases, "
-                f"such as {one.decayed[0]}{others}",
-                fix="Put all weights of one dimension in a group with weight_decay=0.",
+                evidence=f"weight decay {one.decay:g} applies to {len(one.decayed)} norms and "
+                f"biases, such as {one.decayed[0]}{others}",
+                fix="Put all one-dimensional weights in a parameter group with weight_decay=0.",
                 where=one.built_at or one.stepped_at,
                 severity=Severity.WARNING if one.num_spared >= len(one.decayed) else None,
                 numbers={"num_weights": len(one.decayed)},
@@ -333,7 +334,7 @@ def _values(one: OptimizerSeen) -> list[float]:
 
 
 def _ends(one: OptimizerSeen) -> tuple[float | None, float | None]:
-    """Return the mean loss of the first and of the last tenth, three steps at least."""
+    """Return the mean loss of the first three steps and of the last tenth (at least three)."""
     values = _values(one)
     size = max(3, len(values) // 10)
     if len(values) < 2 * size:
@@ -344,14 +345,14 @@ def _ends(one: OptimizerSeen) -> tuple[float | None, float | None]:
 
 
 def _least(one: OptimizerSeen) -> float:
-    """Return the least mean loss over a tenth of the steps."""
+    """Return the lowest mean loss over a tenth of the steps."""
     values = _values(one)
     size = max(3, len(values) // 10)
     return min(fmean(values[i : i + size]) for i in range(0, len(values) - size + 1, size))
 
 
 def _falls_without_bound(one: OptimizerSeen) -> bool:
-    """Whether the loss goes far below 0, as fast in the last quarter as before it."""
+    """Return whether the loss falls far below 0, as fast in the last quarter as before it."""
     values = _values(one)
     if len(values) < 40 or not all(map(isfinite, values)):
         return False

@@ -1,4 +1,4 @@
-"""What is handed to the loss."""
+"""Faults in the inputs of loss functions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.graph import LIKELIHOOD
 from stepladder.watching.seen import OWN_LOSS, LossSeen, Seen
 
-_NO_LOSS = Unseen("none of torch's loss functions was called")
+_NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def softmax_before_loss(seen: Seen) -> Answer:
-    """Reads in the graph that the scores of a loss with its own softmax come from one."""
+    """Checks in the graph whether the input of a loss with its own softmax comes from a softmax."""
     calls = [c for c in seen.losses if c.kind in (*_WITH_LOGITS, "nll_loss")]
     if not calls:
         return _NO_LOSS
@@ -21,9 +21,9 @@ def softmax_before_loss(seen: Seen) -> Answer:
         one = call.activation
         if call.is_probability and call.num_looked >= _MIN_LOOKS:
             return Found(
-                evidence=f"{_own(call.kind)} and is given numbers that are at least 0 and add up "
-                "to 1 for each example, as probabilities do: the loss cannot come near 0",
-                fix="Hand the scores to the loss as they are; use softmax for predictions.",
+                evidence=f"{_own(call.kind)}, but receives values that are at least 0 and sum to 1 "
+                "for each example, like probabilities: the loss cannot approach 0",
+                fix="Pass raw scores (logits) to the loss; use softmax only for predictions.",
                 where=call.where,
             )
         if one is None or one.has_log:
@@ -31,22 +31,23 @@ def softmax_before_loss(seen: Seen) -> Answer:
         kind = one.kind if one.kind in ("Softmax", "Sigmoid") else one.inner
         if kind in ("Softmax", "Sigmoid") and (one.inner or call.kind in _WITH_LOGITS):
             return Found(
-                evidence=f"{_own(call.kind)} and is given the output of a {kind.lower()}: the loss "
-                "cannot come near 0",
-                fix=f"Hand the scores to the loss as they are; use {kind.lower()} for predictions.",
+                evidence=f"{_own(call.kind)}, but receives the output of a {kind.lower()}: the "
+                "loss cannot approach 0",
+                fix=f"Pass raw scores (logits) to the loss; use {kind.lower()} only for "
+                "predictions.",
                 where=call.where,
             )
-    return Sound("losses get scores, not probabilities")
+    return Sound("losses receive logits, not probabilities")
 
 
 def _own(kind: str) -> str:
     if kind == "nll_loss":
-        return "nll_loss comes after a log_softmax"
-    return f"{kind} has its own {'softmax' if kind == 'cross_entropy' else 'sigmoid'}"
+        return "nll_loss follows a log_softmax"
+    return f"{kind} applies its own {'softmax' if kind == 'cross_entropy' else 'sigmoid'}"
 
 
 def nll_without_log_softmax(seen: Seen) -> Answer:
-    """Checks that what nll_loss or kl_div is given are logarithms of probabilities."""
+    """Checks that nll_loss and kl_div receive log-probabilities."""
     calls = [c for c in seen.losses if c.kind in ("nll_loss", "kl_div")]
     if not calls:
         return Unseen("neither nll_loss nor kl_div was called")
@@ -59,84 +60,83 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
         is_share = kind == "Softmax" and not has_log
         if call.is_log_probability is False or (call.kind == "kl_div" and is_share):
             return Found(
-                evidence=f"{call.kind} was given "
-                f"{'probabilities' if is_share else 'raw scores'}: their exponentials do not add "
-                "up to 1",
-                fix="Use cross_entropy, or log_softmax before it.",
+                evidence=f"{call.kind} receives {'probabilities' if is_share else 'raw scores'} "
+                "instead of log-probabilities: their exponentials do not sum to 1",
+                fix="Use cross_entropy, or apply log_softmax first.",
                 where=call.where,
             )
-    return Sound("they get logarithms of probabilities")
+    return Sound("the losses receive log-probabilities")
 
 
 def softmax_wrong_dim(seen: Seen) -> Answer:
-    """Reads the dimension of the softmax that leads to a loss, and adds up its probabilities."""
+    """Reads the dimension of the softmax before a loss, and sums its probabilities."""
     calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:
-        return Unseen("no softmax leads to a loss of torch's")
+        return Unseen("no softmax leads to a loss function of torch")
     for call in calls:
         one = call.activation
         if one is not None and one.dim == 0 and len(one.shape) >= 2:
             return Found(
-                evidence=f"{one.kind} runs over dimension 0 of {one.shape}, the batch: the numbers "
-                "of one class over all examples add up to 1",
-                fix="Give dim=1 (or -1), the classes.",
+                evidence=f"{one.kind} is applied over dimension 0 of {one.shape}, the batch: "
+                "values of one class sum to 1 over all examples",
+                fix="Pass dim=1 (or -1), the dimension of the classes.",
                 where=call.where,
             )
         if one is not None and _is_across(call):
             return Found(
-                evidence=f"{one.kind} runs over dimension {one.dim} of {one.shape}, and "
-                f"{call.kind} gets {call.input_shape}: over its {call.num_classes} classes the "
-                "probabilities do not add up to 1",
-                fix="Give the softmax the dimension of the classes, often -1.",
+                evidence=f"{one.kind} is applied over dimension {one.dim} of {one.shape}, but "
+                f"{call.kind} receives {call.input_shape}: over its {call.num_classes} classes the "
+                "probabilities do not sum to 1",
+                fix="Apply the softmax over the dimension of the classes, often -1.",
                 where=call.where,
             )
-    return Sound("softmax runs over the classes")
+    return Sound("softmax is applied over the classes")
 
 
 def _is_across(call: LossSeen) -> bool:
-    """Whether a softmax leads to a loss and runs over other numbers than the loss's classes."""
+    """Return whether a softmax before a loss is over a dimension other than the loss's classes."""
     is_soft = call.is_soft and call.is_log_probability is False
     return is_soft and call.activation is not None and call.num_classes in call.activation.shape
 
 
 def target_broadcast(seen: Seen) -> Answer:
-    """Compares shapes: a loss that is larger than both its inputs compares all with all."""
+    """Compares shapes: a loss that is larger than both of its inputs has broadcast them."""
     for call in seen.losses:
         if call.broadcast is not None:
             return Found(
-                evidence=f"{call.kind} compares {call.broadcast[0]} with {call.broadcast[1]}: each "
-                "output with every target",
-                fix="Give both one shape: output.squeeze(1), or target.unsqueeze(1).",
+                evidence=f"{call.kind} broadcasts shapes {call.broadcast[0]} and "
+                f"{call.broadcast[1]}: each output is compared with every target",
+                fix="Make the shapes equal: output.squeeze(1) or target.unsqueeze(1).",
                 where=call.where,
                 severity=Severity.ERROR,
             )
     for one in seen.backward_calls:
         if one.broadcast is not None:
             return Found(
-                evidence=f"an output of shape {one.broadcast[0]} minus its target has the shape "
+                evidence=f"an output of shape {one.broadcast[0]} minus its target has shape "
                 f"{one.broadcast[1]}: each output is compared with every target",
-                fix="Give both one shape: output.squeeze(1), or target.unsqueeze(1).",
+                fix="Make the shapes equal: output.squeeze(1) or target.unsqueeze(1).",
                 where=one.where,
             )
     if not seen.losses and not seen.backward_calls:
         return _NO_LOSS
-    return Sound("outputs and targets have one shape")
+    return Sound("outputs and targets have the same shape")
 
 
 def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
-    """Whether a dimension may be that of examples, and not of several models."""
+    """Return whether a dimension may be the batch dimension, and not that of several models."""
     return not sizes or any(one > 1 and size % one == 0 for one in sizes)
 
 
 def loss_reduction_mismatch(seen: Seen) -> Answer:
-    """Reads in backward's graph that a loss is a sum over the batch and is divided by nothing."""
+    """Checks in the graph whether a loss is summed over the batch and never divided."""
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
-        return Unseen("no backward was looked at")
+        return Unseen("no backward was inspected")
     own = {t.factor for call in calls for t in call.terms if t.kind == LIKELIHOOD}
     for call in calls:
         if len(own) > 1 and any(t.kind == LIKELIHOOD for t in call.terms):
-            continue  # the factor varies, as an episode's return does
+            continue  # the factor varies, like an episode's return in reinforcement learning
         is_sum = all(
             t.reduction == "sum"
             and t.kind != "other"
@@ -151,7 +151,7 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
             term = call.terms[0]
             return Found(
                 evidence=f"{term.kind} is summed over {term.shape[0]} examples and not divided: "
-                "step and learning rate depend on the size of the batch",
+                "the effective learning rate depends on the batch size",
                 fix='Use reduction="mean", or divide by the number of examples.',
                 where=call.where,
                 numbers={"num_examples": term.shape[0]},
@@ -160,7 +160,7 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
 
 
 def label_range(seen: Seen) -> Answer:
-    """Compares labels with the number of classes, and looks for a first class that never comes."""
+    """Compares labels with the number of classes, and checks for a class 0 that never occurs."""
     calls = [c for c in seen.losses if c.has_int_target or c.target_high is not None]
     if not calls:
         return _NO_LOSS
@@ -168,8 +168,10 @@ def label_range(seen: Seen) -> Answer:
         if call.bad_range is not None:
             low, high, num = call.bad_range
             return Found(
-                evidence=f"labels from {low} to {high}, and the output has classes 0 to {num - 1}",
-                fix="Number the classes from 0, and give the output as many as there are.",
+                evidence=f"labels range from {low} to {high}, but the output has classes 0 to "
+                f"{num - 1}",
+                fix="Number the classes from 0, and give the model as many outputs as there are "
+                "classes.",
                 where=call.where,
                 severity=Severity.ERROR,
             )
@@ -177,9 +179,9 @@ def label_range(seen: Seen) -> Answer:
         is_below = num >= 2 and call.classes == set(range(-1, num - 1))
         if is_below and call.num_labels >= 20 * num:
             return Found(
-                evidence=f"of {call.num_labels} labels all of -1 to {num - 2} occur and {num - 1} "
-                "never does: as an index, -1 takes the last class",
-                fix="Number the classes from 0: 1 was subtracted once too often.",
+                evidence=f"in {call.num_labels} labels, all of -1 to {num - 2} occur and {num - 1} "
+                "never does: used as an index, -1 selects the last class",
+                fix="Number the classes from 0: 1 is subtracted once too often.",
                 where=call.where,
                 severity=Severity.ERROR,
             )
@@ -187,8 +189,8 @@ def label_range(seen: Seen) -> Answer:
         is_shifted = is_known and 0 not in call.classes
         if is_shifted and len(call.classes) == num - 1 and call.num_labels >= 20 * num:
             return Found(
-                evidence=f"of {call.num_labels} labels none is 0, and all of 1 to {num - 1} occur: "
-                f"the output's {num} classes begin at 0",
+                evidence=f"in {call.num_labels} labels, 0 never occurs and all of 1 to {num - 1} "
+                f"do, but the {num} classes of the output start at 0",
                 fix="Subtract 1 from the labels.",
                 where=call.where,
             )
@@ -196,21 +198,21 @@ def label_range(seen: Seen) -> Answer:
         low_, high_ = call.target_low, call.target_high
         if is_binary and low_ is not None and high_ is not None and (low_ < -0.5 or high_ > 1.5):
             return Found(
-                evidence=f"{call.kind} takes targets from 0 to 1 and was given {low_:g} to "
+                evidence=f"{call.kind} expects targets from 0 to 1 but received {low_:g} to "
                 f"{high_:g}",
                 fix="Map the labels to 0 and 1.",
                 where=call.where,
             )
-    return Sound("labels fit the output")
+    return Sound("labels match the output")
 
 
 def tokens_out_of_vocabulary(seen: Seen) -> Answer:
-    """Compares token ids with the embedding, and the loss's targets with the padding."""
+    """Compares token ids with the embedding, and the targets of the loss with the padding id."""
     if seen.bad_tokens is not None:
         worst, num = seen.bad_tokens
         return Found(
-            evidence=f"token id {worst}, and the embedding has {num} rows",
-            fix="Make the embedding as large as the tokenizer's vocabulary, len(tokenizer).",
+            evidence=f"token id {worst} is out of range for an embedding with {num} rows",
+            fix="Set num_embeddings to the size of the tokenizer's vocabulary, len(tokenizer).",
             where=seen.bad_tokens_at,
             severity=Severity.ERROR,
         )
@@ -223,10 +225,10 @@ def tokens_out_of_vocabulary(seen: Seen) -> Answer:
         share = call.label_counts.get(pad, 0) / max(1, call.num_labels)
         if abs(call.num_classes - num_rows) <= 2 and share > 0.05:
             return Found(
-                evidence=f"{100 * share:.0f} % of the loss's targets are the padding id {pad}, and "
-                f"ignore_index is {call.ignore_index}",
-                fix=f"Give the loss ignore_index={pad}.",
+                evidence=f"{100 * share:.0f} % of the targets are the padding id {pad}, but the "
+                f"loss has ignore_index={call.ignore_index}",
+                fix=f"Pass ignore_index={pad} to the loss.",
                 where=call.where,
                 numbers={"share": share},
             )
-    return Sound("padding is not learnt")
+    return Sound("padding is not learned")

@@ -1,4 +1,4 @@
-"""How a step is made: schedule, precision, accumulation, clipping, first weights, batch size."""
+"""Faults in the training step: schedule, precision, accumulation, clipping, initialisation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepladder.records.watch import Clearing
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import ScheduleSeen, Seen
 
-_ALWAYS = 0.9  # of the steps: Sculley's rule of thumb is that clipping is for the rare ones
+_ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
 _MIN_STEPS = 30
 _MIN_METRICS = 4
 _ONE_CALL = frozenset(  # torch's optimisers that call a closure once
@@ -22,27 +22,27 @@ _ONE_CALL = frozenset(  # torch's optimisers that call a closure once
 )
 _MIN_IDLE = 6
 _IDLE = 0.3
-_SHORT_IDLE = 8  # in a row, where a schedule counts rounds of several to a step
+_SHORT_IDLE = 8  # in a row, if a schedule counts rounds with several calls per step
 _MIN_SHARES = 5  # steps at which clipping by value was measured
 _MOST = 0.5  # of a gradient's numbers
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
 _SMALL_SCALE = 0.02
 _TINY_BATCH = 4
-_MIN_LOOKED = 3  # that were looked at, before a gradient's absence means something
-_FIX = "Call optimizer.zero_grad() once for each step, before backward."
+_MIN_LOOKED = 3  # inspected steps before a missing gradient counts
+_FIX = "Call optimizer.zero_grad() once per step, before backward."
 
 
 def missing_zero_grad(seen: Seen) -> Answer:
-    """Follows a gradient from step to step: the same tensor, changed by backward alone."""
+    """Follows a gradient from step to step: the same tensor, changed only by backward."""
     probed = seen.clearing
     stepped = [o for o in seen.optimizers if o.num_uncleared + o.num_cleared > 0]
     for one in stepped:
         share = one.num_uncleared / (one.num_uncleared + one.num_cleared)
         if one.is_uncleared_proven and one.num_uncleared >= _MIN_LOOKED and share >= 0.5:
             return Found(
-                evidence=f"at {one.num_uncleared} of {one.num_uncleared + one.num_cleared} steps "
-                f"of {one.kind} that were followed, the gradients of the step before were still "
-                f"there, bit by bit, as backward added to them{_measured(probed)}",
+                evidence=f"at {one.num_uncleared} of {one.num_uncleared + one.num_cleared} "
+                f"observed steps of {one.kind}, the gradients still contained those of the "
+                f"previous step, bit for bit, and backward added to them{_measured(probed)}",
                 fix=_FIX,
                 where=one.stepped_at,
                 numbers={
@@ -55,17 +55,17 @@ def missing_zero_grad(seen: Seen) -> Answer:
     if found is not None:
         return found
     if not stepped and probed is None:
-        return Unseen("fewer than two steps of an optimiser were seen")
+        return Unseen("fewer than two optimiser steps were seen")
     if not stepped and probed is not None:
         told = f"between {probed.num_looked - probed.num_uncleared} of {probed.num_looked} steps"
-        return Sound(f"gradients did not stay what they were {told}{_measured(probed)}")
+        return Sound(f"gradients were cleared or changed {told}{_measured(probed)}")
     total = sum(one.num_cleared for one in stepped)
-    text = f"gradients were cleared before {total} of the steps that could be followed"
+    text = f"gradients were cleared before {total} of the observed steps"
     return Sound(f"{text}{_measured(probed)}")
 
 
 def _proven(probed: Clearing) -> Found | None:
-    """Judge what the probe saw of every weight, where looking on alone proved nothing."""
+    """Evaluate what the probe saw of every weight, if passive watching proved nothing."""
     is_seen_often = probed.num_uncleared >= _MIN_LOOKED
     is_proven = is_growing(probed.norms) if probed.norms else is_seen_often
     if not probed.uncleared or not is_proven:
@@ -74,9 +74,9 @@ def _proven(probed: Clearing) -> Found | None:
     which = "" if num == of else f" of {num} of {of} weights, such as {probed.uncleared[0]},"
     is_certain = num == of and probed.num_uncleared >= 2
     return Found(
-        evidence=f"between {probed.num_uncleared} of {probed.num_looked} pairs of steps of "
-        f"{probed.optimizer} that were looked at, the gradients{which} stayed what they were, and "
-        f"backward added to them{_measured(probed)}",
+        evidence=f"between {probed.num_uncleared} of {probed.num_looked} inspected pairs of steps "
+        f"of {probed.optimizer}, the gradients{which} were not cleared, and backward added to "
+        f"them{_measured(probed)}",
         fix=_FIX if num == of else "Clear the gradients of all weights: optimizer.zero_grad().",
         where=probed.stepped_at,
         numbers={
@@ -85,72 +85,72 @@ def _proven(probed: Clearing) -> Found | None:
             "num_weights": num,
             "norms": [*probed.norms],
         },
-        severity=None if is_certain else Severity.WARNING,  # once may be meant
+        severity=None if is_certain else Severity.WARNING,  # once may be intended
     )
 
 
 def _measured(probed: Clearing | None) -> str:
-    """Return the probe's numbers, as the end of a sentence."""
+    """Return the numbers measured by the probe, as the end of a sentence."""
     if probed is None or not probed.norms:
         return ""
     loss = "" if probed.loss is not None else " of a weighted mean of the outputs"
     return (
-        f"; on a copy with weights held, the norm of one batch's gradient{loss} goes "
+        f"; on a copy with frozen weights, the gradient norm of one batch{loss} goes "
         f"{norms_in_words(probed.norms)} in {NUM_CALLS} calls"
     )
 
 
 def zero_grad_before_step(seen: Seen) -> Answer:
-    """Sees gradients cleared after backward and none left at the step, each time."""
+    """Checks for gradients that are always cleared between backward and the step."""
     looked = [o for o in seen.optimizers if o.num_looked]
     if not looked:
-        return Unseen("no step of an optimiser was seen")
+        return Unseen("no optimiser step was seen")
     for one in looked:
         if one.num_looked >= _MIN_LOOKED and one.num_cleared_late == one.num_looked:
             return Found(
-                evidence=f"at {one.num_looked} of {one.num_looked} steps that were looked at, "
-                f"{one.kind} found no gradient: they were cleared between backward and the step",
-                fix="Move zero_grad() in front of backward, or behind the step.",
+                evidence=f"at {one.num_looked} of {one.num_looked} inspected steps, {one.kind} had "
+                "no gradients: they were cleared between backward and the step",
+                fix="Call zero_grad() before backward or after the step.",
                 where=one.cleared_late_at or one.stepped_at,
                 numbers={"num_steps": one.num_steps},
             )
     if all(one.num_empty == one.num_looked for one in looked):
-        return Unseen("no step with a gradient was looked at")
-    return Sound("gradients were there at the steps")
+        return Unseen("no step with a gradient was inspected")
+    return Sound("gradients were present at the steps")
 
 
 def schedule_misused(seen: Seen) -> Answer:
-    """Compares how far a scheduler came with its horizon, the steps and the epochs."""
+    """Compares how often a scheduler stepped with its horizon, the steps and the epochs."""
     if not seen.schedules:
-        return Unseen("no scheduler was made")
+        return Unseen("no scheduler was created")
     for one in seen.schedules:
         found = _misuse(one, seen)
         if found is not None:
             return found
-    return Sound("schedulers step as their horizon says")
+    return Sound("schedulers step in line with their horizon")
 
 
-def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (one a misuse)
+def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (one return each)
     where, steps = one.stepped_at or one.built_at, seen.num_steps
     epochs = max((len(loader.training) for loader in seen.loaders), default=0)
     numbers: dict[str, Json] = {"num_stepped": one.num_stepped, "num_steps": steps}
     if one.is_early:
         return Found(
-            evidence=f"{one.kind} stepped before the optimiser's first step: the first learning "
-            "rate is skipped",
+            evidence=f"{one.kind} stepped before the first step of the optimiser: the first "
+            "learning rate is skipped",
             fix="Call scheduler.step() after optimizer.step().",
             where=where,
             numbers=numbers,
         )
     is_often = one.num_idle >= _MIN_IDLE and one.num_idle > _IDLE * one.num_stepped
     is_own_unit = (one.horizon or 0) >= one.num_stepped and one.longest_idle <= _SHORT_IDLE
-    if is_often and not is_own_unit and seen.world_size == 1:  # some step it for each process
+    if is_often and not is_own_unit and seen.world_size == 1:  # some step it once per process
         return Found(
-            evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times with no step "
-            f"of its optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
-            f"to {one.least_rate or 0:.2g}, and nothing was learnt with what lies between",
-            fix="Make it of the optimiser that steps, and call scheduler.step() once an epoch, or "
-            "once after each optimizer.step().",
+            evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times without a step "
+            f"of its optimiser in between: the learning rate went from {one.base_rate or 0:g} to "
+            f"{one.least_rate or 0:.2g}, and the values in between were never used",
+            fix="Create it for the optimiser that steps, and call scheduler.step() once per epoch "
+            "or once after each optimizer.step().",
             where=where,
             numbers={**numbers, "num_idle": one.num_idle},
         )
@@ -160,18 +160,20 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
         has_time = epochs >= 2 or steps >= (one.horizon or 100)
         if steps >= 20 and has_time and seen.is_over:
             return Found(
-                evidence=f"{one.kind} never stepped in {steps} steps: the learning rate stayed "
-                f"at {one.base_rate or 0:g}",
-                fix="Call scheduler.step() once an epoch, or once a step, as it is meant.",
+                evidence=f"{one.kind} never stepped in {steps} steps: the learning rate stayed at "
+                f"{one.base_rate or 0:g}",
+                fix="Call scheduler.step() once per epoch or once per step, as the schedule "
+                "requires.",
                 where=one.built_at,
                 numbers=numbers,
             )
         return None
     if _waits_for_a_rise(one):
         return Found(
-            evidence=f'{one.kind} with mode="max" was given a number that falls, from '
-            f"{one.metrics[0]:.3g} to {one.metrics[-1]:.3g} in {len(one.metrics)} calls, and cut "
-            f"the learning rate from {one.base_rate or 0:g} to {one.least_rate or 0:.2g} for it",
+            evidence=f'{one.kind} with mode="max" received a value that falls, from '
+            f"{one.metrics[0]:.3g} to {one.metrics[-1]:.3g} in {len(one.metrics)} calls, and "
+            f"therefore cut the learning rate from {one.base_rate or 0:g} to "
+            f"{one.least_rate or 0:.2g}",
             fix='Use mode="min" for a loss.',
             where=where,
             numbers=numbers,
@@ -179,10 +181,10 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     is_every_step = one.num_stepped >= 0.9 * steps > 0
     if is_every_step and epochs >= 2 and _is_spent_early(one, steps):
         return Found(
-            evidence=f"{one.kind} stepped {one.num_stepped} times, once a step, and is done after "
-            f"{one.horizon or one.period} "
-            f"(learning rate {one.base_rate or 0:g} to {one.least_rate or 0:.2g})",
-            fix="Call scheduler.step() once an epoch, or give it its horizon in steps.",
+            evidence=f"{one.kind} stepped {one.num_stepped} times, once per step, but ends after "
+            f"{one.horizon or one.period} (learning rate {one.base_rate or 0:g} to "
+            f"{one.least_rate or 0:.2g})",
+            fix="Call scheduler.step() once per epoch, or set its horizon in steps.",
             where=where,
             numbers=numbers,
         )
@@ -190,8 +192,8 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     is_by_epoch = epochs >= 2 and one.num_stepped <= epochs + 1
     if seen.is_over and is_by_epoch and 0.8 * steps <= horizon and one.num_stepped < horizon / 3:
         return Found(
-            evidence=f"{one.kind} stepped {one.num_stepped} times, once an epoch, and its horizon "
-            f"of {horizon} is that of the {steps} steps",
+            evidence=f"{one.kind} stepped {one.num_stepped} times, once per epoch, but its horizon "
+            f"of {horizon} counts steps (there were {steps})",
             fix="Call scheduler.step() after each optimizer.step().",
             where=where,
             numbers=numbers,
@@ -200,7 +202,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
 
 
 def _waits_for_a_rise(one: ScheduleSeen) -> bool:
-    """Whether a plateau is looked for in a loss as if it were to rise."""
+    """Return whether a scheduler in mode "max" waits for a falling metric to rise."""
     first, *later = one.metrics or [0.0]
     if not one.is_for_max or len(later) < _MIN_METRICS or not all(map(isfinite, one.metrics)):
         return False
@@ -210,7 +212,7 @@ def _waits_for_a_rise(one: ScheduleSeen) -> bool:
 
 
 def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
-    """Whether a schedule that steps with the optimiser was over long before the training."""
+    """Return whether a schedule that steps with the optimiser ended long before training did."""
     if one.kind == "CosineAnnealingLR" and one.horizon:
         return one.num_stepped > 1.5 * one.horizon
     has_fallen = (
@@ -227,109 +229,110 @@ def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
     return False
 
 
-def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one a misuse)
-    """Looks for float16 without a scaler, scaled gradients clipped or stepped on, skipped steps."""
+def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per misuse)
+    """Checks for float16 without a GradScaler, scaled gradients in use, and skipped steps."""
     one = seen.precision
     outside = sum(o.num_outside_scaler for o in seen.optimizers)
     if not one.num_half and not one.num_scaled:
         return Unseen("no float16 autocast and no GradScaler")
     if one.num_clipped_scaled >= 3:
         return Found(
-            evidence=f"gradients were clipped {one.num_clipped_scaled} times while they were still "
-            "multiplied by the scaler's scale",
+            evidence=f"gradients were clipped {one.num_clipped_scaled} times before the GradScaler "
+            "unscaled them",
             fix="Call scaler.unscale_(optimizer) before clipping.",
             where=one.clipped_scaled_at,
             numbers={"num_clipped": one.num_clipped_scaled},
         )
     if outside >= 3:
         return Found(
-            evidence=f"{outside} steps used gradients that were still multiplied by the scaler's "
-            "scale",
+            evidence=f"{outside} steps used gradients that the GradScaler had scaled and not "
+            "unscaled",
             fix="Call scaler.step(optimizer) and scaler.update(), not optimizer.step().",
             where=seen.optimizers[0].stepped_at if seen.optimizers else None,
         )
     if one.num_half >= 10 and not one.num_scaled and seen.num_steps >= 10:
         return Found(
-            evidence=f"{one.num_half} passes ran in float16 and no GradScaler scaled the loss: "
-            "small gradients become zero",
-            fix="Use torch.amp.GradScaler, or bfloat16, which needs none.",
+            evidence=f"{one.num_half} forward passes ran in float16 without a GradScaler: small "
+            "gradients underflow to zero",
+            fix="Use torch.amp.GradScaler, or bfloat16, which does not need one.",
             where=one.half_at,
         )
     if one.scaler_steps >= 50 and one.num_skipped > 0.2 * one.scaler_steps:
         return Found(
-            evidence=f"{one.num_skipped} of {one.scaler_steps} steps were skipped: the gradients "
-            "were not finite",
-            fix="Use bfloat16, or look for what overflows in float16.",
+            evidence=f"{one.num_skipped} of {one.scaler_steps} steps were skipped because "
+            "gradients were not finite",
+            fix="Use bfloat16, or find the operation that overflows in float16.",
             where=one.half_at,
         )
     if one.scaler_steps >= 10 and not one.num_updates:
         return Found(
-            evidence="the scaler's scale was never updated",
+            evidence="the scale of the GradScaler was never updated",
             fix="Call scaler.update() after scaler.step().",
             where=one.half_at,
         )
     return Sound("float16 passes are scaled")
 
 
-def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason not to speak)
-    """Counts backwards and batches a step, and reads what the loss was divided by."""
+def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per case)
+    """Counts backwards and batches per step, and reads what the loss was divided by."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
-        return Unseen("no step of an optimiser was seen")
+        return Unseen("no optimiser step was seen")
     one = max(stepped, key=lambda o: o.num_steps)
     usual, times = max(one.backwards.items(), key=lambda item: item[1], default=(1, 0))
     if usual < 2 or times < 0.5 * one.num_steps or one.num_steps < 3:
-        return Unseen("each step follows one backward")
+        return Unseen("each step follows a single backward")
     if one.has_closure and one.kind not in _ONE_CALL:
         return Unseen("the optimiser calls backward itself")
     if len(stepped) > 1:
-        return Unseen("several optimisers: backward need not belong to one")
+        return Unseen("several optimisers: a backward may belong to any of them")
     calls = [
         c for c in seen.backward_calls if c.step >= 1 and max(c.num_new_batches, c.num_inputs) >= 2
     ]
     if len({(call.where, *(t.kind for t in call.terms)) for call in calls}) > 1:
-        return Unseen(f"{usual} backwards a step, of different losses")
+        return Unseen(f"{usual} backwards per step, of different losses")
     factors = []
     for call in calls:
         means = [t for t in call.terms if t.kind != "other" and t.reduction == "mean"]
         if call.terms and len(means) == len(call.terms):
-            # of several terms each has a weight of its own: only an undivided one can be told
+            # each of several terms has its own weight: only an undivided one is certain
             ones = [t.factor for t in means if t.factor == 1.0 or len(means) == 1]
             factors.append(ones[0] if ones else None)
     known = [f for f in factors if f is not None]
     if not known or len(known) < len(factors):
-        return Unseen(f"{usual} backwards a step; what the loss was divided by is not known")
+        return Unseen(f"{usual} backwards per step; what the loss was divided by is unknown")
     factor = median(known)
     if factor * usual > 1.5:
         return Found(
-            evidence=f"{usual} backwards of a mean loss are added up for each step and the loss "
-            f"enters with the factor {factor:g}: the step is {factor * usual:g} times as large "
-            "as for one batch of all examples",
+            evidence=f"each step accumulates {usual} backwards of a mean loss with factor "
+            f"{factor:g}: the step is {factor * usual:g} times as large as for one batch of all "
+            "examples",
             fix=f"Divide the loss by {usual} before backward.",
             where=calls[0].where,
             numbers={"backwards": usual, "factor": factor},
         )
-    return Sound(f"{usual} backwards a step, each with the factor {factor:g}")
+    return Sound(f"{usual} backwards per step, each with factor {factor:g}")
 
 
 def clipping_always_active(seen: Seen) -> Answer:
-    """Compares the norms that clipping found with its limit, over all steps."""
+    """Compares the gradient norms before clipping with the limit, over all steps."""
     by_value = [c for c in seen.clippings if len(c.shares) >= _MIN_SHARES]
     for one in by_value:
         share = median(one.shares)
         if share > _MOST:
             return Found(
                 evidence=f"clipping by value to {one.limit:g} cut {100 * share:.0f} % of the "
-                f"gradient's numbers, at the median of {len(one.shares)} steps that were looked "
-                "at: little but their signs is left",
-                fix="Clip by norm, or at a few times the usual size of the gradient's numbers.",
+                f"gradient's entries (median of {len(one.shares)} inspected steps): little but "
+                "their signs is left",
+                fix="Clip by norm, or set the limit to a few times the usual size of the "
+                "gradient's entries.",
                 where=one.where,
                 severity=None if one.is_own else Severity.INFO,
                 numbers={"share": share},
             )
     known = [c for c in seen.clippings if len(c.norms) >= _MIN_STEPS]
     if not known and by_value:
-        return Sound("clipping by value leaves most of the gradient as it is")
+        return Sound("clipping by value leaves most of the gradient unchanged")
     if not known:
         return Unseen(f"gradients were clipped by norm in fewer than {_MIN_STEPS} steps")
     for one in known:
@@ -338,46 +341,46 @@ def clipping_always_active(seen: Seen) -> Answer:
         if active > _ALWAYS:
             return Found(
                 evidence=f"gradients were clipped to {one.limit:g} in {100 * active:.0f} % of "
-                f"{len(one.norms)} steps; their usual norm is {usual:.3g}",
-                fix=f"Clip at a few times the usual norm, such as {3 * usual:.2g}, or lower the "
+                f"{len(one.norms)} steps; their median norm is {usual:.3g}",
+                fix=f"Clip at a few times the median norm, such as {3 * usual:.2g}, or lower the "
                 "learning rate instead.",
                 where=one.where,
                 severity=None if one.is_own else Severity.INFO,  # a trainer's default
                 numbers={"active": active, "median_norm": usual},
             )
-    return Sound("clipping acts in few steps")
+    return Sound("clipping is active in few steps")
 
 
 def bad_initialisation(seen: Seen) -> Answer:
-    """Measures the first weights: constant (and alike later), zero, or far from usual size."""
+    """Measures the initial weights: constant, identical later, zero, or of unusual scale."""
     models = [m for m in seen.models if m.num_weights or m.alike_weights or m.constant_factors]
     if not models:
         return Unseen("no model with linear or convolution layers was seen before its first step")
-    fix = "Keep torch's defaults, or use nn.init.kaiming_normal_."
+    fix = "Keep torch's default initialisation, or use nn.init.kaiming_normal_."
     for model in models:
         if model.constant_weights:
             return Found(
                 evidence=f"{len(model.constant_weights)} of {model.num_weights} layers of "
-                f"{model.built} begin with all weights alike, such as {model.constant_weights[0]}: "
-                "their units stay alike",
+                f"{model.built} are initialised with a constant, such as "
+                f"{model.constant_weights[0]}: their units stay identical",
                 fix=fix,
                 where=model.called_at,
             )
         factors = model.constant_factors if len(model.constant_factors) >= 2 else ()
         if names := factors or model.alike_weights:
-            how = "after steps their rows or columns are still the same"
-            if factors:  # one alone, between others that differ, comes apart
-                how = "are multiplied as matrices"
+            how = "after several steps their rows or columns are still identical"
+            if factors:  # a single one, between layers that differ, diverges
+                how = "they are multiplied as matrices"
             return Found(
-                evidence=f"{len(names)} weights of {model.built} begin with one number "
-                f"throughout, such as {names[0]}, and {how}: their units are alike",
+                evidence=f"{len(names)} weights of {model.built} are initialised with a constant, "
+                f"such as {names[0]}, and {how}: their units are identical",
                 fix=fix,
                 where=model.called_at,
             )
         if len(model.zero_weights) >= 2 and len(model.zero_weights) > 0.5 * model.num_weights:
             return Found(
                 evidence=f"{len(model.zero_weights)} of {model.num_weights} layers of "
-                f"{model.built} begin at zero, such as {model.zero_weights[0]}",
+                f"{model.built} are initialised to zero, such as {model.zero_weights[0]}",
                 fix=fix,
                 where=model.called_at,
             )
@@ -387,23 +390,23 @@ def bad_initialisation(seen: Seen) -> Answer:
         usual = median(scales)
         if usual > _LARGE_SCALE or usual < _SMALL_SCALE:
             return Found(
-                evidence=f"the weights of {model.built} begin at {usual:.2g} / sqrt(fan in); "
-                "0.6 to 1.4 keeps activations at their size",
+                evidence=f"the initial weights of {model.built} have a scale of {usual:.2g} / "
+                "sqrt(fan_in); 0.6 to 1.4 preserves the scale of activations",
                 fix=fix,
                 where=model.called_at,
                 numbers={"scale": usual},
             )
-    return Sound("the first weights are of a usual size")
+    return Sound("the initial weights have a usual scale")
 
 
 def batch_norm_tiny_batch(seen: Seen) -> Answer:
-    """Counts the examples that BatchNorm layers learn from."""
+    """Counts the examples per batch in BatchNorm layers."""
     if not seen.norm_counts:
         return Unseen("no BatchNorm layer in training mode was seen")
     for kind, counts in seen.norm_counts.items():
         if max(counts) <= _TINY_BATCH:
             return Found(
-                evidence=f"{kind} learns from {max(counts)} examples at a time",
+                evidence=f"{kind} computes its statistics from {max(counts)} examples at a time",
                 fix="Use GroupNorm or LayerNorm, a larger batch, or SyncBatchNorm.",
                 where=next((m.called_at for m in seen.models if m.called_at), None),
                 numbers={"num_examples": max(counts)},

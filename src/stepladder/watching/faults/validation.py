@@ -1,4 +1,4 @@
-"""Around the steps: validation, graphs that are kept, checkpoints and seeds."""
+"""Faults around the steps: validation, retained graphs, checkpoints and seeds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import ModelSeen, PassSeen, SavedSeen, Seen
 
-_NO_VALIDATION = Unseen("no pass over a loader without learning was seen once training had begun")
+_NO_VALIDATION = Unseen("no pass over a loader without learning was seen after training had begun")
 _MANY_GRAPHS = 10
-_RARE = 0.34  # of the steps: what is called less often than that is no part of a step
+_RARE = 0.34  # of the steps: anything called less often is not part of a step
 _MIN_EVAL = 5
 
 
@@ -26,27 +26,28 @@ def augmented_validation(seen: Seen) -> Answer:
         if len({p.first_checksum for p in passes}) > 1:
             how = "shuffled" if loader.sampler == "random" else "augmented"
             return Found(
-                evidence=f"the first batch of validation differs from one validation to the next: "
-                f"the data are {how} anew",
-                fix="Give validation shuffle=False and a transform without random parts.",
+                evidence="the first batch of validation differs between validations: the data is "
+                f"{how} each time",
+                fix="Use shuffle=False and a transform without random parts for validation.",
                 where=loader.where,
                 numbers={"num_validations": len(passes)},
             )
     if not known:
-        return Unseen("no loader was validated on twice")
+        return Unseen("no loader was used for validation twice")
     return Sound("validations read the same data")
 
 
-def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way to drop)
-    """Looks at the mode of models that are run and not learnt from."""
+def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
+    """Checks the mode of models in calls that nothing is learned from."""
     models = [m for m in seen.models if m.has_dropout or m.has_batch_norm]
     passes = _validations(seen)
     alive = next((m for m in seen.models if m.num_live_dropout >= 2), None)
     if alive is not None:
         return Found(
-            evidence=f"dropout dropped {alive.num_live_dropout} times while {alive.built} was in "
-            "evaluation mode: a function such as F.dropout drops unless it is told not to",
-            fix="Give it the mode: F.dropout(x, p, training=self.training).",
+            evidence=f"dropout was active {alive.num_live_dropout} times while {alive.built} was "
+            "in evaluation mode: functions such as F.dropout ignore the mode unless it is passed "
+            "to them",
+            fix="Pass the mode: F.dropout(x, p, training=self.training).",
             where=alive.live_dropout_at,
             numbers={"num_calls": alive.num_live_dropout},
         )
@@ -71,10 +72,10 @@ def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way
 
 
 def _num_let_go(model: ModelSeen, seen: Seen) -> int:
-    """Count the calls whose graphs were let go, where they come as validations do.
+    """Count the calls whose graphs were freed unused, if they occur as validations do.
 
-    That is seldom, and either several at a time or after equally many steps each: a step that is
-    left out, as for a loss that is not finite, comes alone and at any time.
+    That is rarely, and either several at a time or at regular intervals. A skipped step, for
+    example because its loss is not finite, occurs alone and at any time.
     """
     steps = [step for step, _ in model.dropped]
     gaps = {after - before for before, after in itertools.pairwise(steps)}
@@ -87,25 +88,25 @@ def _num_let_go(model: ModelSeen, seen: Seen) -> int:
 
 def _train_mode(where: str | None, num: int) -> Found:
     return Found(
-        evidence=f"the model was run {num} times for validation in training mode: dropout drops "
-        "and BatchNorm learns from what is held out",
-        fix="Call model.eval() before validation, and model.train() after it.",
+        evidence=f"the model ran {num} times for validation in training mode: dropout is active "
+        "and BatchNorm updates its statistics with validation data",
+        fix="Call model.eval() before validation and model.train() after it.",
         where=where,
     )
 
 
 def eval_mode_in_training(seen: Seen) -> Answer:
-    """Looks at the mode of models that are learnt from."""
+    """Checks the mode of models in calls that are learned from."""
     models = [m for m in seen.models if m.num_train_mode + m.num_eval_mode]
     if not models:
-        return Unseen("no model that is learnt from was seen")
+        return Unseen("no model was trained")
     for model in models:
         acts = model.has_dropout or model.has_batch_norm
         left = model.left_train_mode_at
         if acts and left is not None and model.num_eval_mode >= _MIN_EVAL:
             return Found(
-                evidence=f"{model.built} went to evaluation mode at step {left} and stayed there "
-                "while it learnt",
+                evidence=f"{model.built} switched to evaluation mode at step {left} and stayed in "
+                "it while training",
                 fix="Call model.train() at the start of each epoch.",
                 where=model.called_at,
                 numbers={"step": left},
@@ -114,16 +115,16 @@ def eval_mode_in_training(seen: Seen) -> Answer:
         if never and (model.fresh_batch_norm or (model.has_dropout and not model.has_batch_norm)):
             what = "BatchNorm" if model.fresh_batch_norm else "dropout"
             return Found(
-                evidence=f"{model.built} is in evaluation mode in every step: its {what} does "
-                "nothing",
+                evidence=f"{model.built} is in evaluation mode at every step: its {what} is "
+                "inactive",
                 fix="Call model.train() before training.",
                 where=model.called_at,
             )
-    return Sound("models learn in training mode")
+    return Sound("models are trained in training mode")
 
 
 def gradients_in_validation(seen: Seen) -> Answer:
-    """Looks for graphs that are built in validation, where nothing calls backward."""
+    """Checks for autograd graphs built in validation, where nothing calls backward."""
     passes = _validations(seen)
     for where, one in passes:
         is_enough = one.is_whole or one.num_batches >= 2
@@ -137,43 +138,44 @@ def gradients_in_validation(seen: Seen) -> Answer:
             return _graphs(model.dropped_at or model.called_at, num)
     if not passes and not any(m.num_train_without_grad for m in seen.models):
         return _NO_VALIDATION
-    return Sound("validation keeps no graph")
+    return Sound("validation builds no autograd graph")
 
 
 def _graphs(where: str | None, num: int) -> Found:
     return Found(
-        evidence=f"{num} calls of the model for validation kept a graph that nothing used",
+        evidence=f"{num} calls of the model in validation built an autograd graph that was never "
+        "used",
         fix="Put validation under `with torch.inference_mode():`.",
         where=where,
     )
 
 
 def graph_retained(seen: Seen) -> Answer:
-    """Hangs tokens on the graphs of losses and outputs, and counts those alive steps later."""
+    """Attaches tokens to the graphs of losses and outputs, and counts those alive steps later."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     alive, stepped = seen.num_graphs_alive, [o for o in seen.optimizers if o.num_steps]
-    if len(stepped) == 1:  # of several, one may wait for many steps of another
+    if len(stepped) == 1:  # with several, one may wait for many steps of another
         alive = max(alive, seen.num_outputs_alive)
     if alive >= _MANY_GRAPHS:
         return Found(
-            evidence=f"the graphs of {alive} past steps were still in memory: "
-            "a loss, a part of it or an output is kept",
-            fix="Keep loss.item() or loss.detach(), not the loss itself; outputs likewise.",
+            evidence=f"the autograd graphs of {alive} past steps were still in memory: a loss, a "
+            "part of it or an output is kept",
+            fix="Store loss.item() or loss.detach() instead of the loss; the same for outputs.",
             where=seen.backward_at,
             numbers={"num_alive": alive},
         )
-    return Sound("graphs are let go after their step")
+    return Sound("autograd graphs are freed after their step")
 
 
 def checkpoint_incomplete(seen: Seen) -> Answer:
-    """Reads the keys of what torch.save writes: a position or a model without its optimiser."""
+    """Reads the keys of what torch.save writes: a model or position without its optimiser."""
     empty = next((one for one in seen.saved if one.is_empty), None)
     if empty is not None and seen.num_steps:
         return Found(
-            evidence="a state_dict() without a single weight was saved: the module knows none of "
-            "its layers",
-            fix="Keep layers in nn.ModuleList or nn.ModuleDict, not in a list or dict.",
+            evidence="a state_dict() without any weights was saved: the module has no registered "
+            "layers",
+            fix="Store layers in nn.ModuleList or nn.ModuleDict instead of a list or dict.",
             where=empty.where,
         )
     saved = [one for one in seen.saved if one.has_model]
@@ -184,19 +186,21 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
         if one.has_position and lacks:
             return Found(
                 evidence=f"the checkpoint ({', '.join(one.keys[:6])}) lacks {lacks}: training "
-                "cannot go on from it as it was",
-                fix="Save the state_dict() of the optimiser, the schedule and the scaler as well.",
+                "cannot be resumed exactly from it",
+                fix="Also save the state_dict() of the optimiser, the scheduler and the "
+                "GradScaler.",
                 where=one.where,
             )
     whole = any(one.has_optimizer for one in saved)
     if not whole:
         return Found(
-            evidence="weights are saved without what a restart needs",
-            fix="For a restart save optimiser, schedule, scaler and position as well.",
+            evidence="weights are saved without what is needed to resume training",
+            fix="To resume training, also save the optimiser, the scheduler, the GradScaler, the "
+            "epoch and the step.",
             where=saved[0].where,
             severity=Severity.INFO,
         )
-    return Sound("checkpoints hold the optimiser")
+    return Sound("checkpoints contain the optimiser")
 
 
 def _lacks(one: SavedSeen, seen: Seen) -> str:
@@ -204,20 +208,20 @@ def _lacks(one: SavedSeen, seen: Seen) -> str:
     if not one.has_optimizer and seen.optimizers:
         parts.append("the optimiser")
     if one.has_optimizer and not one.has_schedule and seen.schedules:
-        parts.append("the schedule")
+        parts.append("the scheduler")
     if one.has_optimizer and not one.has_scaler and seen.precision.num_scaled:
-        parts.append("the scaler")
+        parts.append("the GradScaler")
     return " and ".join(parts)
 
 
 def seeds_wrong(seen: Seen) -> Answer:
-    """Looks whether a seed was set once: never is worth knowing, again and again repeats draws."""
+    """Checks that a seed is set exactly once: setting it repeatedly repeats random draws."""
     if seen.num_steps == 0:
-        return Unseen("no step of an optimiser was seen")
+        return Unseen("no optimiser step was seen")
     for (where, seed), times in seen.reseeded.items():
         if times >= 2:
             return Found(
-                evidence=f"torch was seeded with {seed} {times} times while it trained: dropout, "
+                evidence=f"torch was seeded with {seed} {times} times during training: dropout, "
                 "augmentation and order repeat",
                 fix="Set the seed once, before training.",
                 where=where,
@@ -226,8 +230,8 @@ def seeds_wrong(seen: Seen) -> Answer:
             )
     if not seen.has_seed:
         return Found(
-            evidence="no seed was set: the run cannot be repeated",
-            fix="Call torch.manual_seed(0) first.",
+            evidence="no seed was set: the run is not reproducible",
+            fix="Call torch.manual_seed(0) at the start of the script.",
         )
     return Sound("a seed was set")
 

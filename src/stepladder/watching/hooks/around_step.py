@@ -1,4 +1,4 @@
-"""Watches what surrounds the step: schedules, precision, clipping, files and seeds."""
+"""Watch what surrounds the step: schedules, precision, clipping, files and seeds."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ _MAX_OF_A_GRADIENT: Final = 1024
 
 
 class ScheduleWatch:
-    """Light wrappers of torch's learning-rate schedulers."""
+    """Wraps torch's learning-rate schedulers."""
 
     def __init__(self, optimizers: OptimizerWatch) -> None:
         self._watcher: Watcher
         self._optimizers = optimizers
         self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
-        self._steps: dict[int, tuple[int, int]] = {}  # its optimiser's, and idle ones in a row
+        self._steps: dict[
+            int, tuple[int, int]
+        ] = {}  # steps of its optimiser, and idle ones in a row
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap every scheduler's making and step."""
+        """Wrap the construction and step of every scheduler."""
         self._watcher = watcher
         kinds = [v for v in vars(lr_scheduler).values() if isinstance(v, type)]
         for kind in dict.fromkeys(kinds):
@@ -48,7 +50,7 @@ class ScheduleWatch:
                 watcher.patches.wrap(kind, "step", after=self._stepped)
 
     def settle(self) -> None:
-        """Read how far each has come."""
+        """Read how often each has stepped."""
         for ref, seen in self._live.values():
             scheduler = ref()
             if scheduler is not None:
@@ -68,7 +70,7 @@ class ScheduleWatch:
             self._watcher.seen.schedules.append(seen)
             live = self._live[id(scheduler)]
         if getattr(scheduler, "_is_initial", False):
-            return  # the step that its making takes, or that of one which it is put into
+            return  # the step in its constructor, or in that of a scheduler that contains it
         seen = live[1]
         if seen.stepped_at is None:
             seen.stepped_at = self._watcher.own.here()
@@ -124,7 +126,7 @@ def _rate(scheduler: Any) -> float | None:
 
 
 class PrecisionWatch:
-    """Light wrappers of autocast, GradScaler and the clipping of gradients."""
+    """Wraps autocast, GradScaler and gradient clipping."""
 
     def __init__(self, optimizers: OptimizerWatch, backwards: BackwardWatch) -> None:
         self._optimizers = optimizers
@@ -135,7 +137,7 @@ class PrecisionWatch:
         self._clips: dict[str | None, ClippingSeen] = {}
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap them."""
+        """Install the wrappers."""
         self._watcher = watcher
         patches = watcher.patches
         patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", before=self._autocast)
@@ -150,7 +152,7 @@ class PrecisionWatch:
             patches.wrap(owner, "clip_grad_value_", before=self._by_value, after=self._close)
 
     def settle(self) -> None:
-        """Read the norms that clipping found."""
+        """Read the norms before clipping."""
         for where, norms in self._norms.items():
             self._clips[where].norms += [float(norm) for norm in norms]
             norms.clear()
@@ -166,7 +168,7 @@ class PrecisionWatch:
     def _scaled(self, _n: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not args[0].is_enabled():
             return
-        self._watcher.rest.stir()  # what is read of losses lies before their scale
+        self._watcher.rest.stir()  # losses are read before they are scaled
         self._watcher.seen.precision.num_scaled += 1
         self._watcher.is_scaled = True
         self._backwards.note_scaled(result, args[1] if len(args) > 1 else kwargs.get("outputs"))
@@ -212,12 +214,12 @@ class PrecisionWatch:
             self._norms[where].append(norm.detach())
 
     def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Measure on some steps how much of the gradient lies beyond the limit."""
+        """Measure, on some steps, the share of the gradient beyond the limit."""
         self._optimizers.gradients_open()
         limit = args[1] if len(args) > 1 else kwargs.get("clip_value")
         if not self._watcher.is_close or not isinstance(limit, (int, float)):
             return
-        # The weights are the optimisers': what is handed over may be a generator, drawn from once.
+        # Read from the optimisers: the argument may be a generator that can be used only once.
         held = [p for o in self._optimizers.live_optimizers() for p in learning(o)]
         grads = [p.grad for p in held if is_plain(p.grad)]
         some = [part(grad, _MAX_OF_A_GRADIENT).abs() for grad in grads[:_MAX_GRADIENTS]]
@@ -235,14 +237,14 @@ class PrecisionWatch:
 
 
 class FileWatch:
-    """Light wrappers of torch.save, torch.load and the seeds."""
+    """Wraps torch.save, torch.load and the seed functions."""
 
     def __init__(self) -> None:
         self._watcher: Watcher
         self._first_seed = 0
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap them, and note the seed that torch began with."""
+        """Install the wrappers, and note torch's initial seed."""
         self._watcher = watcher
         self._first_seed = torch.initial_seed()
         watcher.patches.wrap(torch, "save", before=self._saving, after=self._saved)
@@ -251,7 +253,7 @@ class FileWatch:
         watcher.patches.wrap(torch.random, "manual_seed", before=self._seeded)
 
     def settle(self) -> None:
-        """See whether a seed was set at all."""
+        """Check whether a seed was set at all."""
         self._watcher.seen.has_seed = torch.initial_seed() != self._first_seed or bool(
             self._watcher.seen.has_seed
         )
@@ -279,7 +281,7 @@ class FileWatch:
 
 
 def _contents(value: Any, seen: SavedSeen, depth: int = 2) -> None:
-    """Tell from its keys what a saved value holds."""
+    """Infer from its keys what a saved value contains."""
     if isinstance(value, nn.Module) or _is_model_state(value):
         seen.has_model = True
         return

@@ -1,4 +1,4 @@
-"""Watches backward: the loss, what it is made of, whether its graph is let go."""
+"""Watch backward: the loss, its terms, and whether its graph is freed."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from stepladder.watching.seen import BackwardSeen, ModelSeen
 from stepladder.watching.step_times import BACKWARD
 from stepladder.watching.watcher import Watcher
 
-_MAX_LOOKS: Final = 6  # calls that are looked at in one step
-_MAX_CALLS: Final = 200  # and in all
+_MAX_LOOKS: Final = 6  # inspected calls per step
+_MAX_CALLS: Final = 200  # and in total
 _SETTLED: Final = 3  # steps until every optimiser is known
-_OLD: Final = 5  # steps after which a loss's graph should be gone
+_OLD: Final = 5  # steps after which the graph of a loss should be freed
 _ALL_GRAPHS: Final = 32  # steps whose graphs are all followed
-_GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
-_ALL_WEIGHTS_EVERY: Final = 50  # steps until a model is asked for weights that it got meanwhile
+_GRAPHS_EVERY: Final = 8  # every 8th of the later steps
+_ALL_WEIGHTS_EVERY: Final = 50  # steps between searches for weights added to a model
 _MAX_DROPPED: Final = 500
-_MAX_MOVED: Final = 8  # weights, and numbers of each, by which they are seen to move
+_MAX_MOVED: Final = 8  # weights, and values of each, that are compared for movement
 _MAX_OFFSETS: Final = 4000
-_MIN_LEFT: Final = 2  # steps at which weights were left out
+_MIN_LEFT: Final = 2  # steps at which weights were in no optimiser
 _KEY: Final = "stepladder.watch"
 
 
 class _Token:
-    """Lives as long as the graph that it hangs on."""
+    """Lives as long as the graph that it is attached to."""
 
     __slots__ = ("__weakref__",)
 
 
-Window = tuple[weakref.ref[Tensor], int]  # a large tensor, and where a part of it begins
+Window = tuple[weakref.ref[Tensor], int]  # a large tensor, and the offset of a slice of it
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A call of an outermost module, until the next backward shows whether it is learnt from.
+    """A call of an outermost module, until the next backward shows if it is learned from.
 
     Attributes:
-        graph: lives as long as the graph of its output; None: it kept none, or not in training
+        graph: lives as long as the graph of its output; None if it has none, or is not in training
             mode.
-        window: of which tensor its batch is a part, and where that begins; None: of none.
+        window: the tensor that its batch is a slice of, and the offset; None if it is not a slice.
     """
 
     root: Root
@@ -65,18 +65,18 @@ class Waiting:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether its graph is gone, although nobody went back through it."""
+        """Return whether its graph was freed without a backward."""
         return self.graph is not None and self.graph() is None
 
 
 def follow_graph(node: Any) -> weakref.ref[_Token]:
-    """Return something that dies together with the graph behind a node."""
+    """Return a reference that dies together with the graph behind a node."""
     metadata: dict[str, _Token] = node.metadata  # lives as long as the node
     return weakref.ref(metadata.setdefault(_KEY, _Token()))
 
 
 class BackwardWatch:
-    """A wrapper of torch.autograd.backward, through which Tensor.backward goes as well."""
+    """Wraps torch.autograd.backward, which Tensor.backward calls as well."""
 
     def __init__(self, names: Names, optimizers: OptimizerWatch, losses: LossWatch) -> None:
         self._names = names
@@ -96,7 +96,7 @@ class BackwardWatch:
         self._unheld: tuple[int, list[Root]] | None = None
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap backward and clipping, which changes gradients too."""
+        """Wrap backward and torch.autograd.grad."""
         self._watcher = watcher
         watcher.on_close.append(self._next)
         watcher.patches.wrap(
@@ -105,7 +105,7 @@ class BackwardWatch:
         watcher.patches.wrap(torch.autograd, "grad", before=self._differentiate)
 
     def settle(self) -> None:
-        """Count what was called after the last backward and let go."""
+        """Count the calls after the last backward whose graphs were freed."""
         self._confirm()
         for one in self.waiting:
             if one.is_dropped:
@@ -115,15 +115,15 @@ class BackwardWatch:
     def _differentiate(self, _args: Any, kwargs: dict[str, Any]) -> None:
         if kwargs.get("create_graph") or kwargs.get("retain_graph"):
             for one in self.waiting:
-                one.graph = None  # used, and something may still come
+                one.graph = None  # used, and there may be another backward
             return
-        if self._watcher.seen.num_backwards == 0:  # this is how it learns
+        if self._watcher.seen.num_backwards == 0:  # the script learns with torch.autograd.grad
             for one in self.waiting:
                 _note_window(one)
         self.waiting = []
 
     def note_scaled(self, result: Any, original: Any) -> None:
-        """Remember what a GradScaler made of a loss."""
+        """Remember the output of a GradScaler for a loss."""
         if isinstance(result, Tensor) and isinstance(original, Tensor):
             self._scaled = (weakref.ref(result), original.detach(), original.grad_fn)
 
@@ -133,7 +133,7 @@ class BackwardWatch:
 
     def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
-        if self._depth > 1:  # from within backward: a checkpoint is run again
+        if self._depth > 1:  # from within backward: activation checkpointing
             self._watcher.rest.forbid()
             return None
         watcher = self._watcher
@@ -185,7 +185,7 @@ class BackwardWatch:
             watcher.current.num_backwards += num
 
     def _read(self, loss: Tensor) -> float | Tensor:
-        """Keep a loss for the step that follows."""
+        """Store a loss for the step that follows."""
         value: float | Tensor = loss.item() if loss.is_cpu else loss.detach()
         self._optimizers.pending.append(value)
         if isinstance(value, float) and not math.isfinite(value):
@@ -236,7 +236,7 @@ class BackwardWatch:
         return step < _ALL_GRAPHS or step % _GRAPHS_EVERY == 0 or has_rested
 
     def _find_not_finite(self) -> None:
-        """Look for numbers that are none in what the model was given for the first bad loss."""
+        """Check the model's input for NaN and infinity at the first non-finite loss."""
         seen = self._watcher.seen
         if seen.loss_not_finite_at is not None:
             return
@@ -249,7 +249,7 @@ class BackwardWatch:
                 seen.not_finite_at = self._watcher.own.here()
 
     def _judge_forwards(self) -> None:
-        """Sort the calls of models since the last backward: which were learnt from."""
+        """Classify the calls of models since the last backward: which ones were learned from."""
         waiting, self.waiting = self.waiting, []
         step = self._watcher.step
         if self._is_followed():
@@ -280,19 +280,19 @@ class BackwardWatch:
                 seen.without_grad_at = seen.without_grad_at or one.where
 
     def _find_left_out(self) -> None:
-        """List weights that have a gradient and that no optimiser holds.
+        """Find weights that have a gradient but are in no optimiser.
 
-        It counts once an optimiser has stepped after it: gradients may be wanted for other things.
+        They count once an optimiser has stepped afterwards: gradients may have other uses.
         """
         self._confirm()
         held = self._optimizers.held
         for root in self._names.roots:
             module = root.ref()
             if module is None or not held or root not in self._learnt:
-                continue  # gradients of another step, as those of a model that is only kept
+                continue  # gradients of another step, such as of a model that is only stored
             root.seen.is_optimised = not root.ids.isdisjoint(held)
             if root.ids <= held and self._watcher.step % _ALL_WEIGHTS_EVERY and not root.num_left:
-                continue  # it had no others when it was last listed
+                continue  # it had no others when it was last inspected
             left = {
                 id(param): name
                 for name, param in module.named_parameters()
@@ -305,7 +305,7 @@ class BackwardWatch:
         is_other = held and all(root.ids.isdisjoint(held) for root in self._learnt)
         if is_other:
             marks, self._marks = self._marks, self._optimizers.gradient_marks()
-            if marks == self._marks:  # no optimiser's weights were learnt at all
+            if marks == self._marks:  # no weight of any optimiser was learned
                 self._unheld = (self._watcher.step, list(self._learnt))
 
     def _confirm(self) -> None:
@@ -321,12 +321,12 @@ class BackwardWatch:
             self._unheld = None
 
     def _moved(self, weights: list[Any]) -> bool:
-        """Whether weights moved since the last look: by hand, or copied from an optimiser's own."""
+        """Return whether weights moved since the last time, not by an optimiser in `held`."""
         moved = False
         for weight in weights:
             if is_plain(weight):
                 ref, before = self._values.get(id(weight), (None, ""))
-                now = repr(part(weight, _MAX_MOVED).tolist())  # in words NaN equals itself
+                now = repr(part(weight, _MAX_MOVED).tolist())  # as text, NaN equals itself
                 moved = moved or (ref is not None and ref() is weight and now != before)
                 self._values[id(weight)] = (weakref.ref(weight), now)
         return moved
@@ -357,7 +357,7 @@ def _note_window(one: Waiting) -> None:
     base, offset = one.window
     if root.window_base is None or root.window_base() is None:
         root.window_base = base
-        root.seen.window_offsets.clear()  # those were parts of what lived for a step only
+        root.seen.window_offsets.clear()  # those were slices of temporary tensors
     if root.window_base() is base():
         root.seen.window_offsets.append(offset)
 

@@ -1,4 +1,4 @@
-"""Watches dropout that a model calls as a function: whether it drops in evaluation mode too."""
+"""Watch functional dropout: whether it is active in evaluation mode."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _DROPOUTS: Final = (
 )
 _ATTENTION: Final = "scaled_dot_product_attention"
 _NAMES: Final = (*_DROPOUTS, _ATTENTION)
-_MODE: Final = 2  # the place of `training` among the arguments
+_MODE: Final = 2  # the position of `training` in the arguments
 
 
 class DropoutWatch:
-    """Wrappers of dropout functions, in place only while a model in evaluation mode is called.
+    """Wraps dropout functions while a model in evaluation mode is called.
 
-    Only calls that leave the mode out are counted, and attention, which is told a share alone:
-    whoever says that dropout is to drop means it.
+    Only calls without an explicit mode are counted, and attention, which has no mode: an explicit
+    `training=True` is intended.
     """
 
     def __init__(self, names: Names) -> None:
@@ -39,7 +39,7 @@ class DropoutWatch:
         self._is_on = False
 
     def install(self, watcher: Watcher) -> None:
-        """Be told of evaluation."""
+        """Subscribe to calls in evaluation mode."""
         self._watcher = watcher
         watcher.on_evaluation.append(self._turn)
         watcher.patches.on_undo(lambda: self._turn(False))
@@ -51,7 +51,7 @@ class DropoutWatch:
         if not is_on or torch.is_grad_enabled():
             return
         now = [getattr(F, name, None) for name in _NAMES]
-        if self._patches is None or now != self._originals:  # the script may have put in its own
+        if self._patches is None or now != self._originals:  # the script may have replaced them
             self._originals, self._patches = now, Patches(self._watcher.switch)
             for name in _DROPOUTS:
                 self._patches.wrap(F, name, before=self._dropout)
@@ -61,7 +61,7 @@ class DropoutWatch:
         self._is_on = True
 
     def settle(self) -> None:
-        """Nothing is left to read."""
+        """Do nothing: there is nothing left to read."""
 
     def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         is_told = len(args) > _MODE or "training" in kwargs

@@ -1,6 +1,6 @@
-"""Reads an autograd graph before it is used: which losses, with which factor, and what before them.
+"""Read an autograd graph before it is used: which losses, with which factors, and their inputs.
 
-Only nodes are looked at, and of their saved values few: what a loss is multiplied by, on the host.
+Only nodes are inspected, and few of their saved values: the factors of a loss, if on the host.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _SHAPES: Final = frozenset({
     "Flatten", "Unbind", "Split", "MaskedSelect", "As", "Strided",
 })  # fmt: skip
 _NEAR: Final = frozenset({"Clamp", "ClampMin", "ClampMax", "Add", "Mul", "Log"})
-_SOFT: Final = 1.5  # scores that are stretched by more are capped softly, not made probabilities
+_SOFT: Final = 1.5  # a larger factor is soft capping of scores, not probabilities
 _ARITHMETIC: Final = frozenset({
     "Mean", "Sum", "Pow", "Mul", "Div", "Abs", "Add", "Neg", "Sqrt", "Exp", "Log", "Log1P",
     "Cosh", "Tanh", "Softplus", "Clamp", "ClampMin", "ClampMax", "Sub", "Rsub", "Maximum",
     "Minimum", "Where",
 })  # fmt: skip
-LIKELIHOOD: Final = "a log-likelihood"  # of a script's own: what it picks by class
+LIKELIHOOD: Final = "a log-likelihood"  # computed by the script, which picks it by class
 _PICKS: Final = frozenset({"Index", "Gather"})
 _MAX_TERMS = 16
 _MAX_NODES = 200
-_MAX_WALK = 40  # nodes of a loss that a script writes itself
+_MAX_WALK = 40  # nodes of a loss that a script computes itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """A loss within the number that backward is called on.
+    """A loss within the value that backward is called on.
 
     Attributes:
-        kind: such as cross_entropy; `other` where the walk ends before it knows.
-        factor: what it is multiplied by; None: not known.
-        sign: 1 or -1 as it enters, known also where it is divided by tensors; 0: not known.
-        reduction: mean, sum or none, by the loss itself or by a sum or mean above it.
-        shape: of the scores that the loss was given, or of the square.
+        kind: such as cross_entropy; `other` if it is unknown.
+        factor: what it is multiplied by; None if unknown.
+        sign: 1 or -1, known even if it is divided by tensors; 0 if unknown.
+        reduction: mean, sum or none, by the loss itself or by a sum or mean of it.
+        shape: of the scores that the loss received, or of the square.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Term:
 
 @dataclass(frozen=True)
 class _Path:
-    """The way from the number down to a node."""
+    """The path from the value down to a node."""
 
     node: Any
     factor: float | None = 1.0
@@ -73,19 +73,19 @@ class _Path:
     reduction: str = ""
 
     def to(self, node: Any, by: float | None = 1.0, sign: int | None = None) -> _Path:
-        """Go one node down, past a multiplication."""
+        """Go down to a node, through a multiplication."""
         known = (0 if by is None else (by > 0) - (by < 0)) if sign is None else sign
         factor = None if self.factor is None or by is None else self.factor * by
         return replace(self, node=node, factor=factor, sign=self.sign * known)
 
 
 def kind_of(node: Any) -> str:
-    """Return a node's operation, as `Softmax` of SoftmaxBackward0."""
+    """Return the operation of a node, such as `Softmax` for SoftmaxBackward0."""
     return str(node.name()).rpartition("::")[2].partition("Backward")[0]
 
 
 def shape_of(node: Any, idx: int = 0) -> tuple[int, ...]:
-    """Return the shape of a node's output, or () where torch does not say."""
+    """Return the shape of a node's output, or () if unknown."""
     try:
         return tuple(int(size) for size in node._input_metadata[idx].shape)
     except (AttributeError, IndexError, RuntimeError, TypeError):
@@ -93,7 +93,7 @@ def shape_of(node: Any, idx: int = 0) -> tuple[int, ...]:
 
 
 def terms(root: Any) -> list[Term]:
-    """List the losses that a number is made of, each with the factor that it enters with."""
+    """Return the losses that a value is composed of, each with its factor."""
     found: list[Term] = []
     stack = [_Path(root)]
     visits = 0
@@ -117,7 +117,7 @@ def _named(path: _Path, kind: str, reduction: str, shape: tuple[int, ...]) -> Te
 
 
 def _term(path: _Path) -> Term | None:
-    """Return the loss that a node is; None: it is none."""
+    """Return the loss that a node computes; None if it is not a loss."""
     node, kind = path.node, f"{kind_of(path.node)}Backward"
     if kind in _LOSSES:
         own = _REDUCTIONS.get(int(getattr(node, "_saved_reduction", 1)), "mean")
@@ -134,7 +134,7 @@ def _term(path: _Path) -> Term | None:
 
 
 def _below(path: _Path) -> Iterator[_Path]:
-    """Yield what a node of plain arithmetic is made of; nothing where it is none."""
+    """Yield the inputs of an arithmetic node; nothing for other nodes."""
     node, kind = path.node, kind_of(path.node)
     inputs = [parent for parent, _ in node.next_functions]
     if kind in ("Neg", "Rsub"):
@@ -161,7 +161,7 @@ def _below(path: _Path) -> Iterator[_Path]:
 
 
 def _common_sign(node: Any) -> int:
-    """Return the sign that all numbers of a product's or quotient's other side share, or 0."""
+    """Return the common sign of all values of a product's or quotient's other operand, or 0."""
     other: Any = getattr(node, "_saved_other", None)
     if not is_plain(other) or other.device.type != "cpu" or not other.numel():
         return 0
@@ -175,11 +175,11 @@ class Activation:
 
     Attributes:
         kind: Softmax, LogSoftmax, Sigmoid or LogSigmoid.
-        dim: over which a softmax runs; None: torch does not say, or it is none.
+        dim: of a softmax; None if unknown, or for other kinds.
         shape: of its output.
-        has_log: a logarithm is taken after it.
-        inner: the kind that comes before a LogSoftmax in turn; None: none does.
-        is_bare: only shapes change after it, and that logarithm is taken.
+        has_log: it is followed by a logarithm.
+        inner: the kind of activation before a LogSoftmax, or None.
+        is_bare: only changes of shape and that logarithm follow it.
     """
 
     kind: str
@@ -191,10 +191,10 @@ class Activation:
 
 
 def activation_before(node: Any) -> Activation | None:
-    """Find the activation that scores come from, through changes of shape and small ones of size.
+    """Find the activation that scores come from, through changes of shape and small ones of value.
 
     Returns:
-        None: something else comes first, such as a factor that makes scores of probabilities.
+        None if something else comes first, such as a factor that makes scores of probabilities.
     """
     has_log, is_bare = False, True
     for _ in range(12):
@@ -224,10 +224,10 @@ def activation_before(node: Any) -> Activation | None:
 
 
 def broadcast_difference(root: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Find a difference of two vectors that broadcasting has made a square.
+    """Find a difference of two vectors that broadcasting has turned into a square matrix.
 
     Returns:
-        The shape of the prediction and that of the difference; None: there is none.
+        The shapes of the prediction and of the difference, or None.
     """
     for node in _walk(root):
         shape = shape_of(node)
@@ -242,11 +242,11 @@ def broadcast_difference(root: Any) -> tuple[tuple[int, ...], tuple[int, ...]] |
 
 @dataclass(frozen=True)
 class Picked:
-    """Logarithms of probabilities of which one an example is picked, as by its label.
+    """Log-probabilities of which one per example is picked, as by its label.
 
     Attributes:
         activation: the softmax that they come from.
-        labels: where along the classes, as the graph holds it.
+        labels: the indices along the classes, as stored in the graph.
     """
 
     activation: Activation
@@ -254,7 +254,7 @@ class Picked:
 
 
 def picked(root: Any) -> Picked | None:
-    """Find the labels of a cross entropy that a script writes itself."""
+    """Find the labels of a cross entropy that a script computes itself."""
     return next((found for node in _walk(root) if (found := _picked(node)) is not None), None)
 
 
@@ -268,7 +268,7 @@ def _picked(node: Any) -> Picked | None:
         return None
     dim = len(shape_of(before)) - 1
     if one.dim != len(one.shape) - 1 or shape_of(before)[dim:] != one.shape[-1:]:
-        return None  # along another dimension, or reordered: it is not clear which the classes are
+        return None  # along another dimension, or permuted: the class dimension is unknown
     if kind == "Gather":
         is_along = _dim(getattr(node, "_saved_dim", None), dim + 1) == dim
         labels: Any = getattr(node, "_saved_index", None) if is_along else None
@@ -280,9 +280,9 @@ def _picked(node: Any) -> Picked | None:
 
 
 def _is_picked(node: Any) -> bool:
-    """Whether it is a picked logarithm, or a product of such with each other, as a focal loss is.
+    """Return whether it is a picked log-probability, or a product of those, as in a focal loss.
 
-    A product with something else, as with an advantage, is neither.
+    A product with something else, such as an advantage, is not.
     """
     if kind_of(node) != "Mul" or len(_parents(node)) < 2:
         return _picked(node) is not None
@@ -291,12 +291,12 @@ def _is_picked(node: Any) -> bool:
 
 
 def _is_by_example(shape: tuple[int, ...]) -> bool:
-    """Whether it is one number for each of several examples."""
+    """Return whether it is one number for each of several examples."""
     return len(shape) in (1, 2) and shape[0] == math.prod(shape) > 1
 
 
 def _walk(root: Any) -> Iterator[Any]:
-    """Yield the nodes of a loss, down to those that are no arithmetic, these included."""
+    """Yield the nodes of a loss, down to and including the first that are not arithmetic."""
     stack, known = [root], set[Any]()
     while stack and len(known) < _MAX_WALK:
         node = stack.pop()
@@ -318,7 +318,7 @@ def _parents(node: Any) -> list[Any]:
 
 
 def _scale(node: Any, kind: str) -> float | None:
-    """Read the number that a product or quotient of one loss is taken with."""
+    """Read the constant operand of a product or quotient."""
     by = _number(getattr(node, "_saved_other", None))
     if by is None or kind == "Mul":
         return by
@@ -334,7 +334,7 @@ def _number(value: object) -> float | None:
 
 
 def _dim(value: object, num_dims: int) -> int | None:
-    """Read a saved dim, which torch gives as an unsigned number."""
+    """Read a saved dim, which torch returns as an unsigned number."""
     if not isinstance(value, int):
         return None
     signed = value - 2**64 if value >= 2**63 else value

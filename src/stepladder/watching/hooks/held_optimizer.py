@@ -1,4 +1,4 @@
-"""What is held of an optimiser while a script runs: its weights, before and after its steps."""
+"""State of one optimiser while a script runs: its weights before and after its steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen import OptimizerSeen
 
 _MAX_MATRICES: Final = 12
-_MAX_SLOPES: Final = 4  # of these, compared with their gradients
+_MAX_SLOPES: Final = 4  # of these that are compared with their gradients
 _MATRIX_ELEMENTS: Final = 1024
 _MAX_CHECKED: Final = 2000
-_PROVE_AFTER: Final = 2  # steps that look uncleared, before the numbers themselves are compared
+_PROVE_AFTER: Final = 2  # steps that look uncleared before the values are compared
 _MAX_PROOF: Final = 65_536  # elements
 
 
 class ClearingWatch:
     """Follows the gradient of one weight of an optimiser from one step to the next.
 
-    A gradient was not cleared where the same tensor object is there at both steps, and where all
-    its changes in between (torch counts them) were made by backward, clipping or unscaling. What
-    goes past that count, as `p.grad.data.zero_()` does, is found by comparing the numbers.
+    A gradient was not cleared if both steps have the same tensor object and all its changes in
+    between (torch counts them) were made by backward, clipping or unscaling. Changes that torch
+    does not count, such as `p.grad.data.zero_()`, are found by comparing the values.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class ClearingWatch:
         self._is_new = True
 
     def after_step(self, optimizer: Optimizer | None) -> None:
-        """Remember the gradient that this step used; None: the next steps are not followed."""
+        """Remember the gradient that this step used; None if the next steps are not followed."""
         if optimizer is None:
             self._grad, self._numbers, self._is_intact, self._is_new = None, None, False, True
             return
@@ -64,12 +64,12 @@ class ClearingWatch:
         self._keep(grad)
 
     def open(self) -> None:
-        """Look before torch itself changes gradients."""
+        """Check the gradient before torch itself changes it."""
         if self._is_intact:
             self._check()
 
     def close(self, *, is_backward: bool) -> None:
-        """Look afterwards: what changed meanwhile was not clearing."""
+        """Register a change of the gradient by torch, which is not clearing."""
         if not self._is_intact:
             return
         grad = self._current()
@@ -81,7 +81,7 @@ class ClearingWatch:
         self._keep(grad)
 
     def before_step(self, seen: OptimizerSeen) -> None:
-        """Decide whether the step's gradients hold those of the step before."""
+        """Decide whether the gradients of this step still contain those of the previous one."""
         if self._grad is None:
             if self._param is not None and not self._is_new:
                 seen.num_cleared += 1
@@ -116,7 +116,7 @@ class ClearingWatch:
 
 
 def _small(optimizer: Optimizer) -> Any:
-    """Choose the weight whose gradient is quickest to compare."""
+    """Return the weight whose gradient is fastest to compare."""
     found = None
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -128,7 +128,7 @@ def _small(optimizer: Optimizer) -> Any:
 
 
 class HeldOptimizer:
-    """What is held of one optimiser while the script runs."""
+    """State of one optimiser while the script runs."""
 
     def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
         self.ref = weakref.ref(optimizer)
@@ -147,7 +147,7 @@ class HeldOptimizer:
         self.event: Any = None
 
     def keep_weights(self, optimizer: Optimizer) -> None:
-        """Note some numbers of the weights before a step moves them."""
+        """Store some values of the weights before a step changes them."""
         seen, params = self.seen, learning(optimizer)
         seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
         matrices = [p for p in params if p.dim() >= 2 and p.grad is not None]
@@ -201,7 +201,7 @@ class HeldOptimizer:
 
 
 def _slope(param: Any) -> Any:
-    """Return the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
+    """Return the values of the gradient where `part` reads the weight; None if impossible."""
     grad = param.grad
     if not is_plain(grad) or grad.stride() != param.stride():
         return None
@@ -209,6 +209,6 @@ def _slope(param: Any) -> Any:
 
 
 def learning(optimizer: Optimizer) -> list[Any]:
-    """Return the weights of an optimiser that may learn, the first 2,000 of them."""
+    """Return the trainable weights of an optimiser, at most the first 2,000."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     return params[:_MAX_CHECKED]

@@ -1,4 +1,4 @@
-"""Watches DataLoader: waiting, what its batches are used for, order and draws."""
+"""Watch DataLoader: waiting times, the use of its batches, order and random draws."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from stepladder.watching.seen import LoaderSeen, PassSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_PASSES: Final = 1000
-_FIRST_PASSES: Final = 2  # of each loader, at whose begin modules are looked at
-_MAX_SUMS: Final = 6  # first batches that are compared, for each loader
+_FIRST_PASSES: Final = 2  # of each loader, at whose start modules are inspected
+_MAX_SUMS: Final = 6  # first batches that are compared, per loader
 _GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _MIN_STORED: Final = 64
 _MAX_STORED: Final = 512
 _NUM_BLOCKS: Final = 8
 _MIN_FEATURES: Final = 16
 _FEW_FEATURES: Final = 16
-_MAX_ROWS: Final = 8192  # that are looked at where those seem to be copies
+_MAX_ROWS: Final = 8192  # rows to inspect if some seem to be copies
 _MAX_FEATURES: Final = 256
-_MIN_VALUES: Final = 16  # that a measurement takes: fewer are a board's or a questionnaire's
+_MIN_VALUES: Final = 16  # distinct values of a measurement: fewer suggest a board or a survey
 _MAX_ATTRIBUTES: Final = 32
 _FACTOR: Final = 0x9E3779B1  # Knuth's, of multiplicative hashing
 
 
 def count_stored(dataset: Any) -> tuple[int, int]:
-    """Count examples and distinct ones among the inputs of a data set that holds them as one array.
+    """Count inspected and distinct inputs of a dataset that stores them in one array.
 
-    Nothing is asked of the data set itself, as that may draw random numbers: a TensorDataset's
-    first tensor is looked at, or the first array among its attributes with a row for each example.
-    Some blocks of neighbours are compared, by some of their numbers, and more where they agree.
+    The dataset itself is not called, as that may draw random numbers: the first tensor of a
+    TensorDataset is inspected, or the first array among its attributes with one row per example.
+    Blocks of consecutive rows are compared by some of their values, and by more if these match.
 
     Returns:
-        Examples that were looked at, and how many of them differ; (0, 0): there is no such array,
-        or it is a whole set that was stacked several times, which is done on purpose.
+        Number of inspected examples, and of distinct ones; (0, 0) if there is no such array, or if
+        it is a whole set that was repeated several times, which is intended.
     """
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
@@ -68,7 +68,7 @@ def count_stored(dataset: Any) -> tuple[int, int]:
     marks = _marks(rows)
     if len(set(marks)) >= 0.5 * len(marks):
         return len(marks), len(set(marks))
-    # More is looked at: the few numbers may be alike, as those at the rim of a picture are.
+    # Compare more values: a few may match by chance, like those at the border of an image.
     marks = _marks(_thinned(held[:_MAX_ROWS], _MAX_FEATURES))
     num = len(set(marks))
     is_stacked = num < len(marks) and marks[num:] == marks[:-num]
@@ -76,7 +76,7 @@ def count_stored(dataset: Any) -> tuple[int, int]:
 
 
 def _arrays(dataset: Any) -> Iterator[Tensor]:
-    """Yield the floating arrays of a data set that have a row for each example."""
+    """Yield the floating-point arrays of a dataset that have one row per example."""
     if isinstance(dataset, TensorDataset):
         found: list[Any] = list(dataset.tensors[:1])
     else:
@@ -98,7 +98,7 @@ def _arrays(dataset: Any) -> Iterator[Tensor]:
 
 
 def _blocks(held: Tensor) -> Tensor:
-    """Return some blocks of neighbouring rows, and few numbers of each row."""
+    """Return some blocks of consecutive rows, with few values of each row."""
     if len(held) <= _MAX_STORED or not held.is_contiguous():
         return _thinned(held[:_MAX_STORED], _FEW_FEATURES)
     size = _MAX_STORED // _NUM_BLOCKS
@@ -107,20 +107,20 @@ def _blocks(held: Tensor) -> Tensor:
 
 
 def _thinned(held: Tensor, most: int) -> Tensor:
-    """Return numbers of each row that lie evenly apart."""
+    """Return evenly spaced values of each row."""
     rows = held.detach().flatten(1)
     return rows[:, rows.shape[1] // (2 * most) :: max(1, rows.shape[1] // most)].float()
 
 
 def _marks(rows: Tensor) -> list[int]:
-    """Return for each row a number that is the same for the same row, to the bit, and seldom else."""
+    """Return a hash of each row, equal for bit-identical rows and rarely for others."""
     weights = torch.arange(1, rows.shape[1] + 1) * _FACTOR
     found: list[int] = (rows.contiguous().view(torch.int32).long() * weights).sum(1).tolist()
     return found
 
 
 class LoaderWatch:
-    """Wrappers of DataLoader's iterator; batches pass through untouched."""
+    """Wraps the iterator of DataLoader; batches are not changed."""
 
     def __init__(self) -> None:
         self._watcher: Watcher
@@ -133,7 +133,7 @@ class LoaderWatch:
         self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap iteration, and what moves a distributed sampler to its next epoch."""
+        """Wrap iteration, and DistributedSampler.set_epoch."""
         self._watcher = watcher
         iterator = dataloader_module._BaseDataLoaderIter
         watcher.patches.wrap(DataLoader, "__iter__", before=self._begin, after=self._begun)
@@ -147,7 +147,7 @@ class LoaderWatch:
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
 
     def settle(self) -> None:
-        """Count how often the epochs of distributed samplers were set."""
+        """Count the set_epoch calls of distributed samplers."""
         for ref, idx in self._seen.values():
             loader = ref()
             if loader is not None and loader.sampler in self._epochs:
@@ -243,7 +243,7 @@ class LoaderWatch:
 
 
 def _order(sampler: Any, batches: Any, *, is_iterable: bool) -> str:
-    """Name the order: sequential, random, distributed, stream or custom."""
+    """Return the order: sequential, random, distributed, stream or custom."""
     if is_iterable:
         return "stream"
     if isinstance(sampler, DistributedSampler):
@@ -259,14 +259,14 @@ def _order(sampler: Any, batches: Any, *, is_iterable: bool) -> str:
 
 
 def _shared_draws(loader: Any) -> str | None:
-    """Tell how workers come to draw the same numbers: each begins with a copy of one generator."""
+    """Return which generator is copied to all workers, which then draw the same numbers."""
     if loader.num_workers < 2:
         return None
     init = loader.worker_init_fn
     code = getattr(init, "__code__", None)
     if init is not None:
         if code is not None and code.co_argcount and _seeds_alike(code):
-            return f"worker_init_fn ({code.co_name}) seeds every worker alike"
+            return f"the generator that worker_init_fn ({code.co_name}) seeds"
         if not isinstance(code, CodeType) or _may_seed(init, code):
             return None
     dataset = loader.dataset
@@ -281,7 +281,7 @@ def _shared_draws(loader: Any) -> str | None:
 
 
 def _generator_of(dataset: Any) -> str | None:
-    """Find a generator that a data set, or a transform of its, draws from for an example."""
+    """Find a generator that a dataset, or one of its transforms, draws from for an example."""
     kind = type(dataset)
     names = _names_used(kind)
     is_by_worker = "get_worker_info" in names
@@ -301,23 +301,23 @@ def _generator_of(dataset: Any) -> str | None:
     code = getattr(function, "__code__", None)
     for name in code.co_names if code is not None else ():
         if isinstance(getattr(function, "__globals__", {}).get(name), _GENERATORS):
-            return f"{name}, one generator of the whole script,"
+            return f"{name}, a global generator of the script,"
     return None
 
 
 def _is_made_if_missing(kind: type, name: str) -> bool:
-    """Whether its methods make an attribute only where it is None: one that is there is kept."""
+    """Return whether its methods set an attribute only if it is None: existing ones are kept."""
     codes = [getattr(method, "__code__", None) for method in vars(kind).values()]
     return any(
         first.opname.startswith("LOAD_ATTR") and first.argval == name and "NONE" in then.opname
         for code in codes
-        if code is not None and "id" not in code.co_names  # nor by which worker it is
+        if code is not None and "id" not in code.co_names  # and not by worker id
         for first, then in itertools.pairwise(dis.get_instructions(code))
     )
 
 
 def _names_used(kind: type) -> set[str]:
-    """Return the names that a class's methods use, those of its making apart."""
+    """Return the names that the methods of a class use, except for its constructor."""
     names: set[str] = set()
     for cls in kind.__mro__[:-1]:
         for name, function in vars(cls).items():
@@ -328,7 +328,7 @@ def _names_used(kind: type) -> set[str]:
 
 
 def _may_seed(init: Any, code: CodeType) -> bool:
-    """Whether a function may seed what the data set holds, by itself or by one that it calls."""
+    """Return whether a function may seed the dataset's generators, directly or by a call."""
     names = set(code.co_names) | set(code.co_freevars)
     if any("seed" in name or "dataset" in name or "worker_info" in name for name in names):
         return True
@@ -343,7 +343,7 @@ def _is_torchs(value: Any) -> bool:
 
 
 def _seeds_alike(code: Any) -> bool:
-    """Whether a function seeds something, without its argument or torch's own seed."""
+    """Return whether a function seeds something without its argument or torch's own seed."""
     names = set(code.co_names)
     if not names & {"seed", "manual_seed", "default_rng", "RandomState"}:
         return False

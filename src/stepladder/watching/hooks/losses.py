@@ -1,4 +1,4 @@
-"""Watches torch's loss functions and embeddings: shapes always, numbers on some steps."""
+"""Watch torch's loss functions and embeddings: shapes always, values on some steps."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _KINDS: Final = (
     "kl_div",
 )
 _BY_CLASS: Final = frozenset({"cross_entropy", "nll_loss"})
-_MAX_LOOKS: Final = 4  # calls that are looked at in one step
+_MAX_LOOKS: Final = 4  # inspected calls per step
 _ALWAYS: Final = 3  # the first calls of each kind
 _MAX_LABELS: Final = 4096
-_EXACT: Final = 1e-2  # of probabilities' sum, in 16 bits too
+_EXACT: Final = 1e-2  # tolerance of a sum of probabilities, also in 16 bits
 _LABELS_OF_A_BATCH: Final = 8
 _DEFAULT_IGNORED: Final = -100
 
 
 class LossWatch:
-    """Light wrappers of F.cross_entropy and its like, through which the loss layers go as well."""
+    """Wraps F.cross_entropy and similar functions, which the loss layers call as well."""
 
     def __init__(self, *, kept: Kept | None = None) -> None:
         self._kept = kept
@@ -55,10 +55,10 @@ class LossWatch:
         watcher.patches.wrap(F, "embedding", before=self._tokens, failed=self._token_error)
 
     def settle(self) -> None:
-        """Nothing is left to read."""
+        """Do nothing: there is nothing left to read."""
 
     def look_at_own(self, node: Any) -> None:
-        """Look at the labels of a cross entropy that the script writes itself."""
+        """Inspect the labels of a cross entropy that the script computes itself."""
         found = picked(node) if self._looks < _MAX_LOOKS else None
         if found is None:
             return
@@ -179,7 +179,7 @@ class LossWatch:
         return failed
 
     def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find the id that fills the ends of rows: padding."""
+        """Find the padding id, which fills the ends of rows."""
         if not self._watcher.is_close or self._token_looks >= 2 or len(args) < 2:
             return
         self._token_looks += 1
@@ -216,9 +216,9 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _broadcast(scores: Tensor, target: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return both shapes where broadcasting makes something larger than either.
+    """Return both shapes if broadcasting makes the result larger than either.
 
-    Not of tensors with as many dimensions: who puts ones in opposite places means all pairs.
+    Tensors with the same number of dimensions are ignored: all pairs are intended there.
     """
     if scores.dim() == target.dim():
         return None

@@ -1,4 +1,4 @@
-"""Watches modules: the outermost on every call, all of them on one step in fifty."""
+"""Watch modules: the outermost on every call, all of them on one step in fifty."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _MAX_INPUTS: Final = 64
 
 
 def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Tensor]:
-    """Return the first tensors of a call; where it is of one and nothing else, its own arguments."""
+    """Return the first tensors of a call; for a single tensor, its own arguments."""
     if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
         return args
     return list(tensors_in((args, kwargs), 2))[:4]
 
 
 def by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return means and deviations of some pictures' first channels."""
+    """Return means and standard deviations of the first channels of some images."""
     some = pictures.detach()[:16, :, ::4, ::4].float()
     means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
     return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
@@ -63,7 +63,7 @@ def by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def given_for(
     value: Tensor, given: Sequence[weakref.ref[Tensor]]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Measure what a model was given, where its first layer gets something else of it."""
+    """Measure the input of a model, if its first layer receives something else."""
     for ref in given:
         first = ref()
         if first is None or first.shape != value.shape or not is_plain(first):
@@ -74,7 +74,7 @@ def given_for(
 
 
 def window_of(root: Root, first: Tensor) -> Window | None:
-    """Return which part of which large tensor a batch is: order without a loader."""
+    """Return the large tensor that a batch is a slice of: the order without a loader."""
     seen, base = root.seen, first._base
     if seen.given_pixels is None and first.dim() == 4:
         seen.given_pixels = int(first.shape[2] * first.shape[3])
@@ -84,13 +84,13 @@ def window_of(root: Root, first: Tensor) -> Window | None:
 
 
 def note_input(inputs: set[tuple[float, ...]], first: Tensor) -> None:
-    """Note some numbers of a batch, by which it differs from the others of its step."""
+    """Note some values of a batch, to distinguish it from the others of its step."""
     if is_plain(first) and len(inputs) < _MAX_INPUTS:
         inputs.add(tuple(part(first.detach(), _MAX_INPUTS).flatten().tolist()))
 
 
 def note_batch(root: Root, first: Tensor, step: int) -> None:
-    """Note some numbers of a batch's first examples, by which it is known again."""
+    """Note some values of a batch's first examples, to recognise it later."""
     keys = root.seen.batch_keys
     if step in keys or len(keys) >= _MAX_KEYS or first.dim() < 2 or not first.is_floating_point():
         return
@@ -101,19 +101,19 @@ def note_batch(root: Root, first: Tensor, step: int) -> None:
 
 
 def first_of(output: Any) -> Tensor | None:
-    """Return the first tensor of what a model answers, also of a record such as a ModelOutput."""
+    """Return the first tensor of a model's output, also of a record such as a ModelOutput."""
     is_record = isinstance(output, Mapping)
     return next(tensors_in(list(output.values()) if is_record else output), None)
 
 
 def root_before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Hook of outermost modules; a function of this file, so that models stay copyable."""
+    """Pre-hook of outermost modules; a module-level function, so that models can be copied."""
     for watch in _CURRENT:
         watch.enter(module, args, kwargs)
 
 
 def root_after(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-    """Hook of outermost modules, as above."""
+    """Hook of outermost modules, a module-level function for the same reason."""
     for watch in _CURRENT:
         watch.leave(module, output)
 
@@ -143,7 +143,7 @@ class ModuleWatch:
         self._kept = kept
 
     def install(self, watcher: Watcher) -> None:
-        """Look at all modules until the first step, and find the outermost ones."""
+        """Inspect all modules until the first step, and find the outermost ones."""
         self._watcher = watcher
         watcher.on_step.append(self._next)
         watcher.on_close.append(self._names.follow_constants)
@@ -152,7 +152,7 @@ class ModuleWatch:
         watcher.patches.wrap(
             torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
         )
-        # Scripting reads sources, and names in its caller's frame: it is met below that frame.
+        # Scripting reads sources and the names in its caller's frame, so it is wrapped below that.
         for owner, name in _SCRIPTING:
             watcher.patches.wrap(
                 owner, name, before=self._scripting, after=self._scripted, failed=self._scripted
@@ -162,7 +162,7 @@ class ModuleWatch:
         self._open()
 
     def settle(self) -> None:
-        """Nothing is left to read."""
+        """Do nothing: there is nothing left to read."""
 
     def _stop(self) -> None:
         self._shut()
@@ -190,7 +190,7 @@ class ModuleWatch:
         ]
 
     def _open_once(self) -> None:
-        """Look at modules in the next call: a model may be met in validation first."""
+        """Inspect modules in the next call: a model may be validated first."""
         if not self._handles and not self._watcher.seen.is_compiled:
             self._open()
             self._is_once = True
@@ -265,7 +265,7 @@ class ModuleWatch:
             self._look_at_input(module, args[0])
 
     def _find_unregistered(self, module: nn.Module) -> None:
-        """Find a layer that a model calls and does not know."""
+        """Find a layer that a model calls but does not list."""
         root = next((r for r in self._names.roots if id(r.ref()) == self._stack[0]), None)
         if root is None or id(module) in root.modules or not torch.is_grad_enabled():
             return
@@ -323,7 +323,7 @@ class ModuleWatch:
         if value.dim() >= 2 and value[0].numel() >= _MIN_FEATURES and value.shape[0] > 1:
             copies, constant, looked = num_copies(value)
             if len(set(part(value, 1024).tolist())) <= _FEW_VALUES:
-                copies = 0  # ones and zeros, as of a game's board: equal ones are no copies
+                copies = 0  # ones and zeros, as of a board game: equal ones are not copies
         seen.inputs.append(
             InputSeen(
                 step=self._watcher.step,
@@ -342,19 +342,19 @@ class ModuleWatch:
         )
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost module is called."""
+        """Register the call of an outermost module."""
         watcher = self._watcher
         if not watcher.switch.is_on or torch.compiler.is_compiling():
             return
         if watcher.switch.is_elsewhere() or self._names.root_of(module) is None:
-            return  # another thread's; or a copy of a model, hooks and all
+            return  # in another thread, or of a copy of a model together with its hooks
         if not watcher.rest.lets_pass(module):
             watcher.switch.run(self._enter, module, args, kwargs)
         elif watcher.rest.is_outermost:
             watcher.input_refs = [weakref.ref(tensor) for tensor in given_to(args, kwargs)]
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """It has answered."""
+        """Register the output of an outermost module."""
         watcher = self._watcher
         if not watcher.switch.is_on or torch.compiler.is_compiling():
             return
@@ -394,7 +394,7 @@ class ModuleWatch:
         entered = self._left(module)
         root = self._names.root_of(module)
         if entered is None or root is None or output is None:
-            return  # within another; or where nothing is given: it may have raised
+            return  # within another one, or without output: it may have raised
         event, window = entered
         if self._kept is not None:
             self._kept.note_output(module, output)
@@ -416,7 +416,7 @@ class ModuleWatch:
             self._wait(root, node if is_training else None, window, has_graph=has_graph)
 
     def _left(self, module: nn.Module) -> tuple[Any, Window | None] | None:
-        """Return what was noted when an outermost module was entered; None: it is within another."""
+        """Return the notes from entering an outermost module; None if it is within another."""
         while self._inside and self._inside[-1][0] != id(module):
             self._inside.pop()
         if not self._inside:
@@ -429,7 +429,7 @@ class ModuleWatch:
         return event, window
 
     def _wait(self, root: Root, node: Any, window: Window | None, *, has_graph: bool) -> None:
-        """Keep a call until backward shows whether it is learnt from."""
+        """Store a call until backward shows whether it is learned from."""
         module, is_close = root.ref(), self._watcher.is_close
         is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
         where = self._watcher.own.here() if is_close or is_sought else None
@@ -442,7 +442,7 @@ class ModuleWatch:
             listener(is_evaluation)
 
     def _time(self, root: Root, module: nn.Module) -> None:
-        """Begin forward, or validation where a model that is trained is called in other mode."""
+        """Begin forward; or validation, if a trained model is called in evaluation mode."""
         phases, one = self._watcher.phases, self._watcher.current
         if module.training:
             if torch.is_grad_enabled():

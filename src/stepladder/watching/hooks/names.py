@@ -1,4 +1,4 @@
-"""Names of weights and layers, and what models are like before their first step."""
+"""Names of weights and layers, and the state of models before their first step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stepladder.watching.seen import ModelSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_LAYERS: Final = 24
-_FEW: Final = 64  # numbers that show most weights not to be constant
-_MOVED: Final = 1e-4  # of the first number: what counts as moved
-_ALIKE: Final = 1e-2  # of that movement: what counts as the same
+_FEW: Final = 64  # values that show for most weights that they are not constant
+_MOVED: Final = 1e-4  # of the initial value: counts as moved
+_ALIKE: Final = 1e-2  # of that movement: counts as the same
 _SCALED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PRODUCTS: Final = frozenset({"Mm", "Addmm", "Bmm", "Baddbmm", "Linear", "Mv"})
 _TURNS: Final = frozenset(
@@ -29,7 +29,7 @@ _MAX_NODES: Final = 5000
 
 
 def multiplied(root: Any, weights: set[int]) -> set[int]:
-    """Return those of some weights that enter a matrix product as they are, or turned.
+    """Return the weights that enter a matrix product, directly or transposed.
 
     Args:
         root: the node of what backward is called on.
@@ -37,7 +37,7 @@ def multiplied(root: Any, weights: set[int]) -> set[int]:
     """
     found: set[int] = set()
     known: set[Any] = set()
-    stack = [(root, False)]  # a node, and whether what it gives goes into a product
+    stack = [(root, False)]  # a node, and whether its output enters a product
     while stack and len(known) < _MAX_NODES:
         node, is_factor = stack.pop()
         if node is None or (node, is_factor) in known:
@@ -68,7 +68,7 @@ class Root:
 
 
 class Names:
-    """Knows the outermost modules, and by them every weight's name."""
+    """Stores the outermost modules, and the names of all their weights."""
 
     def __init__(self) -> None:
         self.roots: list[Root] = []
@@ -76,12 +76,12 @@ class Names:
         self._known: dict[int, Root] = {}
 
     def root_of(self, module: nn.Module) -> Root | None:
-        """Return what is known of an outermost module."""
+        """Return what is known about an outermost module."""
         root = self._known.get(id(module))
         return root if root is not None and root.ref() is module else None
 
     def add(self, module: nn.Module, watcher: Watcher) -> Root:
-        """Make a module known as an outermost one."""
+        """Register a module as an outermost one."""
         root = Root(module)
         self.roots.append(root)
         self._known[id(module)] = root
@@ -92,14 +92,14 @@ class Names:
         return root
 
     def of(self, param: Any) -> str:
-        """Name a weight, or give its shape."""
+        """Return the name of a weight, or its shape."""
         ref, name = self._names.get(id(param), (None, ""))
         if ref is not None and ref() is param:
             return name
         return f"a weight of shape {tuple(param.shape)}"
 
     def follow_constants(self) -> None:
-        """Look whether weights that began constant have units that differ by now."""
+        """Check whether the units of weights with a constant initial value differ by now."""
         for root in self.roots:
             if not root.constants:
                 continue
@@ -114,7 +114,7 @@ class Names:
             root.seen.alike_weights += tuple(alike)
 
     def find_constant_factors(self, node: Any) -> None:
-        """Find the weights that began constant among the matrices that a graph multiplies."""
+        """Find the weights with a constant initial value that a graph multiplies as matrices."""
         for root in self.roots:
             if not root.constants or root.seen.constant_factors:
                 continue
@@ -123,7 +123,7 @@ class Names:
             root.seen.constant_factors = tuple(weights[key] for key in sorted(found))
 
     def layers(self) -> Iterator[nn.Module]:
-        """Yield the outermost modules that are still there."""
+        """Yield the outermost modules that still exist."""
         for root in self.roots:
             module = root.ref()
             if module is not None:
@@ -131,7 +131,7 @@ class Names:
 
 
 def describe(root: Root, *, has_begun: bool) -> None:
-    """Note what a model holds and, unless training has begun, how its weights begin."""
+    """Note the layers of a model and, unless training has begun, its initial weights."""
     module = root.ref()
     if module is None:
         return
@@ -153,7 +153,7 @@ def describe(root: Root, *, has_begun: bool) -> None:
 
 
 def _wanted_pixels(module: nn.Module) -> int | None:
-    """Find the size of picture that a model says it was made for, as timm's and others' do."""
+    """Return the image size that a model declares, such as timm's; None if it declares none."""
     inner = getattr(module, "module", None) or getattr(module, "_orig_mod", None) or module
     config = getattr(inner, "default_cfg", None) or getattr(inner, "pretrained_cfg", None)
     size = config.get("input_size") if isinstance(config, dict) else None
@@ -169,7 +169,7 @@ def _wanted_pixels(module: nn.Module) -> int | None:
 
 
 def _constants(module: nn.Module) -> Iterator[tuple[str, weakref.ref[Any], float]]:
-    """Yield the matrices that begin with one number other than 0, those of `_SCALED` apart."""
+    """Yield the matrices with one initial value other than 0, except for those of `_SCALED`."""
     known = {id(m.weight) for m in module.modules() if isinstance(m, _SCALED)}
     matrices = [
         (name, param)
@@ -187,10 +187,10 @@ def _constants(module: nn.Module) -> Iterator[tuple[str, weakref.ref[Any], float
 
 
 def _is_alike(weight: torch.Tensor, began: float) -> bool | None:
-    """Whether all slices along some dimension are still the same; None: it did not move enough.
+    """Return whether all slices along a dimension are still equal; None if it moved too little.
 
-    What is multiplied number by number differs everywhere after a step. Where whole rows or columns
-    stay the same, the units that they make compute the same, and always will.
+    A weight that is multiplied elementwise differs everywhere after a step. If whole rows or
+    columns stay equal, their units compute the same, and always will.
     """
     moved = float((weight - began).abs().max())
     if not moved > _MOVED * abs(began) or bool((weight == weight.flatten()[0]).all()):
@@ -203,7 +203,7 @@ def _is_alike(weight: torch.Tensor, began: float) -> bool | None:
 
 
 def _weights(module: nn.Module, seen: ModelSeen) -> None:
-    """Note weights that begin constant, at zero, or at an odd scale."""
+    """Note weights that are initialised with a constant, to zero, or at an unusual scale."""
     named = [(n, m) for n, m in module.named_modules() if isinstance(m, _SCALED)]
     named = [(n, m) for n, m in named if m.weight.requires_grad and is_plain(m.weight)]
     stride = max(1, len(named) // _MAX_LAYERS)

@@ -1,4 +1,4 @@
-"""Watches optimisers: what they hold, what moves, whether gradients are cleared."""
+"""Watch optimisers: what they hold, what moves, whether gradients are cleared."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MAX_WAITING: Final = 8
 
 
 class EnoughSteps(SystemExit):
-    """Ends a script after as many steps as were asked for; its own clean-up runs, its code is 0."""
+    """Ends a script after the requested number of steps; its clean-up runs, its exit code is 0."""
 
     is_enough = True
 
 
 class OptimizerWatch:
-    """Hooks on every optimiser's step, light wrappers of what clears and clips gradients."""
+    """Hooks into the step of every optimiser, and wraps what clears gradients."""
 
     def __init__(self, names: Names, max_steps: int | None = None) -> None:
         self._names = names
@@ -49,7 +49,7 @@ class OptimizerWatch:
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
-        """Hook into all optimisers, those that are there already as well."""
+        """Hook into all optimisers, including existing ones."""
         self._watcher = watcher
         watcher.patches.wrap(Optimizer, "__init__", after=self._built)
         for owner in (Optimizer, torch.nn.Module):
@@ -71,7 +71,7 @@ class OptimizerWatch:
         watcher.patches.on_undo(post.remove)
 
     def _is_first(self, optimizer: Optimizer) -> bool:
-        """Whether an optimiser steps for the first time; then this and the next are followed."""
+        """Return whether an optimiser steps for the first time; if so, follow the next steps."""
         is_first = self.steps_of(optimizer) == 0
         if is_first:
             self._watcher.rest.stir()
@@ -113,7 +113,7 @@ class OptimizerWatch:
         return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
 
     def _find_shared(self, live: HeldOptimizer) -> None:
-        """Note the weights that the optimiser before has stepped on these very gradients."""
+        """Note the weights that the previous optimiser has stepped on the same gradients."""
         last = self._last() if self._last is not None else None
         if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
             return
@@ -130,7 +130,7 @@ class OptimizerWatch:
     def _grown(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         optimizer: Optimizer = args[0]
         live = self._live.get(id(optimizer))
-        if live is not None and live.ref() is optimizer:  # else it is being made
+        if live is not None and live.ref() is optimizer:  # otherwise it is being constructed
             self._watcher.rest.stir()
             self._describe(optimizer, live)
 
@@ -144,14 +144,14 @@ class OptimizerWatch:
                 live.was_cleared, live.cleared_late_at = True, where
 
     def gradients_open(self) -> None:
-        """Note gradients before something of torch's own changes them."""
+        """Note gradients before torch itself changes them."""
         if not self._watcher.is_following:
             return
         for live in self._live.values():
             live.clearing.open()
 
     def gradients_close(self, *, is_backward: bool) -> None:
-        """Note them afterwards."""
+        """Note gradients after torch itself has changed them."""
         if self._stepping is not None and is_backward:
             self._stepping.seen.has_closure = True
         is_following = self._watcher.is_following
@@ -162,7 +162,7 @@ class OptimizerWatch:
                 live.was_cleared = False
 
     def holds(self, ids: set[int]) -> bool:
-        """Whether an optimiser holds one of these weights."""
+        """Return whether an optimiser holds one of these weights."""
         return any(not live.ids.isdisjoint(ids) for live in self._live.values())
 
     @property
@@ -171,18 +171,18 @@ class OptimizerWatch:
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
     def steps_of(self, optimizer: Any) -> int:
-        """Return the steps that an optimiser has taken."""
+        """Return the number of steps of an optimiser."""
         live = self._live.get(id(optimizer))
         return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
 
     def gradient_marks(self) -> list[tuple[int, float]]:
-        """Tell some gradients apart from later ones: where they lie, and some of their numbers."""
+        """Return addresses and sums of some gradients, to distinguish them from later ones."""
         some = [ref() for live in self._live.values() for ref in live.params[:_MAX_WAITING]]
         grads = [p.grad for p in some if p is not None and p.grad is not None]
         return [(g.data_ptr(), float(part(g, 64).sum())) for g in grads if is_plain(g)]
 
     def find_waiting(self) -> None:
-        """Count the optimisers that never stepped and alone hold weights that have a gradient."""
+        """Count the optimisers that never stepped and alone hold weights with a gradient."""
         waiting = [live for live in self._live.values() if live.seen.num_steps == 0]
         if not waiting:
             return
@@ -194,14 +194,14 @@ class OptimizerWatch:
             live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
 
     def live_optimizers(self) -> list[Optimizer]:
-        """Return the optimisers that have stepped and are still there."""
+        """Return the optimisers that have stepped and still exist."""
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
         return [optimizer for optimizer in found if optimizer is not None]
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         live = self._live_of(optimizer)
         seen = live.seen
-        # A closure makes the gradients within the step: then they are looked at behind it.
+        # A closure computes the gradients within the step: then they are inspected after it.
         live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
         if not live.is_late and self._watcher.is_following:
             live.clearing.before_step(seen)
@@ -255,7 +255,7 @@ class OptimizerWatch:
             raise EnoughSteps(0)
 
     def _is_main(self, optimizer: Optimizer) -> bool:
-        """Whether an optimiser's step counts: the first one's, until another's two in a row."""
+        """Return whether a step counts: the first optimiser's, until another's two in a row."""
         if self._main is None or id(optimizer) == self._main:
             self._main, self._since = id(optimizer), {}
             return True
@@ -283,7 +283,7 @@ class OptimizerWatch:
             watcher.next_step()
 
     def _look_after(self, optimizer: Optimizer) -> HeldOptimizer:
-        """Look at what a step that is followed has done."""
+        """Inspect the result of a step that is followed."""
         now = perf_counter()
         watcher, live = self._watcher, self._stepping
         if live is None or live.ref() is not optimizer:

@@ -1,4 +1,4 @@
-"""Wrappers around torch's functions, put in place and taken away again."""
+"""Wrappers around torch's functions, installed and removed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ import torch
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
-_PER_STEP_S = 50e-6  # what looking may take a step, of the 200 µs that are promised for all
-_FIRST_S = 0.015  # and what the first steps may take beyond that
+_PER_STEP_S = 50e-6  # limit for inspecting, of the promised 200 µs per step
+_FIRST_S = 0.015  # and the allowance for the first steps
 _ACTIVE: list[Switch] = []
 DONE: Final = object()
 
 
 class Switch:
-    """Whether we look on, what that took, and what went wrong.
+    """State of the watcher: whether it is on, its cost, and its error.
 
-    Whatever fails while looking on switches all of it off; the script goes on.
+    Any error of the watcher switches all of it off; the script continues.
 
     Attributes:
         is_on: False in child processes as well.
-        spent_s: processor time that looking on took, in seconds; what other processes take
-            meanwhile is not ours.
-        is_close: numbers are read in this step.
-        counts_for: steps that the time taken in this one stands for; 0: it is not taken.
-        num_elsewhere: calls by other threads than the one that trains; they are not looked at.
-        error: why it went off; None: it did not.
+        spent_s: processor time of the watcher, in seconds, without that of other processes.
+        is_close: values are read in this step.
+        counts_for: steps that the time of this one represents; 0 if it is not timed.
+        num_elsewhere: calls by threads other than the training thread, which are not watched.
+        error: why it was switched off; None if it was not.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class Switch:
         self._depth = 0
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call one of our functions: timed, and never raising."""
+        """Call one of our functions: timed, and without raising."""
         if self._depth:
             return None
         if self.is_elsewhere():
@@ -67,22 +66,22 @@ class Switch:
                 self.spent_s += (thread_time() - start) * counts_for
 
     def is_elsewhere(self) -> bool:
-        """Whether this is another thread than the one that trains; such calls are counted."""
+        """Return whether this is not the training thread; such calls are counted."""
         is_other = threading.get_ident() != self._thread
         self.num_elsewhere += is_other
         return is_other
 
     def follow(self) -> None:
-        """Look on in the thread that makes the first step, whichever it is."""
+        """Watch the thread of the first step, whichever it is."""
         if self.num_steps == 0 and not self._depth:
             self._thread = threading.get_ident()
 
     def may_spend(self) -> bool:
-        """Whether what was spent so far leaves room for a closer look."""
+        """Return whether the time spent so far allows another inspection."""
         return self.spent_s < _FIRST_S + _PER_STEP_S * self.num_steps
 
     def fail(self, error: BaseException) -> None:
-        """Switch off, and keep where it went wrong."""
+        """Switch off, and store where it failed."""
         self.is_on = False
         last = traceback.extract_tb(error.__traceback__)[-1:]
         at = f" ({os.path.basename(last[0].filename)}:{last[0].lineno})" if last else ""  # noqa: PTH119
@@ -91,7 +90,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class _Replaced:
-    """One attribute that holds a wrapper; `is_own`: its owner had it, not a parent class."""
+    """An attribute replaced by a wrapper; `is_own`: it is its owner's, not a parent class's."""
 
     owner: Any
     name: str
@@ -105,7 +104,7 @@ class _Replaced:
     def take(self) -> None:
         is_module = isinstance(self.owner, ModuleType)
         if is_module and getattr(self.owner, self.name, None) is not self.wrapper:
-            return  # the script put in its own meanwhile
+            return  # the script has replaced it meanwhile
         if self.is_own:
             setattr(self.owner, self.name, self.original)
         else:
@@ -132,15 +131,15 @@ class Patches:
         is_timed: bool = False,
         is_close_only: bool = False,
     ) -> None:
-        """Call ours before and after `owner.name`; its arguments and results pass untouched.
+        """Call our functions before and after `owner.name`, without changing arguments or results.
 
         Args:
-            before: gets args and kwargs; what it gives is handed to the others. After `DONE`,
+            before: called with args and kwargs; its result is passed to the others. After `DONE`,
                 `after` is not called.
-            after: gets that, args, kwargs and the result.
-            failed: the same with the exception for a result, which goes on its way.
-            is_timed: in place of `before`, the moment of the call is handed on.
-            is_close_only: on other steps than those, the original alone is called.
+            after: called with that, args, kwargs and the result.
+            failed: the same with the exception instead of a result; it is raised again.
+            is_timed: pass the time of the call instead of the result of `before`.
+            is_close_only: on steps that are not inspected, call only the original.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -176,25 +175,25 @@ class Patches:
         one.put()
 
     def lay_down(self) -> None:
-        """Put the originals back for a while, as for a compiler that reads their source."""
+        """Restore the originals for a while, for example for a compiler that reads their source."""
         self._num_laid_down += 1
         if self._num_laid_down == 1:
             for one in reversed(self._replaced):
                 one.take()
 
     def take_up(self) -> None:
-        """Put the wrappers back in place."""
+        """Install the wrappers again."""
         self._num_laid_down -= 1
         if self._num_laid_down == 0:
             for one in self._replaced:
                 one.put()
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Have something of another kind undone along with the wrappers, as a hook's removal."""
+        """Register another function to be called by `undo`, such as the removal of a hook."""
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Put everything back, the last one first."""
+        """Restore everything, in reverse order."""
         while self._replaced:
             one = self._replaced.pop()
             if not self._num_laid_down:
@@ -205,13 +204,13 @@ class Patches:
 
 
 def activate(switch: Switch) -> None:
-    """Switch on, here and not in the processes that are forked from here."""
+    """Switch on, but not in processes forked from here."""
     _ACTIVE.append(switch)
     switch.is_on = True
 
 
 def deactivate(switch: Switch) -> None:
-    """Switch off for good."""
+    """Switch off permanently."""
     switch.is_on = False
     if switch in _ACTIVE:
         _ACTIVE.remove(switch)

@@ -1,4 +1,4 @@
-"""Small statistics of tensors: detached, of a part that costs little, without random numbers."""
+"""Small statistics of tensors: detached, of a cheap sample, without random numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_EXAMPLES: Final = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of some of a tensor's numbers."""
+    """Statistics of some of a tensor's values."""
 
     mean: float
     std: float
@@ -26,12 +26,12 @@ class Spread:
 
     @property
     def size(self) -> float:
-        """Root of the mean square."""
+        """Return the root mean square."""
         return float((self.mean**2 + self.std**2) ** 0.5)
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is a dense tensor with numbers that can be read here."""
+    """Return whether it is a dense tensor whose values can be read."""
     return (
         isinstance(value, Tensor)
         and type(value) in (Tensor, torch.nn.Parameter)
@@ -44,7 +44,7 @@ def is_plain(value: object) -> bool:
 
 
 def part(value: Tensor, most: int = MAX_ELEMENTS) -> Tensor:
-    """Return some elements, evenly spread; a view where memory lies in order."""
+    """Return some elements, evenly spaced; a view if memory is contiguous."""
     flat = value.detach()
     if not flat.is_contiguous() and flat.numel() > 4 * most:
         flat = flat[:: max(1, flat.shape[0] // 4)] if flat.dim() else flat
@@ -53,7 +53,7 @@ def part(value: Tensor, most: int = MAX_ELEMENTS) -> Tensor:
 
 
 def spread(value: Tensor) -> Spread:
-    """Measure some of a tensor's numbers; this reads them, which waits for a GPU."""
+    """Measure some of a tensor's values; this waits for a GPU."""
     numbers = part(value).float()
     low, high, total = numbers.min(), numbers.max(), numbers.sum()
     found = torch.stack([numbers.mean(), numbers.std(correction=0), low, high, total]).tolist()
@@ -63,23 +63,23 @@ def spread(value: Tensor) -> Spread:
 
 
 def is_finite(value: Tensor) -> bool:
-    """Whether no number of a floating tensor is NaN or infinite; looks at all of them."""
+    """Return whether a floating-point tensor has neither NaN nor infinity; reads all values."""
     total = value.detach().sum(dtype=torch.float64 if value.device.type == "cpu" else None)
     return bool(torch.isfinite(total))
 
 
 def checksum(value: Tensor) -> float:
-    """Return a number that is the same for the same data, and seldom for others."""
+    """Return a number that is equal for equal data, and rarely for other data."""
     numbers = part(value).double()
     weights = torch.arange(1, numbers.numel() + 1, dtype=torch.float64, device=numbers.device)
     return float((numbers * torch.cos(weights)).sum())
 
 
 def num_copies(value: Tensor) -> tuple[int, int, int]:
-    """Count the examples of a batch that are copies of others, and those that are constant.
+    """Count the copies and the constant examples in a batch.
 
     Returns:
-        Copies, constant ones, and examples that were looked at.
+        Copies, constant ones, and inspected examples.
     """
     rows = value.detach()[:_MAX_EXAMPLES].flatten(1)
     rows = rows[:, :: max(1, rows.shape[1] // 1024)].double()
@@ -90,7 +90,7 @@ def num_copies(value: Tensor) -> tuple[int, int, int]:
 
 
 def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """Yield the tensors of a batch, in the order in which a person would list them."""
+    """Yield the tensors of a batch, in order."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, Mapping):

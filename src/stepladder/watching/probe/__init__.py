@@ -1,1 +1,1 @@
-"""Steps replayed on a copy after the script's last one."""
+"""Steps replayed on a copy after the last step of the script."""

@@ -1,4 +1,4 @@
-"""Tests on a copy, after the script's last step, whether gradients are cleared between steps."""
+"""Test on a copy, after the script's last step, whether gradients are cleared between steps."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from stepladder.watching.hooks.tensors import tensors_in
 from stepladder.watching.probe.habits import Fate, Habit, norm_of
 from stepladder.watching.step_times import has_gpu
 
-_MAX_BACKWARDS: Final = 4  # for each call; how many more add up changes no answer
+_MAX_BACKWARDS: Final = 4  # per call; more of them would not change the result
 _MAX_NAMES: Final = 200
 _BUDGET_S: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptCall:
-    """A call of an outermost module in training mode, whatever its loss was."""
+    """A call of an outermost module in training mode, with any loss."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def loss_of(self, model: nn.Module) -> Tensor:
-        """Call a copy of the module, and take a weighted mean of its outputs for a loss.
+        """Call a copy of the module, and return a weighted mean of its outputs as the loss.
 
-        The weights are fixed and vary: squares would say nothing of outputs of length 1.
+        The weights are fixed and vary: squares would carry no information for outputs of norm 1.
         """
         output = model(*self.args, **self.kwargs)
         record = callable(getattr(output, "values", None)) and not isinstance(output, Tensor)
         found = tensors_in(list(output.values()) if record else output)
         parts = [_weighted_mean(one) for one in found if one.requires_grad]
         if not parts:
-            raise ValueError("its model gives no tensor with a gradient")
+            raise ValueError("the model returns no tensor with a gradient")
         return torch.stack(parts).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBatch(KeptCall):
-    """What one training step was made of.
+    """What one training step consisted of.
 
     Attributes:
         loss: name of the function of torch.nn.functional that was called on the module's output.
-        options: what that was given besides.
+        options: its other arguments.
     """
 
     loss: str
@@ -64,7 +64,7 @@ class KeptBatch(KeptCall):
 
     @property
     def num_examples(self) -> int:
-        """Size of the batch."""
+        """Return the size of the batch."""
         return int(self.target.shape[0]) if self.target.dim() else 1
 
     def loss_of(self, model: nn.Module) -> Tensor:
@@ -81,7 +81,7 @@ def _weighted_mean(value: Tensor) -> Tensor:
 
 
 def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Change each tensor in a value, or in tuples and dictionaries of it; others stay."""
+    """Apply a function to each tensor in a value, including in tuples and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
     if type(value) is tuple:
@@ -94,22 +94,22 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 def probe_clearing(
     calls: Sequence[KeptCall], habits: Sequence[Habit], why_not: str | None
 ) -> Clearing | None:
-    """Repeat on a copy how the script clears: weights held, one batch, the same random draws.
+    """Repeat on a copy how the script clears gradients: frozen weights, one batch, same draws.
 
     Args:
-        calls: what was kept of training steps; the last ones are tried first.
-        habits: what became of gradients between the script's steps.
-        why_not: why nothing can be gone through again; None: it can.
+        calls: recorded calls of training steps; the last ones are tried first.
+        habits: what happened to gradients between the script's steps.
+        why_not: why nothing can be replayed; None if it can.
 
     Returns:
-        What was seen, and the five norms or why there are none; None where no optimiser took two
+        What was seen, and the five norms or why they are missing; None if no optimiser took two
         steps with a backward in between.
     """
     habits = [habit for habit in habits if habit.fates]
     if not habits:
         return None
     began = perf_counter()
-    # The one with the most that is never cleared; else the one that was looked at most.
+    # The one with the most gradients never cleared, or else the one inspected most.
     habit = max(habits, key=lambda one: (len(_with(one, Fate.KEPT)), one.num_windows))
     batch = next((b for b in reversed(calls) if _held(b, habit)), None)
     found = _seen(habit, {} if batch is None else _held(batch, habit))
@@ -117,11 +117,11 @@ def probe_clearing(
         return replace(found, why_not=why_not or "no call of its model in training mode was seen")
     plan = _plan(habit, _held(batch, habit))
     if plan is None:
-        text = "the script itself makes other gradients of those of the step before"
+        text = "the script itself modifies the gradients between steps"
         return replace(found, why_not=text)
     try:
         norms = _norms(plan, batch)
-    except Exception as error:  # whatever a script's own model raises is told
+    except Exception as error:  # anything that a script's own model raises is reported
         told = str(error).partition("\n")[0]
         return replace(found, why_not=f"{type(error).__name__}: {told}")
     loss = batch.loss if isinstance(batch, KeptBatch) else None
@@ -129,7 +129,7 @@ def probe_clearing(
 
 
 def _held(batch: KeptCall, habit: Habit) -> dict[int, str]:
-    """Name the weights of a batch's module that an optimiser steps, by id."""
+    """Return the names, by id, of the weights of a batch's module that an optimiser steps."""
     return {
         id(param): _plain(name)
         for name, param in batch.module.named_parameters()
@@ -138,7 +138,7 @@ def _held(batch: KeptCall, habit: Habit) -> dict[int, str]:
 
 
 def _seen(habit: Habit, names: Mapping[int, str]) -> Clearing:
-    """Put what was looked at into words and numbers."""
+    """Summarise what was seen of one optimiser."""
     kept = _with(habit, Fate.KEPT)
     counts = [fates[Fate.KEPT] for _, fates in kept.values()]
     is_cleared = len(kept) < len(habit.fates)
@@ -158,7 +158,7 @@ def _seen(habit: Habit, names: Mapping[int, str]) -> Clearing:
 
 
 def _usual(fates: Counter[Fate]) -> Fate:
-    """Return what became of one weight's gradient in more than half of the windows."""
+    """Return what happened to a weight's gradient in more than half of the windows."""
     fate, times = max(fates.items(), key=lambda item: item[1])
     return fate if 2 * times > fates.total() else Fate.CHANGED
 
@@ -169,7 +169,7 @@ def _with(habit: Habit, fate: Fate) -> dict[int, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What to repeat: what becomes of which weight's gradient, and when."""
+    """What to repeat: what happens to the gradient of each weight, and when."""
 
     fates: dict[str, Fate]
     num_backwards: int
@@ -177,7 +177,7 @@ class _Plan:
 
 
 def _plan(habit: Habit, names: Mapping[int, str]) -> _Plan | None:
-    """Return what there is to repeat; None: what became of gradients cannot be."""
+    """Return what to repeat; None if what happened to gradients cannot be repeated."""
     fates = {name: _usual(habit.fates[key][1]) for key, name in names.items()}
     if all(fate is Fate.CHANGED for fate in fates.values()):
         return None
@@ -190,11 +190,11 @@ def _plan(habit: Habit, names: Mapping[int, str]) -> _Plan | None:
 
 
 def _norms(plan: _Plan, batch: KeptCall) -> tuple[float, ...]:
-    """Go through one batch five times, and give the gradient's norm at what would be the step.
+    """Run one batch five times, and return the gradient's norm where the step would be.
 
-    Where some gradients are not cleared, the norm is of these alone.
+    If some gradients are not cleared, the norm is of these alone.
     """
-    # Without what torch.compile made of it: to compile again would take long.
+    # The uncompiled module: compiling again would take long.
     model: nn.Module = copy.deepcopy(getattr(batch.module, "_orig_mod", batch.module))
     model.train()
     weights = {_plain(name): weight for name, weight in model.named_parameters()}
@@ -213,7 +213,9 @@ def _norms(plan: _Plan, batch: KeptCall) -> tuple[float, ...]:
                 _clear(weights, cleared)
             for _ in range(plan.num_backwards):
                 draw_again()
-                args, kwargs = mapped(Tensor.clone, (batch.args, batch.kwargs))  # may change them
+                args, kwargs = mapped(
+                    Tensor.clone, (batch.args, batch.kwargs)
+                )  # it may change them
                 own = replace(batch, args=args, kwargs=kwargs)
                 own.loss_of(model).backward()  # type: ignore[no-untyped-call]
             if plan.is_late:
@@ -241,7 +243,7 @@ def _norm(weights: Mapping[str, nn.Parameter], names: Sequence[str]) -> float:
 
 
 def _put_back(model: nn.Module, buffers: dict[str, Tensor]) -> None:
-    """Undo what a call made of statistics."""
+    """Restore statistics to their values before a call."""
     with torch.no_grad():
         for name, value in model.named_buffers():
             if name in buffers and buffers[name].shape == value.shape:
@@ -250,7 +252,7 @@ def _put_back(model: nn.Module, buffers: dict[str, Tensor]) -> None:
 
 @contextmanager
 def same_draws() -> Iterator[Callable[[], None]]:
-    """Give a function that puts random states back to where they were; so does the end."""
+    """Yield a function that restores the random states; they are also restored at the end."""
     numpy: Any = sys.modules.get("numpy")
     cpu, own = torch.get_rng_state(), random.getstate()
     gpus = torch.cuda.get_rng_state_all() if has_gpu() else []

@@ -1,4 +1,4 @@
-"""Follows, for the probe, what a script does with every gradient from one step to the next."""
+"""Follow, for the probe, what a script does with every gradient from one step to the next."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from torch.optim.optimizer import (
 from stepladder.watching.hooks.tensors import part
 from stepladder.watching.watcher import Watcher
 
-_FIRST: Final = 3  # windows that are all looked at
-_EVERY: Final = 50  # steps from one looked at to the next, afterwards
+_FIRST: Final = 3  # windows that are all inspected
+_EVERY: Final = 50  # steps between inspected windows, afterwards
 _MAX_WEIGHTS: Final = 2000
-_MAX_ELEMENTS: Final = 1024  # of each gradient, evenly spread: all of them would take long
+_MAX_ELEMENTS: Final = 1024  # of each gradient, evenly spread: reading all would take long
 _MAX_OPTIMIZERS: Final = 4
 
 
 class Fate(StrEnum):
-    """What became of a gradient that a step used, up to the next step.
+    """What happened to a gradient that a step used, until the next step.
 
-    REMOVED: it was set to None. ZEROED: it was filled with zeros. CHANGED: it was made another one,
-    which may be meant. KEPT: backward added to it as it was.
+    REMOVED: it was set to None. ZEROED: it was filled with zeros. CHANGED: it was modified, which
+    may be intended. KEPT: backward added to it unchanged.
     """
 
     REMOVED = "removed"
@@ -42,7 +42,7 @@ class Fate(StrEnum):
 
 @dataclass
 class _Tracked:
-    """One gradient between two steps; `norm` is what it was when it was last looked at."""
+    """One gradient between two steps; `norm` is its norm when it was last read."""
 
     param: weakref.ref[Any]
     norm: float
@@ -50,7 +50,7 @@ class _Tracked:
     has_moved: bool = False
 
     def look(self, *, may_change: bool) -> None:
-        """Compare it with what it was; what was cleared stays cleared."""
+        """Compare it with its last norm; what was cleared stays cleared."""
         if self.fate in (Fate.REMOVED, Fate.ZEROED):
             return
         param = self.param()
@@ -63,7 +63,7 @@ class _Tracked:
             self.fate = Fate.CHANGED
 
     def read_again(self) -> None:
-        """Take what backward made of it for what it is now."""
+        """Read its norm again after backward has changed it."""
         if self.fate in (Fate.REMOVED, Fate.ZEROED):
             self.has_moved = True
             return
@@ -76,15 +76,15 @@ class _Tracked:
 
 @dataclass
 class Habit:
-    """How gradients fare between the steps of one optimiser.
+    """What happens to gradients between the steps of one optimiser.
 
     Attributes:
         kind: its class.
         stepped_at: the script's line that steps it.
-        num_windows: pairs of steps that were looked at, with a backward in between.
-        fates: by the id of a weight, the weight and how often its gradient fared how.
+        num_windows: inspected pairs of steps with a backward in between.
+        fates: by the id of a weight, the weight and how often each fate occurred.
         calls: the calls of zero_grad in these windows: what was called, and the line.
-        num_backwards: calls of backward from step to step, and how often it was so many.
+        num_backwards: numbers of backward calls between steps, and how often each occurred.
         num_late: windows in which gradients were cleared after their last backward.
     """
 
@@ -98,7 +98,7 @@ class Habit:
 
 
 class _Window:
-    """From one step of an optimiser to its next."""
+    """The time from one step of an optimiser to its next."""
 
     def __init__(self, optimizer: Optimizer, habit: Habit) -> None:
         self.habit = habit
@@ -123,15 +123,15 @@ class _Window:
 
 
 class Habits:
-    """Reads some of every gradient in a few steps; only where a probe was asked for.
+    """Reads a sample of every gradient in a few steps; only if a probe was requested.
 
-    A gradient was not cleared between two steps where each backward in between found it as it
-    was left, to the bit of the norm of what is read. Every weight is followed for itself, large
-    and sparse gradients too, and so from the second step on.
+    A gradient was not cleared between two steps if each backward in between found it unchanged,
+    with a bit-identical norm of what is read. Every weight is followed individually, including
+    large and sparse gradients, from the second step on.
 
     Attributes:
         all: what was seen, by optimiser.
-        optimizers: those that stepped last, which a script's function may have let go.
+        optimizers: those that stepped last, which a script's function may have released.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Habits:
         return after
 
     def _before(self, optimizer: Optimizer) -> None:
-        """Look at what is left of gradients at the step; clipping may have changed them."""
+        """Inspect the gradients that are left at the step; clipping may have changed them."""
         window = self._windows.get(id(optimizer))
         if window is None:
             return
@@ -208,7 +208,7 @@ class Habits:
             self._windows[id(optimizer)] = _Window(optimizer, habit)
 
     def settle(self) -> None:
-        """Count the windows whose step was the script's last: it may have ended the script."""
+        """Count windows that ended with the script's last step, which may have ended the script."""
         for window in self._windows.values():
             if window.has_ended:
                 _add(window)
@@ -216,7 +216,7 @@ class Habits:
 
 
 def _add(window: _Window) -> None:
-    """Count what a window showed; a gradient that nothing was done to shows nothing."""
+    """Count the result of a window; a gradient that nothing happened to is ignored."""
     told = [one for one in window.tracked if one.has_moved or one.fate is not Fate.KEPT]
     if not told or not window.num_backwards:
         return
@@ -234,10 +234,10 @@ def _add(window: _Window) -> None:
 
 
 def norm_of(grad: Any, most: int | None = None) -> float | None:
-    """Return the norm of a gradient, dense or sparse; None: there is none that can be read here.
+    """Return the norm of a gradient, dense or sparse; None if it cannot be read.
 
     Args:
-        most: so many of its numbers are enough; None: all.
+        most: number of its elements to read; None: all.
     """
     if type(grad) is not Tensor or grad.device.type == "meta" or grad.is_quantized:
         return None

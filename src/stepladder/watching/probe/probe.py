@@ -1,4 +1,4 @@
-"""Replays steps on a copy, after the script's last one: the probe."""
+"""Replay steps on a copy, after the script's last one: the probe."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from stepladder.watching.probe.habits import Habits
 from stepladder.watching.step_times import has_gpu
 from stepladder.watching.watcher import Watcher
 
-NUM_KEPT: Final = 8  # batches: one alone says nothing of lengths and shapes that vary
+NUM_KEPT: Final = 8  # batches: a single one would hide lengths and shapes that vary
 _MAX_MODULES: Final = 4
 _BUDGET_S: Final = 20.0
 _MIN_REPEATS: Final = 3
 _MAX_REPEATS: Final = 9
 _NUM_WARM_UPS: Final = 2
-_MIN_RUN_S: Final = 0.02  # of one timing: in less, another process's turn is most of it
-_MAX_PASSES: Final = 20  # over the batches, for that
-_TRIMMED_FROM: Final = 7  # rounds, from which on the lowest and the highest are left out
+_MIN_RUN_S: Final = 0.02  # per timing: shorter ones are dominated by other processes
+_MAX_PASSES: Final = 20  # over the batches, to reach that
+_TRIMMED_FROM: Final = 7  # rounds from which the lowest and the highest are left out
 _MOST: Final = {"mixed_precision": 32.0, "larger_batch": 2.0}
-"""Times as fast a step's own work can get: tensor cores and AMX multiply up to 32 times as many
-numbers of 16 bits as other units do of 32; twice the batch halves what a pass costs by itself. Of a
-layout no such bound is known."""
-_BEYOND: Final = 1.25  # of that, from where on the rounds say more of the machine than of steps
-_MAX_APART: Final = 2.0  # the rounds' highest gain over their lowest, to call it known
+"""Upper bounds on the speed-up of a step's computation: tensor cores and AMX multiply up to 32
+times as many 16-bit numbers as other units do 32-bit ones; twice the batch halves the fixed cost
+of a pass. For a memory layout there is no known bound."""
+_BEYOND: Final = 1.25  # times that bound: beyond, rounds measure the machine rather than steps
+_MAX_APART: Final = 2.0  # highest over lowest gain of the rounds, for a conclusive result
 
 
 class Kept:
-    """Holds the last batches of a training, and replays them once it is over.
+    """Stores the last batches of a training, and replays them when it is over.
 
-    A batch is kept where the loss was called on the outermost module's output as it is, which can
+    A batch is stored if the loss was called directly on the outermost module's output: it can then
     be replayed without knowing the script.
 
     Attributes:
-        optimizers: gives the script's optimisers.
-        habits: what becomes of gradients between steps.
+        optimizers: returns the script's optimisers.
+        habits: what happens to gradients between steps.
     """
 
     def __init__(self) -> None:
@@ -73,16 +73,16 @@ class Kept:
         self.habits.install(watcher)
 
     def settle(self) -> None:
-        """Count the last step of all."""
+        """Count the last step of the script."""
         self.habits.settle()
 
     def note_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember what the outermost module is given."""
+        """Remember the input of the outermost module."""
         if module.training:
             self._module, self._input, self._output = module, (args, kwargs), None
 
     def note_output(self, module: nn.Module, output: Any) -> None:
-        """Remember what it answers."""
+        """Remember its output."""
         if module is not self._module or self._input is None:
             return
         args, kwargs = mapped(Tensor.detach, self._input)
@@ -101,7 +101,7 @@ class Kept:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Keep a batch where the loss is called on that very answer."""
+        """Store a batch if the loss is called on exactly that output."""
         module = self._module
         is_whole = self._input is not None and self._output is not None
         if module is None or not is_whole or scores is not self._output:
@@ -123,10 +123,10 @@ class Kept:
             )
 
     def replay(self) -> tuple[Replay, ...]:
-        """Test how gradients are cleared, then time steps as they are and with other settings.
+        """Test how gradients are cleared, then time steps unchanged and with other settings.
 
-        Both work on copies; each takes 20 seconds at most, or a few steps. Draws of random numbers
-        are put back afterwards.
+        Both use copies; each takes at most 20 seconds, or a few steps. Random states are restored
+        afterwards.
         """
         why_not = _why_no_copy()
         if self._watcher is not None:
@@ -144,21 +144,21 @@ class Kept:
     def _why_not(self) -> str | None:
         if not self._batches:
             if self._num_other:
-                return "the loss is not called on the model's output as it is"
+                return "the loss is not called directly on the model's output"
             return "no training step with a loss of torch.nn.functional was seen"
         return None
 
     def _why_no_optimizer(self) -> str | None:
         if self._module is None or all(b.module is not self._module for b in self._batches):
-            return "the loss of the module that was called last is not known"
+            return "the loss of the module that was called last is unknown"
         own = {id(p) for p in self._module.parameters()}
         fitting = [o for o in self._stepping() if _ids(o) & own]
         if len(fitting) != 1:
-            return f"{len(fitting)} optimisers hold the model's weights; one can be replayed"
+            return f"{len(fitting)} optimisers hold the model's weights; only one can be replayed"
         return None
 
     def _stepping(self) -> list[Any]:
-        """Return the script's optimisers, those too that it has let go since."""
+        """Return the script's optimisers, including those it has released since."""
         found = {id(o): o for o in self.optimizers()} | self.habits.optimizers
         return list(found.values())
 
@@ -176,7 +176,7 @@ class Kept:
                 refused.append(lane)
                 continue
             try:
-                for _ in range(_NUM_WARM_UPS):  # tells too whether it can be done at all
+                for _ in range(_NUM_WARM_UPS):  # also shows whether it works at all
                     warm_s = lane.run()
             except Exception as error:
                 refused.append(Replay(name=name, why_not=f"{type(error).__name__}: {error}"))
@@ -191,7 +191,7 @@ class Kept:
 
 
 def _race(lanes: list[_Lane]) -> None:
-    """Time all in rounds, each round in the other order: none is always first, or after another."""
+    """Time all lanes in rounds of alternating order, so that none is always first or last."""
     began = perf_counter()
     order = list(lanes)
     while lanes and len(lanes[-1].example_s) < _MAX_REPEATS:
@@ -206,7 +206,7 @@ def _race(lanes: list[_Lane]) -> None:
 
 @dataclass
 class _Lane:
-    """One way of taking steps."""
+    """One way of running steps."""
 
     name: str
     model: nn.Module
@@ -217,7 +217,7 @@ class _Lane:
     example_s: list[float] = field(default_factory=list)
 
     def run(self) -> float:
-        """Take a step on every batch, in each pass, and give the seconds an example."""
+        """Run a step on every batch, in each pass, and return the seconds per example."""
         _wait()
         began = perf_counter()
         for _ in range(self.num_passes):
@@ -232,9 +232,9 @@ class _Lane:
         return (perf_counter() - began) / num
 
     def result(self, base: list[float] | None) -> Replay:
-        """Say how long it takes, and how much less than steps as they are in the same rounds."""
+        """Return its time, and its gain over unchanged steps in the same rounds."""
         if not self.example_s:
-            return Replay(name=self.name, why_not="no time was left for it")
+            return Replay(name=self.name, why_not="there was no time left")
         found = Replay(
             name=self.name,
             example_s=median(self.example_s),
@@ -252,11 +252,11 @@ class _Lane:
 def gain_of(
     name: str, before_s: list[float], after_s: list[float]
 ) -> tuple[float | None, str | None]:
-    """Return how many times as fast a change makes a step's own work, by rounds that timed both.
+    """Return by what factor a change speeds up a step's computation, from rounds that timed both.
 
     Returns:
-        The median over rounds, no more than the change can give at all, and None; or None and why
-        it is not known: the rounds disagree.
+        The median over rounds, limited to what the change can give, and None; or None and why the
+        result is inconclusive: the rounds disagree.
     """
     gains = sorted(before / after for before, after in zip(before_s, after_s, strict=True))
     inner = gains[1:-1] if len(gains) >= _TRIMMED_FROM else gains
@@ -264,9 +264,9 @@ def gain_of(
     most = _MOST.get(name, math.inf)
     is_either = low <= 1 and high >= MIN_GAIN
     if is_either or low > _BEYOND * most or high > _MAX_APART * low:
-        rounds = f"{len(gains)} rounds beside steps as they are gave {low:.2f} to {high:.2f} times"
-        bound = f", and it can give {most:.0f} at most" if high > most else ""
-        return None, f"not known: {rounds} as fast{bound}"
+        rounds = f"in {len(gains)} rounds, the speed-up was between {low:.2f} and {high:.2f} times"
+        bound = f" (at most {most:.0f} is possible)" if high > most else ""
+        return None, f"inconclusive: {rounds}{bound}"
     return min(median(gains), most), None
 
 
@@ -294,7 +294,7 @@ def _larger(
 ) -> _Lane | Replay:
     pairs = list(zip(batches[::2], batches[1::2], strict=False))
     if not pairs:
-        return Replay(name=name, why_not="fewer than two batches of one size were kept")
+        return Replay(name=name, why_not="fewer than two batches of the same size were stored")
     joined = [
         replace(
             a,
@@ -334,7 +334,7 @@ def _laid(value: Tensor) -> Tensor:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Put two batches one behind the other."""
+    """Concatenate two batches."""
     if isinstance(first, Tensor) and first.dim():
         return torch.cat([first, second])
     if type(first) is tuple:
@@ -345,7 +345,7 @@ def _joined(first: Any, second: Any) -> Any:
 
 
 def _why_no_copy() -> str | None:
-    """Say why a copy may not take steps; None: it may."""
+    """Return why a copy cannot run steps; None if it can."""
     library: Any = torch.distributed
     is_alone = not (library.is_available() and library.is_initialized())
     if is_alone or library.get_world_size() == 1:

@@ -1,4 +1,4 @@
-"""Which line of the script's own code led here."""
+"""Find the line of the script's own code that led to a call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 class OwnCode:
-    """Tells the script's own files from libraries.
+    """Distinguishes the script's own files from libraries.
 
     Args:
-        folder: where the script lies; what is below it is its own, installed packages apart.
-        file: the script; it is its own wherever it lies, as a notebook's cell does.
+        folder: the script's folder; all files below it are its own, except installed packages.
+        file: the script; its own wherever it is, such as a cell of a notebook.
     """
 
     def __init__(self, folder: Path, file: str | None = None) -> None:
@@ -39,7 +39,7 @@ class OwnCode:
         return None
 
     def is_own_call(self) -> bool:
-        """Whether the script itself called torch here, and not a library on its behalf."""
+        """Return whether the script itself, and not a library, called torch here."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
@@ -49,9 +49,9 @@ class OwnCode:
         return False
 
     def is_assigned_and_called(self, where: str | None, method: str) -> bool:
-        """Whether the file calls a method of what the line assigns, as `plan.step(` of `plan = `.
+        """Return whether the file calls a method of what a line assigns, as in `plan.step(`.
 
-        What is called nowhere was forgotten; what is called under a condition was left out.
+        A method that is called nowhere was forgotten; one that is called conditionally was skipped.
         """
         name, _, line = (where or "").rpartition(":")
         file = next((known for known, shown in self._known.items() if shown == name), None)
@@ -71,7 +71,7 @@ class OwnCode:
         return self._known[filename]
 
     def _shown(self, filename: str) -> str | None:
-        """Return the name under which a file of the script's is shown; None: a library's."""
+        """Return the name under which a file of the script is shown; None for a library's file."""
         if filename == self._file or "ipykernel" in filename or filename.startswith("<ipython"):
             return Path(filename).name
         if filename.startswith("<"):

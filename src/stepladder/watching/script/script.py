@@ -1,4 +1,4 @@
-"""Runs a script in this process as Python itself would, and tells how it ended."""
+"""Run a script in this process as Python itself would, and report how it ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepladder.config.yaml_file import nearest_file
 from stepladder.errors import UsageError
 
 _HERE = str(Path(__file__).resolve().parents[1])
-_GIVE = "Give the path of a Python file."
+_GIVE = "Pass the path of a Python file."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class Ending:
 
     Attributes:
         exit_code: as a shell would see it.
-        words: in a few words.
-        signal_number: what it was ended by; 0: by none.
+        words: a short description.
+        signal_number: the signal that ended it; 0 if none did.
     """
 
     exit_code: int
@@ -47,7 +47,7 @@ def find_script(script: str, *, is_module: bool) -> Path:
     """Return the file of a script or a module.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: if it does not exist.
     """
     if is_module:
         return _find_module(script)
@@ -56,19 +56,19 @@ def find_script(script: str, *, is_module: bool) -> Path:
         raise UsageError("this is a folder, not a script", where=script, fix=_script_in(path))
     if not path.is_file():
         fix = nearest_file(path, _GIVE)
-        raise UsageError("there is no such script", where=script, fix=fix)
+        raise UsageError("the script does not exist", where=script, fix=fix)
     return path
 
 
 def refuse_no_python(file: Path, shown: str) -> None:
-    """Refuse a file that Python would not begin to run.
+    """Raise an error for a file that Python cannot compile.
 
     Args:
-        file: as `find_script` gave it.
-        shown: how it is named in the message.
+        file: as returned by `find_script`.
+        shown: its name in the message.
 
     Raises:
-        UsageError: if it is no Python; names the line.
+        UsageError: if it is not a Python file; names the line.
     """
     try:
         with warnings.catch_warnings(), io.open_code(str(file)) as opened:
@@ -86,12 +86,12 @@ def _no_python(error: SyntaxError | ValueError, shown: str) -> UsageError:
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = error.text if isinstance(error, SyntaxError) else None
     is_python = shown.endswith(".py")
-    other = "Give the Python script itself: `python train.py` becomes `stepladder watch train.py`."
+    other = "Pass the Python script: `python train.py` becomes `stepladder watch train.py`."
     return UsageError(
-        f"this is no Python: {said}",
+        f"not a valid Python file: {said}",
         where=f"{shown}:{line}" if line else shown,
-        why=f"It says: {text.strip()[:200]}" if text and text.strip() else None,
-        fix="Mend that line: Python itself does not begin to run it." if is_python else other,
+        why=f"The line is: {text.strip()[:200]}" if text and text.strip() else None,
+        fix="Fix the syntax error on that line." if is_python else other,
     )
 
 
@@ -99,7 +99,7 @@ def _find_module(name: str) -> Path:
     sys.path.insert(0, str(Path.cwd()))
     try:
         spec = importlib.util.find_spec(name)
-    except SyntaxError as error:  # of the package that it lies in
+    except SyntaxError as error:  # in the package that contains it
         raise _no_python(error, error.filename or name) from None
     except (ImportError, ValueError):
         spec = None
@@ -107,20 +107,20 @@ def _find_module(name: str) -> Path:
         del sys.path[0]
     if spec is not None and spec.origin and spec.origin != "built-in":
         return Path(spec.origin)
-    raise UsageError("no module of that name", where=name, fix="Give what follows python -m.")
+    raise UsageError("module not found", where=name, fix="Pass the name as after `python -m`.")
 
 
 def _script_in(folder: Path) -> str:
     scripts = sorted(file for file in folder.glob("*.py") if file.is_file())
     named = ", ".join(str(file) for file in scripts[:4])
-    return f"Name a script in it: {named}{' …' if len(scripts) > 4 else ''}." if named else _GIVE
+    return f"Pass a script in it: {named}{' …' if len(scripts) > 4 else ''}." if named else _GIVE
 
 
 def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
-    """Run a script or module as `__main__`; whatever it raises is shown as Python shows it.
+    """Run a script or module as `__main__`; exceptions are shown as Python shows them.
 
-    Threads that it leaves behind are waited for, as Python does at its end; those of a pool once
-    they have done what they were given.
+    Waits for the threads that it leaves behind, as Python does at exit; pool threads end once
+    they have finished their tasks.
     """
     before = set(threading.enumerate())
     ending = _run(script, args, is_module=is_module)
@@ -132,7 +132,7 @@ def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
 
 
 def _end_pools(threads: Sequence[threading.Thread]) -> None:
-    """End threads of pools that nobody shut down, as `concurrent.futures` does when Python ends."""
+    """End threads of pools that were not shut down, as `concurrent.futures` does at exit."""
     queues = [pools._threads_queues[one] for one in threads if one in pools._threads_queues]
     if not queues:
         return
@@ -162,11 +162,11 @@ def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
         _show(error)
         name = type(error).__name__
         return Ending(exit_code=1, words=f"it raised {name}")
-    return Ending(exit_code=0, words="it ran to its end")
+    return Ending(exit_code=0, words="it ran to completion")
 
 
 def _run_file(script: str, args: Sequence[str]) -> None:
-    path = str(Path.cwd() / script)  # as Python gives it since 3.9
+    path = str(Path.cwd() / script)  # absolute, as in Python since 3.9
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     main = ModuleType("__main__")
@@ -194,15 +194,15 @@ def _exit_of(error: SystemExit) -> Ending:
     if code is None or isinstance(code, int):
         number = int(code or 0) & 0xFF
         if getattr(error, "is_enough", False):
-            return Ending(exit_code=0, words="as many steps as were asked for were done")
-        how = "it ran to its end" if number == 0 else f"it ended itself with code {number}"
+            return Ending(exit_code=0, words="the requested number of steps is done")
+        how = "it ran to completion" if number == 0 else f"it exited with code {number}"
         return Ending(exit_code=number, words=how)
     sys.stderr.write(f"{code}\n")
-    return Ending(exit_code=1, words="it ended itself with a message")
+    return Ending(exit_code=1, words="it exited with a message")
 
 
 def _show(error: BaseException) -> None:
-    """Show an exception through the script's own excepthook, our frames taken out."""
+    """Show an exception through the script's own excepthook, without our frames."""
     kept = _own_frames(error.__traceback__)
     error.__traceback__ = kept
     cause: BaseException | None = error
@@ -217,7 +217,7 @@ def _show(error: BaseException) -> None:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Take the frames of this room, and of what runs modules, out of a traceback."""
+    """Remove the frames of this package and of runpy from a traceback."""
     frames = []
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
@@ -232,9 +232,9 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 class Ender:
-    """Lets a report be written where SIGTERM or SIGHUP ends the script.
+    """Writes a report if SIGTERM or SIGHUP ends the script.
 
-    A script that sets handlers of its own keeps them: ours are there only while nobody else's are.
+    If the script sets its own handlers, these replace ours.
     """
 
     def __init__(self, at_end: Callable[[int], None]) -> None:
@@ -264,9 +264,9 @@ class Ender:
 
 
 class Leaver:
-    """Lets a report be written where a script leaves without Python's own end.
+    """Writes a report if a script exits without Python's own shutdown.
 
-    That is `os._exit`, and `os.exec…`, by which another program takes its place.
+    That is `os._exit`, and `os.exec…`, which replaces the process.
     """
 
     def __init__(self, at_end: Callable[[Ending], object]) -> None:
@@ -276,8 +276,8 @@ class Leaver:
 
     def __enter__(self) -> Leaver:
         self._wrap("_exit", lambda code=0, *_: _left_with(code))
-        replaced = Ending(exit_code=0, words="another program took its place (os.exec)")
-        for name in ("execv", "execve"):  # the others go through these
+        replaced = Ending(exit_code=0, words="another program replaced it (os.exec)")
+        for name in ("execv", "execve"):  # the others call these
             self._wrap(name, lambda *_: replaced)
         return self
 
@@ -299,13 +299,13 @@ class Leaver:
 
 def _left_with(code: object) -> Ending:
     number = code if isinstance(code, int) else 0
-    return Ending(exit_code=number & 0xFF, words=f"it ended itself with os._exit({number})")
+    return Ending(exit_code=number & 0xFF, words=f"it exited with os._exit({number})")
 
 
 class TorchImport:
-    """Calls a function once the script has imported torch, and not before.
+    """Calls a function as soon as the script has imported torch.
 
-    Torch reads the environment when it is imported, and a script may set it first.
+    Torch reads the environment when it is imported, and a script may set variables before that.
     """
 
     def __init__(self, then: Callable[[], None]) -> None:
@@ -323,7 +323,7 @@ class TorchImport:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find torch as everybody would, and stand behind its loader."""
+        """Find torch as usual, and hook into its loader."""
         del path, target
         if name != "torch":
             return None

@@ -1,4 +1,4 @@
-"""One watching from its first line to its report."""
+"""Watch one script from its first line to its report."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from stepladder.watching.watcher import Watcher
 
 _WRITE_EVERY_S: Final = 5.0
-_WRITE_LATEST_S: Final = 60.0  # so often it is written whatever it takes
-_WRITE_STEP_S: Final = 20e-6  # what writing may take a step, of the 200 µs that are promised
+_WRITE_LATEST_S: Final = 60.0  # the longest interval, whatever writing takes
+_WRITE_STEP_S: Final = 20e-6  # limit for writing, per step, of the promised 200 µs
 Publish = Callable[[WatchReport], object]
 
 
 class Session:
-    """Looks on from `begin` to `finish`, and writes what was seen every few seconds.
+    """Watches from `begin` to `finish`, and writes what was seen every few seconds.
 
     Args:
-        script: as it was given, for the report.
+        script: as given by the user, for the report.
         args: its arguments.
-        own: tells its lines from libraries'.
+        own: distinguishes its lines from those of libraries.
         folder: where watch.json is written.
-        publish: called once with the whole report.
-        max_steps: ends the script after as many steps of its optimiser; None: it is let run.
-        is_probing: replays steps on a copy at the end.
+        publish: called once with the final report.
+        max_steps: number of optimiser steps after which the script is ended; None: no limit.
+        is_probing: replay steps on a copy at the end.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Session:
         self._error: str | None = None
 
     def begin(self) -> None:
-        """Put the watchers in place; torch is imported by now. What fails is told, not raised."""
+        """Install the watchers, once torch is imported. Errors are reported, not raised."""
         try:
             self._begin()
         except Exception as error:
@@ -120,16 +120,16 @@ class Session:
             ]
         )
         if kept is not None:
-            watcher.rest.forbid()  # it replays what the last step was given
+            watcher.rest.forbid()  # the probe replays the inputs of the last step
             kept.optimizers = optimizers.live_optimizers
         watcher.on_step.append(self._write_sometimes)
 
     def finish(self, ending: Ending) -> WatchReport | None:
-        """Take everything away and give the report; None in a process that was forked."""
+        """Remove all wrappers and return the report; None in a forked process."""
         if os.getpid() != self._pid or self.report is not None:
             return self.report
         wall_s = perf_counter() - self._began
-        with suppress(Exception):  # the script's own end and exit code come first
+        with suppress(Exception):  # the script's own exit and exit code take priority
             self.report = self._final(ending, wall_s)
             self._publish(self.report)
         return self.report
@@ -167,13 +167,13 @@ class Session:
         )
 
     def _write_sometimes(self) -> None:
-        """Keep what was seen so far, for the case that the script is killed.
+        """Write what was seen so far, in case the script is killed.
 
-        That is every five seconds where steps are many. Where they are slow, so few come in that
-        time that writing would be most of what watching costs them: then it waits for longer.
+        That is every five seconds if steps are fast. If they are slow, writing that often would be
+        most of the overhead: then the interval is longer.
         """
         watcher = self._watcher
-        if watcher is not None and watcher.step == 1:  # importing and loading do not count
+        if watcher is not None and watcher.step == 1:  # importing and loading are not counted
             self._written = watcher.phases.ended
             return
         if watcher is None or (since_s := watcher.phases.ended - self._written) < _WRITE_EVERY_S:
@@ -183,11 +183,11 @@ class Session:
             return
         began = perf_counter()
         report = self._report_of(
-            watcher, script=self.script, args=self.args, ending="it still runs, or was killed"
+            watcher, script=self.script, args=self.args, ending="it is still running, or was killed"
         )
         text = json.dumps(to_json(report), indent=2)
         temporary = self.folder / f".{WATCH_FILE}.tmp"
-        temporary.write_text(text, encoding="utf-8")  # not synced: it would hold the script up
+        temporary.write_text(text, encoding="utf-8")  # without fsync, which would block the script
         temporary.replace(self.folder / WATCH_FILE)
         self._written, self._written_step = perf_counter(), watcher.step
         self._write_s = self._written - began
@@ -203,13 +203,13 @@ def watch_script(
     max_steps: int | None = None,
     is_probing: bool = False,
 ) -> Ending:
-    """Run a script as `__main__` in this process, looking on.
+    """Run a script as `__main__` in this process, and watch it.
 
     Returns:
-        How it ended; its exit code is the one to pass on.
+        How it ended; its exit code is to be passed on.
 
     Raises:
-        UsageError: if there is no such script.
+        UsageError: if the script does not exist.
     """
     file = find_script(script, is_module=is_module)
     own = OwnCode(file.parent, None if is_module else str(Path.cwd() / script))

@@ -35,7 +35,7 @@ def test_a_probe_that_does_better_is_named() -> None:
     assert baseline_finding(outcomes, probe_accuracy=0.89).outcome is Outcome.PASSED
     finding = baseline_finding(outcomes, probe_accuracy=0.95)
     assert finding.outcome is Outcome.WARNED
-    assert "a probe in 95.0 %" in finding.evidence
+    assert "a linear probe 95.0 %" in finding.evidence
 
 
 def test_without_predictions_nothing_is_said() -> None:

@@ -109,7 +109,7 @@ def test_only_examples_of_both_are_paired_and_the_others_counted(tmp_path: Path)
 
 def test_without_predictions_or_a_common_split_there_are_no_pairs(tmp_path: Path) -> None:
     first = write_predictions(tmp_path / "a", [True] * 10)
-    assert "second left no predictions.csv" in compare_pairs(first, None, names=NAMES).why_not
+    assert "second has no predictions.csv" in compare_pairs(first, None, names=NAMES).why_not
     second = write_predictions(tmp_path / "b", [True] * 10, split="val")
     assert "no split in common" in compare_pairs(first, second, names=NAMES).why_not
 
@@ -137,7 +137,7 @@ def test_a_log_of_another_tool_is_compared_with_a_run(tmp_path: Path) -> None:
     log = tmp_path / "other.csv"
     log.write_text("epoch,elapsed_s,val_loss,val_accuracy\n1,9,1.5,0.5\n2,18,1.2,0.75\n")
     found = compare([str(run), str(log)])
-    assert "other left no predictions.csv" in found.pairs[0].why_not
+    assert "other has no predictions.csv" in found.pairs[0].why_not
     text = compare_text(found)
     assert "75.0 % val, best of 2" in text
     assert "val_accuracy 75.0 %" in text
@@ -207,7 +207,7 @@ def test_losses_are_judged_against_their_own_standard_errors(tmp_path: Path) -> 
     (difference,) = found.differences
     assert difference.sem == pytest.approx(0.05 * 2**0.5)
     assert difference.is_clear is True
-    assert "0.2 and 0.4 lie 2.8 standard errors apart" in difference.words
+    assert "0.2 and 0.4 differ by 2.8 standard errors" in difference.words
     assert found.runs[1].audited.num_val == 40  # by its val_losses
 
 
@@ -222,7 +222,7 @@ def test_a_users_task_has_no_store(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_reported_as_running_or_interrupted(tmp_path: Path) -> None:
     first = write_run(tmp_path / "first", [True, False])
     second = write_losses_run(tmp_path / "second", [0.5, 0.4], is_ended=False)
-    assert "cut short" in compare_text(compare([str(first), str(second)]))
+    assert "was interrupted" in compare_text(compare([str(first), str(second)]))
     write_json(second / LOCK_FILE, _ourselves())
     assert "still running" in compare_text(compare([str(first), str(second)]))
     write_json(second / LOCK_FILE, _ourselves() | {"pid": 2**22 + 1})
@@ -248,7 +248,7 @@ def test_the_accuracy_is_that_of_the_weights_that_a_run_ended_with(tmp_path: Pat
     assert compare([str(first), str(second)]).runs[0].accuracy == 0.55
     write_events(first, [*events, {"event": "checkpoint", "step": 57, "elapsed_s": 11.0}])
     notes = compare([str(first), str(second)]).runs[0].audited.log.notes
-    assert any("of step 57, were not validated" in note for note in notes)
+    assert any("(step 57) were not validated" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_damaged_predictions_are_not_reported_as_missing(tmp_path: Path, damage:
 def test_a_run_compared_with_itself_is_the_same_folder(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [True, False])
     found = compare([str(run), f"{run}/../a"])
-    assert found.pairs[0].why_not == "both are one and the same folder"
+    assert found.pairs[0].why_not == "both are the same folder"
     assert found.differences == ()
 
 

@@ -215,7 +215,7 @@ for step in range(20):
 def test_gradients_that_the_script_creates_itself_are_left_alone(watched: Watched) -> None:
     decay = "[p.grad.mul_(0.9) for p in model.parameters() if p.grad is not None]"
     report = watched(loop(decay), is_probing=True)
-    assert "makes other gradients" in (clearing_of(report).why_not or "")
+    assert "modifies the gradients" in (clearing_of(report).why_not or "")
     assert not finding_of(report).is_alarm
 
 
@@ -295,7 +295,7 @@ def test_a_script_that_is_ended_by_its_steps_keeps_the_last_one(tmp_path: Path) 
     session.begin()
     with pytest.raises(SystemExit):
         exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__"})
-    session.finish(Ending(exit_code=0, words="as many steps as were asked for"))
+    session.finish(Ending(exit_code=0, words="the requested number of steps is done"))
     assert clearing_of(reports[0]).num_uncleared == 1
     assert finding_of(reports[0]).outcome is Outcome.WARNED
 

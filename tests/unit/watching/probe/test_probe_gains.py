@@ -33,8 +33,8 @@ def test_rounds_beyond_what_a_change_can_give_are_due_to_the_machine() -> None:
     gain, why_not = gain_of("larger_batch", [45.0] * 9, EVEN)
     assert gain is None
     assert why_not is not None
-    assert why_not.startswith("not known: 9 rounds")
-    assert why_not.endswith("gave 45.00 to 45.00 times as fast, and it can give 2 at most")
+    assert why_not.startswith("inconclusive: in 9 rounds")
+    assert why_not.endswith("was between 45.00 and 45.00 times (at most 2 is possible)")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_rounds_that_disagree_give_no_gain(after_s: list[float]) -> None:
     for name in ("mixed_precision", "channels_last", "larger_batch"):
         gain, why_not = gain_of(name, [1.0] * len(after_s), after_s)
         assert gain is None
-        assert "not known" in str(why_not)
+        assert "inconclusive" in str(why_not)
 
 
 def test_one_round_that_was_disturbed_decides_nothing() -> None:
@@ -65,11 +65,11 @@ def test_advice_goes_by_the_gain_of_the_rounds_and_names_what_is_not_known() -> 
     assert step is not None
     assert not is_bound
     assert step.gain == pytest.approx(1 / (0.1 + 0.9 / 2))
-    unknown = Replay(name="larger_batch", why_not="not known: …", num_repeats=9)
+    unknown = Replay(name="larger_batch", why_not="inconclusive: …", num_repeats=9)
     step, _ = next_step(STEP, 100, {}, replays(unknown))
     assert step is not None
     assert step.gain is None
-    assert step.text.endswith("; larger_batch: not known, as the rounds disagree")
+    assert step.text.endswith("; larger_batch: inconclusive, as the rounds disagree")
 
 
 def test_each_round_goes_the_other_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
