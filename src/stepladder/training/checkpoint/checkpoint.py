@@ -339,8 +339,11 @@ def load_best(run: Path) -> Loaded:
         warnings.warn(problem, stacklevel=2)
     best = best or last
     if best is None:
-        what = "all checkpoints are damaged" if names else "there is no checkpoint"
-        raise DataError(what, where=str(run), fix=f"Train first: stepladder train --run.dir {run}")
+        if names:
+            fix = "Restore them from a backup, or train again with --overwrite."
+            raise DataError("all checkpoints are damaged", where=str(run), fix=fix)
+        fix = f"Train first: stepladder train --run.dir {run}"
+        raise DataError("there is no checkpoint", where=str(run), fix=fix)
     return best
 
 

@@ -286,12 +286,15 @@ def _has_sound(folder: Path) -> bool:
         return False
 
 
+_OLDER = "An older checkpoint is used, if there is one."
+
+
 def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
     base = f"{CHECKPOINTS}/{name}"
     with folders.writing(name) as work:
         manifest = copies.read(f"{base}/{MANIFEST}")
         if manifest is None:
-            raise DataError("no manifest", where=f"{copies}/{base}", fix="Take another.")
+            raise DataError("no manifest", where=f"{copies}/{base}", fix=_OLDER)
         (work / MANIFEST).write_bytes(manifest)
         records = read_manifest(work)
         for member, record in records.items():
@@ -299,10 +302,10 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
             try:
                 copies.fetch(source, work / member)
             except FileNotFoundError:
-                raise DataError("a file is missing", where=source, fix="Take another.") from None
+                raise DataError("a file is missing", where=source, fix=_OLDER) from None
         problems = find_problems(work)
         if problems:
-            raise DataError(problems[0], where=f"{copies}/{base}", fix="Take another.")
+            raise DataError(problems[0], where=f"{copies}/{base}", fix=_OLDER)
 
 
 def _shared(sha256: str) -> str:
