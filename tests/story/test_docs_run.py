@@ -136,7 +136,7 @@ def test_its_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     modules = {command.name: command.module for command in COMMANDS}
     for command, *words in commands(page, "", "text", "bash"):
-        if command in modules and not command == "watch":
+        if command in modules and command != "watch":
             flags = importlib.import_module(modules[command])
             if hasattr(flags, "Flags"):
                 assert parse(flags.Flags, words, command=command), words
