@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-distributed lint bench bench-gpu clean
+.PHONY: demo test test-distributed lint docs bench bench-gpu clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,6 +39,14 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/codespell src tests docs examples bench README.md CHANGELOG.md
 
+# the pages are in the repository: building the site needs mkdocs alone
+docs:
+	test -x $(VENV)-docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --quiet --disable-pip-version-check install \
+		--constraint $(CONSTRAINTS) mkdocs-material
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+	@echo "open site/index.html"
+
 bench: $(STAMP)
 	$(PIP) install --editable '.[bench]' --constraint $(CONSTRAINTS)
 	$(BIN)/python -m bench.run_all $(if $(CALTECH),--caltech $(CALTECH))
@@ -48,4 +56,4 @@ bench-gpu:
 	PYTHON=$(PYTHON) bench/gpu/run.sh $(WHEELS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-docs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

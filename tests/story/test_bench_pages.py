@@ -33,3 +33,8 @@ def test_loaders() -> None:
     with contextlib.redirect_stdout(printed):
         importlib.import_module("bench.loaders.page").main()
     assert (ROOT / "docs" / "loaders.md").read_text() == printed.getvalue()
+
+
+def test_benchmarks() -> None:
+    page = importlib.import_module("bench.benchmarks_page").page()
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == page

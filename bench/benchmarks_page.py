@@ -1,0 +1,138 @@
+"""Write docs/benchmarks.md from bench/results/.
+
+python -m bench.benchmarks_page > docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Section(NamedTuple):
+    """One benchmark.
+
+    Attributes:
+        result: name of its files in bench/results, without the ending.
+        title: heading.
+        text: what is compared, and how to read the table.
+    """
+
+    result: str
+    title: str
+    text: str
+
+
+SECTIONS = (
+    Section(
+        "time_to_accuracy",
+        "Time to accuracy",
+        "Seconds from after the imports to the committed weights, preparing included, for the "
+        "job as it is usually written (a), a PyTorch Lightning script with a frozen network and "
+        "early stopping (b), an expert's script (b2), the recipe that a climb kept (c), the climb "
+        "and its training together (d), and the fastest code that we could write by hand (floor). "
+        "`over_c` is the time divided by that of (c) in the same round.",
+    ),
+    Section(
+        "time_to_accuracy_caltech", "Time to accuracy, Caltech-101", "The same on Caltech-101."
+    ),
+    Section("climbs", "Ten climbs", "How often climbs with different seeds decide alike."),
+    Section(
+        "predictions",
+        "Predicted and measured gains",
+        "By which factor predictions are off, on jobs that were held out and on the others.",
+    ),
+    Section("advised", "First advice", "What `advise` names first, and what a climb made of it."),
+    Section(
+        "verdicts",
+        "A rung that changes nothing",
+        "Trials of two equal recipes (A/A): each one kept is a false positive.",
+    ),
+    Section("seeds", "Accuracy by seed", "Test accuracy of the demo's recipe with ten seeds."),
+    Section("prepare", "Preparing pictures", "`prepare` next to the usual calls of Pillow."),
+    Section(
+        "reader",
+        "Reading pictures",
+        "Our reader next to PyTorch's DataLoader; others: [loaders.md](loaders.md).",
+    ),
+    Section(
+        "shuffle_quality",
+        "Shuffle quality",
+        "How far from uniform each order is, for stores of several kinds.",
+    ),
+    Section(
+        "windowed_accuracy",
+        "Windowed order and accuracy",
+        "Test accuracy with the windowed order, compared with a global shuffle.",
+    ),
+    Section("loop", "Overhead of the training loop", "Our loop next to the barest loop of torch."),
+    Section("checkpoint", "Checkpoints", "Seconds to write and load a checkpoint."),
+    Section(
+        "allocator",
+        "Freed memory is kept",
+        "A forward pass on a CPU with and without returning freed memory to the system.",
+    ),
+    Section("check_time", "Duration of the checks", "`stepladder check` on the demo's job."),
+    Section("watch_overhead", "Overhead of `watch`", "What watching adds to a step."),
+    Section("startup", "Start of the command", "Seconds until `--help` is printed."),
+    Section(
+        "baseline_stops",
+        "Stopping against a baseline",
+        "How often `train --baseline` stops sound and worse runs.",
+    ),
+)
+
+
+def tables_of(text: str) -> list[str]:
+    """Return the Markdown tables of a text."""
+    return [found.group().strip() for found in re.finditer(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def machine_of(result: Any) -> str:
+    """Return a line that names the machine, the versions and the commit of a result."""
+    found: dict[str, Any] = result.get("environment") or {}
+    cpu, versions, git = (found.get(name) or {} for name in ("cpu", "versions", "git"))
+    parts = [
+        f"{cpu['model']}, {cpu['num_cores']} cores" if cpu else None,
+        "bf16" if "avx512_bf16" in cpu.get("instructions", ()) else None,
+        f"Python {found['python']}" if "python" in found else None,
+        f"torch {versions['torch']}" if "torch" in versions else None,
+        f"commit {git['commit'][:7]}" if git.get("commit") else None,
+    ]
+    return ", ".join(part for part in parts if part) or "machine not recorded"
+
+
+def section_lines(section: Section) -> list[str]:
+    """Return the lines of one section."""
+    text = (RESULTS / f"{section.result}.md").read_text(encoding="utf-8")
+    result = json.loads((RESULTS / f"{section.result}.json").read_text(encoding="utf-8"))
+    source = f"`bench/results/{section.result}.json`"
+    lines = [f"## {section.title}", "", section.text, ""]
+    for table in tables_of(text + "\n"):
+        lines += [table, ""]
+    return [*lines, f"{machine_of(result)}; {source}", ""]
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Everything here was measured by scripts in `bench/`, contenders next to each other in one "
+        "run, in rotated order. Machines were shared, hence the wide spreads. Compare ratios "
+        "within a table, not times between tables: they come from different days and machines. "
+        "Rows name the commit that was measured; what changed since is in the changelog. Also "
+        "measured: [loaders](loaders.md), [faults found](hits.md), [six steps](six-steps.md).",
+        "",
+    ]
+    for section in SECTIONS:
+        lines += section_lines(section)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,142 @@
+"""Commands and code of README and the tutorials run as they are printed, in their order."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from stepladder.cli.commands import COMMANDS
+from stepladder.cli.main import main
+from stepladder.cli.parse import parse
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+IN_SHELL = re.compile(r"(pip|make) ")  # set-up: `make demo` and the like are targets of their own
+# What makes a command short enough for a test, without changing what it does
+SHORTER = {
+    "climb": ("--budget", "5s", "--ladder.block-s", "0.02", "--ladder.num-seeds", "2"),
+    "advise": ("--ladder.block-s", "0.02"),
+    "prepare": ("--size", "32"),
+}
+CHECKED = (0, 6)  # `check` exits with 6 where a check fails, as on pictures as few as these
+SCRIPT = """
+import argparse, torch
+argparse.ArgumentParser().add_argument("--epochs")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+LOG = "epoch,train_loss,val_loss,val_acc\n0,1.0,1.1,0.5\n1,0.7,0.9,0.6\n2,0.5,0.8,0.7\n"
+
+
+class Run(Protocol):
+    def __call__(self, *words: str, code: int = 0) -> str: ...
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for name, text in FENCE.findall(page.read_text("utf-8")) if name == language]
+
+
+def commands(page: Path, *languages: str) -> Iterator[list[str]]:
+    """Yield the words of each command of ours in a page's blocks."""
+    for language in languages:
+        for block in blocks(page, language):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("stepladder "):
+                    yield shlex.split(line, comments=True)[1:]
+
+
+@pytest.fixture
+def folder(
+    train_photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A folder with what the pages take for granted: photographs, a script and a log."""
+    shutil.copytree(train_photographs, tmp_path / "photos")
+    classes = sorted((tmp_path / "photos").iterdir())
+    for place, name in zip(classes, ("apple", "bread", "corn"), strict=False):
+        place.rename(place.with_name(name))
+    shutil.copytree(tmp_path / "photos" / "apple", tmp_path / "new_photos")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for log in ("lightning_logs/metrics.csv", "lightning_logs/version_0/metrics.csv"):
+        (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / log).write_text(LOG)
+    monkeypatch.chdir(tmp_path)
+    before = sys.modules["__main__"], list(sys.argv), list(sys.path)
+    yield tmp_path
+    sys.modules["__main__"], sys.argv[:], sys.path[:] = before
+
+
+def run_as_printed(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in blocks(page, "yaml"):
+        (folder / "job.yaml").write_text(text)
+    for text in blocks(page, "python"):
+        if "(Task):" in text:
+            (folder / "my_job.py").write_text(text)
+    printed = list(commands(page, "bash"))
+    assert printed
+    for command, *words in printed:
+        own, dashes, others = " ".join(words).partition(" -- ")
+        more = [] if "--size" in words else list(SHORTER.get(command, ()))
+        if command in ("climb", "advise", "train", "check"):
+            more += ["--device.threads", "1"]
+        given = [command, *more, *own.split()] if command == "watch" else [command, *own.split()]
+        given += [] if command == "watch" else more
+        code = main([*given, *([dashes.strip(), *others.split()] if dashes else [])])
+        assert code in (CHECKED if command == "check" else (0,)), (given, capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "docs/install.md",
+        "docs/tutorial-photographs.md",
+        "docs/tutorial-task.md",
+        "docs/tutorial-script.md",
+    ],
+)
+def test_its_commands_run_as_they_are_printed(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_as_printed(ROOT / name, folder, capsys)
+
+
+def test_the_loader_of_the_page_on_data_reads_a_store(stepladder_in_store: Any) -> None:
+    (code,) = (text for text in blocks(ROOT / "docs" / "data.md", "python") if "Loader" in text)
+    names: dict[str, Any] = {}
+    with contextlib.chdir(stepladder_in_store.folder):
+        exec(compile(code.replace("batch_size=64", "batch_size=16"), "docs/data.md", "exec"), names)
+    assert names["images"].shape[1:] == (3, 96, 96)
+    assert names["state"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_python_is_python(page: Path) -> None:
+    for text in blocks(page, "python"):
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    modules = {command.name: command.module for command in COMMANDS}
+    for command, *words in commands(page, "", "text", "bash"):
+        if command in modules and command != "watch":
+            flags = importlib.import_module(modules[command])
+            if hasattr(flags, "Flags"):
+                assert parse(flags.Flags, words, command=command), words
