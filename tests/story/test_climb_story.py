@@ -196,11 +196,11 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["climb", "job.yaml", "--budget", "soon"], "is no time span"),
+        (["climb", "job.yaml", "--budget", "soon"], "is not a time span"),
         (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "no such file"),
-        (["ledger", "store"], "no climb has left a ledger here"),
+        (["ledger", "store"], "does not contain a climb"),
     ],
 )
 def test_mistakes_are_told_in_words(

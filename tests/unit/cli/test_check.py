@@ -98,7 +98,7 @@ def test_a_file_without_the_name_of_a_task_is_asked_for_it(
 ) -> None:
     task(tmp_path, SOUND)
     assert main(["check", str(tmp_path / "mine.py")]) == 2
-    assert "which Task of this file?" in capsys.readouterr().err
+    assert "the name of the Task is missing" in capsys.readouterr().err
 
 
 def test_training_stops_where_it_is_asked_to(
@@ -190,7 +190,7 @@ def test_checks_without_time_left_do_not_count_and_the_command_is_named(
     assert main(["check", *words, "--fast", "--fresh", "--budget", "0.000001s"]) == 0
     printed = capsys.readouterr().out
     assert "no check ran" in printed
-    assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs those" in printed
+    assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs the remaining" in printed
 
 
 def test_json_alone_stands_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

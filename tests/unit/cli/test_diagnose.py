@@ -83,9 +83,9 @@ def test_a_folder_without_a_run_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", str(tmp_path / "gone")]) == 3
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "the folder does not exist" in capsys.readouterr().err
     assert main(["diagnose", str(tmp_path)]) == 3
-    assert "holds no run" in capsys.readouterr().err
+    assert "does not contain a run" in capsys.readouterr().err
 
 
 def test_a_target_error_in_percent_is_exit_2(
