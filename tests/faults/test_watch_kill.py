@@ -111,7 +111,7 @@ def test_what_was_seen_before_the_kill_makes_a_page(
     assert main(["report", str(seen)]) == 0
     assert str(seen / "watch.html") in capsys.readouterr().out
     page = (seen / "watch.html").read_text(encoding="utf-8")
-    assert "it still ran as this was written" in page
+    assert "the script was still running" in page
     assert "missing_zero_grad" in page
     assert f"{report['num_steps']:,} steps" in page
 

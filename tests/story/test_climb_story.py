@@ -152,7 +152,7 @@ def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run
 def test_the_report_tells_the_climb(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "cached_features" in page
-    assert "Both were run to their ends" in page
+    assert "Both were run in full" in page
 
 
 def test_nothing_of_the_trials_is_left(run: Path) -> None:

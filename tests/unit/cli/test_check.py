@@ -123,7 +123,7 @@ def test_what_is_found_before_training_stands_in_the_report(tmp_path: Path) -> N
     words = ["train", "--task", *task(tmp_path, SOUND), "--schedule.max-epochs", "1", "--quiet"]
     main(["check", *task(tmp_path, SOUND), "--fast"])
     assert main(words) == 0
-    assert "Is the job sound?" in (tmp_path / "run" / "report.html").read_text()
+    assert "Checks of the job" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_it_prints_the_fit_the_remedies_and_the_machine(
 ) -> None:
     assert main(["diagnose", str(overfit), "--no-remeasure"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("first (finished): overfit, likely")
+    assert out.startswith("first (finished): overfitting, likely")
     assert "at epoch 4 by" in out
-    assert "To try, in this order:" in out
+    assert "Try in this order:" in out
     assert "1. more_data" in out
     assert "60.0 % of the steps' time was spent waiting for data" in out
     assert out.rstrip().endswith("diagnosis.html")
@@ -75,7 +75,7 @@ def test_a_store_that_is_gone_is_said_and_the_rest_too(
     assert main(["diagnose", str(overfit)]) == 0
     out = capsys.readouterr().out
     assert "overfit" in out
-    assert "Not known:" in out
+    assert "Unknown:" in out
     assert "nowhere/store" in out
 
 

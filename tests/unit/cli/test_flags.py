@@ -57,7 +57,9 @@ def test_two_files_of_options_are_refused(words: list[str]) -> None:
         lambda: train.read(words),
         lambda: prepare.read(words),
     ):
-        with pytest.raises(UsageError, match=r"--config sets another file of options, run.yaml") as caught:
+        with pytest.raises(
+            UsageError, match=r"--config sets another file of options, run.yaml"
+        ) as caught:
             read()
         assert caught.value.where == "other.yaml"
 

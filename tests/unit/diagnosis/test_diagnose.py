@@ -67,8 +67,8 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
     assert not found.could_not
     assert from_json(Diagnosis, read_json(run / "diagnosis.json")) == found
     page = (run / "diagnosis.html").read_text()
-    assert "<h1>Overfit, surely" in page
-    assert "training, on equal terms" in page
+    assert "<h1>Overfitting, certain" in page
+    assert "training, evaluated like validation" in page
     assert "<script" not in page
 
 
