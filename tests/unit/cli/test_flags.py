@@ -66,7 +66,7 @@ def test_two_files_of_options_are_refused(words: list[str]) -> None:
 
 def test_two_budgets_are_refused() -> None:
     words = ["run.yaml", "--budget", "10m", "--ladder.budget-s", "60"]
-    with pytest.raises(UsageError, match=r"--ladder.budget-s says the same"):
+    with pytest.raises(UsageError, match=r"the same option as --ladder.budget-s"):
         read_job(climb.Flags, words, command="climb")
 
 

@@ -72,8 +72,8 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
     page = page_of(build_climb(build_run(tmp_path / "run")))
     order = [
         "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
-        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points of one training "
-        "each, over 661 examples, evaluated once)",
+        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points from a single "
+        "training run each, over 661 examples, evaluated once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
         "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
@@ -276,7 +276,7 @@ def test_a_difference_within_the_noise_is_no_speed_up(build_climb: Build, tmp_pa
     text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
     assert "No clear difference 8.0 s → 7.4 s" in text
     said = "as written 6.0 s and 10 s: the noise is larger than the effect)"
-    assert f"Both were run to their ends ({said}" in text
+    assert f"Both were run in full ({said}" in text
     text = page_of(changed(folder, baseline=whole | {"is_extrapolated": True}, speedup=1.08)).text
     assert f"epochs ({said}; the second is measured." in text
     far = whole | {"total_s": 24.0, "runs_s": [20.0, 28.0], "is_extrapolated": True}

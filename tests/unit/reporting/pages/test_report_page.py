@@ -323,7 +323,7 @@ def test_predictions_without_classes_are_no_class(build_run: Build, tmp_path: Pa
     (folder / "predictions.csv").write_text(f"{header}\ntest,0,row 0,,,,0.5\ntest,1,row 1,,,,2\n")
     page = write_report(folder).read_text()
     assert "Accuracy by class" not in page
-    assert "predictions.csv names no classes" in page
+    assert "predictions.csv contains no classes" in page
 
 
 def test_rate_and_wait_are_told_of_the_steps_where_these_are_not_most_of_the_time(
