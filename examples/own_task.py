@@ -1,10 +1,10 @@
-"""A task of your own: fit a curve. Anything with data, a model and a loss will do.
+"""A custom Task: fit a curve. Any problem with data, a model and a loss can be a Task.
 
     stepladder train --task examples/own_task.py:Sine --train all --run.dir runs/sine \
         --batch.lr 0.01 --batch.global-batch-size 32
 
-A Task gives a loss for each example, never its mean: the mean over the global batch is ours, and
-stays right when a batch is cut into unequal parts.
+A Task returns the loss of each example, not the mean. stepladder computes the mean over the global
+batch, which stays correct if the batch is split into unequal parts.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""The whole main path from Python: prepare, train, report, predict, export.
+"""The main workflow from Python: prepare, train, report, predict, export.
 
     python examples/python_api.py PHOTOS
 
-PHOTOS is a folder of class folders. Writes store/ and runs/example/ in the current folder.
+PHOTOS is a folder of class folders. Writes store/ and runs/example/ to the current folder.
 """
 
 import sys
@@ -11,7 +11,9 @@ import stepladder
 
 
 def main(photos: str) -> None:
-    result = stepladder.prepare(photos, "store", size=128)  # small pictures: minutes become seconds
+    result = stepladder.prepare(
+        photos, "store", size=128
+    )  # small pictures: seconds instead of minutes
     print(f"{result.manifest.num_rows('train')} training pictures in {result.folder}")
 
     run = stepladder.train(store="store", dir="runs/example", **{"schedule.max_epochs": 10})

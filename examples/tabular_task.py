@@ -1,11 +1,11 @@
-"""Tables: predict a number from ten columns, of which five matter, by a network in two parts.
+"""Tabular data: predict a number from ten columns, five of them relevant, with trunk and head.
 
     stepladder climb examples/tabular_task.py:Friedman --run.dir runs/tabular --train all \
         --batch.lr 0.003 --batch.global-batch-size 32 --schedule.max-epochs 30
 
-The noise has variance 1, so no model reaches a mean squared error below 1: what is left above it
-is the model's. `split` names trunk and head; with `--train head` the trunk stays as it was drawn
-(random features), and its outputs are computed once.
+The noise has variance 1, so the mean squared error of the best model is 1. `split` returns trunk
+and head; with `--train head` the trunk keeps its random initial weights (random features), and its
+outputs are computed once.
 
 Source of the function: Friedman 1991, "Multivariate Adaptive Regression Splines", Annals of
 Statistics 19(1), section 4.3.
@@ -26,7 +26,7 @@ WIDTH = 128
 
 
 class Regressor(nn.Module):
-    """Predict one number a row: y = head(trunk(x)).
+    """Predict one number per row: y = head(trunk(x)).
 
     Shapes: x (n, 10); y (n, 1).
     """

@@ -1,10 +1,10 @@
-"""Text: tell which module of Python's standard library a line of source comes from.
+"""Text: classify lines of source code by their module in Python's standard library.
 
     stepladder climb examples/text_task.py:SourceLines --run.dir runs/text --train all \
         --batch.lr 0.002 --batch.global-batch-size 32 --schedule.max-epochs 12
 
-A small transformer on words, fed with a dict of tensors. Nothing is downloaded: the text is what
-the running Python itself carries.
+A small transformer on words; its input is a dict of tensors. Nothing is downloaded: the text is the
+source code of the running Python.
 """
 
 import ast
@@ -23,11 +23,11 @@ from stepladder.config.choices import Split
 from stepladder.task import Metrics
 
 MODULES = ("argparse", "configparser", "doctest", "inspect", "ipaddress", "mailbox", "tarfile")
-NUM_HASHES = 4096  # words by their hash; 0 is no word
+NUM_HASHES = 4096  # hashed words; 0 is padding
 MAX_WORDS = 16
 WIDTH = 48
 BLOCK_LINES = 25
-"""Lines are held out in blocks: neighbours share their words, and must not sit on both sides."""
+"""Lines are held out in blocks, as neighbouring lines share words and must be in the same split."""
 
 Line = tuple[dict[str, Tensor], int]
 
@@ -47,7 +47,7 @@ class Lines(Dataset[Line]):
         padded = [row + [0] * (MAX_WORDS - len(row)) for row in rows]
         self.words = torch.tensor(padded)  # (n, MAX_WORDS)
         text = "\n".join(line for line, _ in labelled)
-        self.fingerprint = f"{zlib.crc32(text.encode()):08x}"  # other Pythons have other sources
+        self.fingerprint = f"{zlib.crc32(text.encode()):08x}"  # differs between Python versions
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -58,12 +58,12 @@ class Lines(Dataset[Line]):
 
 
 def lines_of(module: str, split: Split) -> list[str]:
-    """Return the lines of a split that hold at least two words: one block in ten each is held out."""
+    """Return the lines of a split with at least two words; val and test are a tenth each."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
-    ast.parse(source)  # a module that comes without its source would be no text at all
+    ast.parse(source)  # fails for a module without source code
     parts = {0: Split.VAL, 1: Split.TEST}
     return [
         line.strip()
@@ -107,7 +107,7 @@ class LineClassifier(nn.Module):
 
 
 class SourceLines(Task):
-    """Classify lines of source by their module."""
+    """Classify lines of source code by their module."""
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         return LineClassifier()

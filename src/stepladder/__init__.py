@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.commands import COMMANDS
 
-if TYPE_CHECKING:  # what a type checker sees; tests/laws/test_commands.py compares it with _HOMES
+if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it with _HOMES
     from stepladder.api.cached_features import features as features
     from stepladder.api.checks import check as check
     from stepladder.api.damage import verify as verify
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what a type checker sees; tests/laws/test_commands.py compa
 
 __version__ = "0.1.0"
 
-# Each name is imported when it is first used: `import stepladder` takes no time and no torch.
+# Names are imported on first use, so that `import stepladder` is fast and does not import torch.
 _HOMES = {
     "Batch": "stepladder.data.batch",
     "ImageClassification": "stepladder.task.image_classification",

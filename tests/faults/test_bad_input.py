@@ -162,7 +162,7 @@ def test_bad_pictures_stop_it_and_the_remedy_puts_them_aside(photos: Path, prepa
     assert "more than the limit of 1 %" in said
     assert "'apple/apple0.jpg': is empty (0 bytes)" in said
     assert not Path("store").exists()
-    assert "4 unreadable pictures are listed" in prepare("photos", "--max-bad", "0.2")
+    assert "4 unreadable pictures were skipped" in prepare("photos", "--max-bad", "0.2")
     listed = Path("store/quarantine.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in listed[1:]] == [
         "apple/apple0.jpg",

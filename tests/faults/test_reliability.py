@@ -611,7 +611,7 @@ def test_damaged_shards_are_named_and_made_again_as_they_were(
     assert said.startswith("shard val-all.parquet ")
     assert "stepladder verify store --repair" in said
     assert run("verify", "store", "--repair") == (
-        "store: made again: val-all.parquet\nstore: sound\n"
+        "store: rebuilt: val-all.parquet\nstore: no damage found\n"
     )
     assert shard.read_bytes() == sound
     assert Path("store/train-all.parquet").stat().st_mtime_ns == untouched.st_mtime_ns
@@ -625,7 +625,7 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
     Path("store/train-all.parquet").unlink()
     photos.rename("moved")
     assert "does not exist" in run("verify", "store", "--repair", code=2)
-    assert "made again" in run("verify", "store", "--repair", "--source", "moved")
+    assert "rebuilt" in run("verify", "store", "--repair", "--source", "moved")
     Path("store/train-all.parquet").write_bytes(b"PAR1")
     for file in Path("moved/apple").glob("*.jpg"):
         file.write_bytes(file.read_bytes() + b" ")  # each is now a different file

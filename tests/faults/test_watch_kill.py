@@ -111,7 +111,7 @@ def test_what_was_seen_before_the_kill_makes_a_page(
     assert main(["report", str(seen)]) == 0
     assert str(seen / "watch.html") in capsys.readouterr().out
     page = (seen / "watch.html").read_text(encoding="utf-8")
-    assert "it still ran as this was written" in page
+    assert "the script was still running" in page
     assert "missing_zero_grad" in page
     assert f"{report['num_steps']:,} steps" in page
 
@@ -146,7 +146,7 @@ def test_a_script_killed_before_anything_was_written_is_reported(
     assert list((tmp_path / "seen").iterdir()) == []
     assert main(["report", str(tmp_path / "seen")]) == 3
     words = capsys.readouterr().err
-    assert "this folder holds no run" in words
+    assert "this folder does not contain a run" in words
     assert "Traceback" not in words
 
 

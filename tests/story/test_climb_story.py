@@ -152,7 +152,7 @@ def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run
 def test_the_report_shows_the_climb(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "cached_features" in page
-    assert "Both were run to their ends" in page
+    assert "Both were run in full" in page
 
 
 def test_nothing_of_the_trials_is_left(run: Path) -> None:
@@ -196,11 +196,11 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["climb", "job.yaml", "--budget", "soon"], "is no time span"),
+        (["climb", "job.yaml", "--budget", "soon"], "is not a time span"),
         (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "the Task's file does not exist"),
-        (["ledger", "store"], "no climb has left a ledger here"),
+        (["ledger", "store"], "does not contain a climb"),
     ],
 )
 def test_mistakes_are_reported(

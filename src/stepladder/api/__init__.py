@@ -1,4 +1,4 @@
-"""The few public functions: what the command line and Python both call.
+"""The public functions, which the command line calls too.
 
-Options are given as in YAML, by their dotted names: `train(store="store", **{"batch.lr": 0.01})`.
+Options have the same dotted names as in YAML: `train(store="store", **{"batch.lr": 0.01})`.
 """

@@ -1,4 +1,4 @@
-"""Features of a frozen trunk, computed ahead of the runs that learn from them."""
+"""Precompute the features of a frozen trunk."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def features(
     display: Display | None = None,
     **settings: object,
 ) -> ComputedFeatures:
-    """Compute the features of train, val and test now; runs with `features.cached` find them.
+    """Precompute the features of train, val and test, for runs with `features.cached`.
 
     Args:
-        recipe: what will be trained, as an object.
-        store: folder that `prepare` wrote; sets `data.store`.
-        task: a Task, or "FILE.py:NAME"; none: image classification on the store.
-        config: a whole job as an object, or a YAML file.
-        engine: what computes them: local, or spark.
-        display: where progress goes; none: stderr on a terminal, else nowhere.
-        settings: options by their dotted names, over recipe and config.
+        recipe: the recipe to be trained.
+        store: store folder, written by `prepare`; sets `data.store`.
+        task: a Task, or "FILE.py:NAME"; default: image classification on the store.
+        config: a JobConfig, or the path of a YAML file.
+        engine: local, or spark.
+        display: display of the progress; default: stderr on a terminal, else none.
+        settings: options by their dotted names; they override recipe and config.
 
     Raises:
-        UsageError, DataError, ResourceError, InterruptedRun: as the message says.
+        UsageError, DataError, ResourceError, InterruptedRun: if the features cannot be computed.
     """
     job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
     from stepladder.training.features.feature_cache import FeatureEngine

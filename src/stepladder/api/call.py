@@ -1,4 +1,4 @@
-"""What a call gives, resolved: a job, a task, a run's folder, a display."""
+"""Resolve the arguments of a call: job, task, run folder, display."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from stepladder.training.output.display import Display
 
 _WROTE = {
-    False: "Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
-    True: "Give the folder that `stepladder train`, `climb` or `watch` wrote, such as runs/run.",
+    False: "Use a folder written by `stepladder train` or `climb`, such as runs/run.",
+    True: "Use a folder written by `stepladder train`, `climb` or `watch`, such as runs/run.",
 }
-_NOTHING_LEFT = "A watched script that is killed in its first seconds leaves nothing to report."
+_NOTHING_LEFT = "A watched script that is killed in its first seconds writes no report."
 
 
 def resolved_call(
     base: JobConfig | None, file: Path | str | None, settings: dict[str, Any]
 ) -> Resolved:
-    """Put a file and a call's settings over a base."""
+    """Merge a file and the settings of a call into a base."""
     layers = [settings_of_file(Path(file))] if file is not None else []
     return resolve(*layers, settings_of_call(settings), base=base)
 
@@ -48,9 +48,9 @@ def job_of(
     config: JobConfig | Path | str | None,
     settings: dict[str, object],
 ) -> JobConfig:
-    """Resolve what a call gives: an object or a file, and settings over it."""
+    """Resolve the arguments of a call: an object or a file, overridden by settings."""
     if recipe is not None and config is not None:
-        raise UsageError("both a recipe and a config are given", fix="Give one of them.")
+        raise UsageError("both recipe and config are given", fix="Use one of them.")
     named = {"data.store": store, "run.dir": dir}
     settings = settings | {key: value for key, value in named.items() if value is not None}
     base = JobConfig(recipe=recipe) if recipe is not None else None
@@ -61,7 +61,7 @@ def job_of(
 
 
 def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
-    """Return a task and its name, loaded if it is given by name or not at all."""
+    """Return a task and its name; load it if it is given by name, or not given."""
     from stepladder.task.load import BUILT_IN, load_task, name_of
 
     name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
@@ -71,7 +71,7 @@ def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
 
 
 def task_of(run: Path, task: Task | str | None) -> Task | None:
-    """Load a Task that is given by name; its store is the run's."""
+    """Load a Task given by name, with the store of the run."""
     if not isinstance(task, str):
         return task
     from stepladder.task.load import load_task
@@ -80,7 +80,7 @@ def task_of(run: Path, task: Task | str | None) -> Task | None:
 
 
 def default_display() -> Display:
-    """Show progress on stderr where a person looks at it, and else only warnings."""
+    """Return a display on stderr: progress on a terminal, else only warnings."""
     from stepladder.training.output.display import make_display
 
     return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
@@ -90,11 +90,11 @@ def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
     """Return the folder of a run.
 
     Args:
-        run: as it was given.
-        or_watched: the folder of a watched script would do as well; it counts for the advice.
+        run: the folder, as given.
+        or_watched: mention folders of watched scripts in the error message.
 
     Raises:
-        DataError: if it holds none.
+        DataError: if it does not contain a run.
     """
     folder = Path(run)
     marks = (*RUN_MARKS, WATCH_FILE) if or_watched else RUN_MARKS
@@ -103,14 +103,14 @@ def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
         raise DataError(
             "this is a file, not the folder of a run",
             where=str(folder),
-            fix=_WROTE[or_watched] if meant is None else f"Its run is the folder {meant}: give it.",
+            fix=_WROTE[or_watched] if meant is None else f"Use the run folder {meant}.",
         )
     if not folder.is_dir():
-        raise DataError("there is no such folder", where=str(folder), fix=_WROTE[or_watched])
+        raise DataError("the folder does not exist", where=str(folder), fix=_WROTE[or_watched])
     if not has_any(folder, (*RUN_MARKS, CONFIG_FILE)):
         runs = runs_in(folder, marks)
         raise DataError(
-            "this folder holds no run" + (", its folders do" if runs else ""),
+            "this folder does not contain a run" + (", but its subfolders do" if runs else ""),
             where=str(folder),
             why=_NOTHING_LEFT if or_watched and not runs else None,
             fix=did_you_mean(runs) if runs else _WROTE[or_watched],

@@ -1,4 +1,4 @@
-"""Is a job sound? The checks of `check`, and those before a training or a climb."""
+"""Run the checks of `check`, and those before a training or a climb."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def check(
     fresh: bool = False,
     **settings: object,
 ) -> CheckReport:
-    """Look whether a job is sound, before a step is trained; write checks.json and checks.html.
+    """Check a job for mistakes before training it; write checks.json and checks.html.
 
     Args:
         recipe, store, dir, task, config, settings: see `train`.
-        fresh: look at all again, whatever was found before.
+        fresh: run all checks again, and ignore saved results.
 
     Raises:
-        UsageError, DataError, ResourceError: as the message says. What is found raises nothing.
+        UsageError, DataError, ResourceError: if the job cannot be checked. Findings do not raise.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     return check_job(job, task=task, fresh=fresh)
@@ -56,17 +56,17 @@ def check_job(
     is_fast: bool = False,
     on_finding: Callable[[Finding], None] = lambda _: None,
 ) -> CheckReport:
-    """Check a resolved job, or give what was found when nothing has changed since.
+    """Check a resolved job, or return the saved report if nothing has changed since.
 
-    Where checks were left out before, they alone are run, and what was found before is kept.
+    If checks were left out before, only these are run, and the other findings are kept.
 
     Args:
-        limit_s: seconds for the checks that run; None: 55.
-        is_fast: only the checks that train nothing.
-        on_finding: told of each finding as it comes.
+        limit_s: time limit in seconds of the checks that run; None: 55.
+        is_fast: run only the checks that do not train.
+        on_finding: called with each finding.
 
     Raises:
-        UsageError, ResourceError: if what is found cannot be written to the job's folder.
+        UsageError, ResourceError: if the report cannot be written to the folder of the job.
     """
     from stepladder.checks.contract import Tier
     from stepladder.checks.job import open_job
@@ -90,7 +90,7 @@ def check_job(
             on_finding(finding)
     if kept is not None and not wanted:
         return kept
-    make_folder(job.run.dir)  # what is found belongs there: this is told before looking
+    make_folder(job.run.dir)  # before the checks, as the report is written there
     probe(job.run.dir)
     report = run_checks(
         opened,
@@ -109,9 +109,9 @@ def check_job(
 
 
 def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | None:
-    """Return what `train` asks before its first step, or None where nothing is to be asked.
+    """Return the function with which `train` checks a job before its first step; None: no checks.
 
-    It gives what a person must know, a sentence each, and raises UnsoundJob if a check failed and
+    It returns the alarms, one sentence each, and raises UnsoundJob if a check failed and
     `run.checks` is stop.
     """
     if job.run.checks is Checks.OFF:
@@ -148,9 +148,9 @@ def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | Non
 
 
 def checks_before_climb(job: JobConfig, task: Task, *, message: Callable[[str], None]) -> None:
-    """Check a job once before it is climbed, and tell what was found.
+    """Check a job before a climb, and print the alarms.
 
-    With a budget it takes a tenth of that at most.
+    With a budget, the checks take at most a tenth of it.
 
     Raises:
         UnsoundJob: if a check failed, and `run.checks` is stop.
@@ -162,12 +162,12 @@ def checks_before_climb(job: JobConfig, task: Task, *, message: Callable[[str], 
 
     budget_s = job.ladder.budget_s
     limit_s = FULL_S if budget_s is None else min(FULL_S, 0.1 * budget_s)
-    message("is the job sound? …")
+    message("checking the job …")
     report = check_job(job, task=task, limit_s=limit_s)
     for finding in report.findings:
         if finding.is_alarm:
             message(sentence(finding))
-    message(f"checks: {total_line(report)}; {job.run.dir / 'checks.html'}")
+    message(f"checks: {total_line(report)}; report: {job.run.dir / 'checks.html'}")
     _stop_if_asked(job, report)
 
 
@@ -178,12 +178,12 @@ def _stop_if_asked(job: JobConfig, report: CheckReport) -> None:
         raise UnsoundJob(
             f"the check {first.check} failed: {first.evidence}",
             why=f"{len(failed) - 1} more failed." if len(failed) > 1 else None,
-            fix=f"{first.fix} To train all the same: --run.checks warn.",
+            fix=f"{first.fix} To train anyway: --run.checks warn.",
         )
 
 
 def _key(job: JobConfig, task: Task, name: str, sources: Sources) -> str:
-    """Identify job, data, code and machine: where it is the same, the findings hold."""
+    """Return a key of job, data, code and machine; findings with the same key are reused."""
     from stepladder.ladder.keys import findings_key, task_facts
     from stepladder.task.blame import exits_told
 

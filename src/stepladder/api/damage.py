@@ -1,4 +1,4 @@
-"""Look for damage in what the package has written: stores, runs, and reports of watched scripts."""
+"""Check stores, runs and reports of watched scripts for damage."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PLAIN = ("summary.json", "climb.json", "env.json")
 
 
 def verify(path: Path | str) -> list[str]:
-    """Read a store, a run or a report of a watched script again and list what is damaged.
+    """Read a store, a run or a report of a watched script, and list what is damaged.
 
-    Of a store in an object store each file is fetched, whatever the cache holds.
+    The files of a store in an object store are all downloaded, also those in the cache.
 
     Returns:
-        A sentence each; empty: all is sound.
+        One sentence per damaged file; empty if there is no damage.
 
     Raises:
-        DataError: if the folder is none of them.
+        DataError: if the folder is not a store, a run or such a report.
     """
     folder = Path(path)
     if supported_place(folder) is not None:
@@ -50,24 +50,24 @@ def verify(path: Path | str) -> list[str]:
 
 
 def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
-    """Make the damaged files of a store again from its pictures, byte for byte.
+    """Rebuild the damaged files of a store from its pictures, byte for byte.
 
     Args:
         path: folder of the store.
-        source: where its pictures are now; none: where they were.
+        source: where its pictures are now; None: they have not moved.
 
     Returns:
-        Names of the files that were made again.
+        Names of the rebuilt files.
 
     Raises:
-        UsageError: if it lies in an object store.
-        DataError: if the folder is no store, or a file cannot be made as it was.
+        UsageError: if the store is in an object store.
+        DataError: if the folder is not a store, or a file cannot be rebuilt identically.
     """
     if (place := supported_place(Path(path))) is not None:
         raise UsageError(
-            "a store in an object store is not mended in its place",
+            "a store in an object store cannot be repaired in place",
             where=str(place),
-            fix="Type the command that made it again with --overwrite: sound files are not sent.",
+            fix="Run `stepladder prepare` again with --overwrite; only damaged files are uploaded.",
         )
     from stepladder.data.store.repair import repair_store
 
@@ -75,11 +75,11 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
 
 
 def _require_run(folder: Path) -> None:
-    """Be sure that a folder, which is no store, is that of a run."""
+    """Raise DataError unless a folder, which is not a store, is a run folder."""
     try:
         run_folder(folder)
     except DataError as error:
-        fix = f"{error.fix} Or give a store, the folder that `stepladder prepare` wrote."
+        fix = f"{error.fix} Or use a store, written by `stepladder prepare`."
         raise DataError(error.what, where=error.where, why=error.why, fix=fix) from None
 
 
@@ -92,7 +92,7 @@ def _damaged_checkpoints(folder: Path) -> list[str]:
 
 
 def _damaged_records(folder: Path) -> Iterator[str]:
-    """Read the JSON files that are there; a key that is missing counts as damage too."""
+    """Read the JSON files of a folder; a missing key counts as damage too."""
     for name in (*_RECORDS, *_PLAIN):
         path = folder / name
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""Diagnose: how well a run fits, what would make it better, and what its machine did."""
+"""Diagnose a run: its fit, what would improve it, and how it used the machine."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ def diagnose(
     max_time_s: float | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> Diagnosis:
-    """Diagnose a run, finished or not, and write its diagnosis.json and diagnosis.html.
+    """Diagnose a run, finished or not; write diagnosis.json and diagnosis.html.
 
     Args:
-        run: folder of the run.
-        task: for a run of your own Task: it, or "FILE.py:NAME".
-        remeasure: open the data again: training on equal terms, the range test, the stages.
-        learning_curve: train on parts of the data, even where that takes long; where more data
-            would be advised and it is quick, it is done unasked.
-        target_error: share of examples that nobody gets right, in [0, 1).
-        max_time_s: seconds that measuring may take, a learning curve asked for apart; none: 120.
-        on_message: told what is about to be measured, and how long it may take.
+        run: run folder.
+        task: your own Task, if the run used one, or "FILE.py:NAME".
+        remeasure: read the data again, to evaluate the training data like the validation data, and
+            to run the learning rate range test and the test of the stages.
+        learning_curve: train on subsets of the data, even if that takes long. By default, this is
+            only done if it is fast and more data may be advised.
+        target_error: irreducible error, in [0, 1).
+        max_time_s: time limit in seconds, without a learning curve that was requested; None: 120.
+        on_message: called with what is measured next, and how long it may take.
 
     Raises:
         UsageError: if a number is out of range.
-        DataError: if the folder holds nothing of a run.
-        ResourceError: if the diagnosis cannot be written into the folder.
+        DataError: if the folder does not contain a run.
+        ResourceError: if the diagnosis cannot be written to the folder.
     """
     from stepladder.diagnosis.diagnose import MAX_TIME_S, Wishes
     from stepladder.diagnosis.diagnose import diagnose as diagnose_run
@@ -75,13 +76,13 @@ def diagnose(
         raise ResourceError(
             f"the diagnosis cannot be written ({error.strerror or error})",
             where=str(folder),
-            fix="Free space or fix the permissions, or copy the run elsewhere.",
+            fix="Free some disk space, fix the permissions, or copy the run to another folder.",
         ) from error
     return found.diagnosis
 
 
 def _against_baselines(folder: Path) -> Finding:
-    """Compare what a run predicted on validation with what needs no training."""
+    """Compare the validation accuracy of a run with baselines that need no training."""
     from stepladder.checks.report_file import read_checks
     from stepladder.diagnosis.fit.baseline import baseline_finding
     from stepladder.reporting.tables import read_run
@@ -95,9 +96,9 @@ def _against_baselines(folder: Path) -> Finding:
 
 
 def _maker(folder: Path, task: Task | str | None) -> Callable[[], Task] | None:
-    """Return what makes the run's Task; None where it is one of its own and was not given.
+    """Return a function that makes the Task of the run; None for a custom Task that was not given.
 
-    A config never runs code: the file that a checkpoint names is not run unless a person names it.
+    A config never runs code: the file named in a checkpoint is only executed if the user gives it.
     """
     from stepladder.task.load import BUILT_IN
 
@@ -113,7 +114,7 @@ def _maker(folder: Path, task: Task | str | None) -> Callable[[], Task] | None:
 
 
 def _task_name(folder: Path) -> str:
-    """Read from the newest checkpoint what the run was trained with."""
+    """Return the name of the Task in the latest checkpoint."""
     from stepladder.task.load import BUILT_IN
     from stepladder.training.checkpoint.checkpoint import Checkpoints
 

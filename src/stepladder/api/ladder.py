@@ -34,15 +34,15 @@ def climb(
     display: Display | None = None,
     **settings: object,
 ) -> Run:
-    """Try each speed-up in order, keep what pays, train with it, and write the report.
+    """Try speed-ups one by one, keep those that help, train with them, and write the report.
 
     Args:
         recipe, store, dir, task, config, display, settings: see `train`.
-        fresh: try everything anew, whatever earlier climbs of this job found.
-        overwrite: replace a run in the folder that is no climb of this job.
+        fresh: try every rung again, and ignore the results of earlier climbs.
+        overwrite: replace a run in the folder that is not a climb of this job.
 
     Raises:
-        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if the climb fails.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     return _climb(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
@@ -67,7 +67,7 @@ def fit_recipe(
         fresh, overwrite: see `climb`.
 
     Raises:
-        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if the climb fails.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     job = replace(job, ladder=replace(job.ladder, aim=ClimbAim.FIT))
@@ -82,7 +82,7 @@ def _climb(
     overwrite: bool = False,
     display: Display | None = None,
 ) -> Run:
-    """Climb by a resolved config; before its training, a report says how far one came."""
+    """Climb with a resolved config; if interrupted before the training, write a partial report."""
     from stepladder.ladder.climb_run import climb as climb_run
 
     made, name = made_task(task, job.recipe)
@@ -99,8 +99,8 @@ def _climb(
                 check=lambda: checks_before_climb(job, made, message=shown.message),
             )
     except InterruptedRun:
-        if not (run.path / "config.yaml").exists():  # else the page is that of a training
-            with suppress(Exception, KeyboardInterrupt):  # it must not hide the interruption
+        if not (run.path / "config.yaml").exists():  # else the report is that of a training
+            with suppress(Exception, KeyboardInterrupt):  # must not hide the interruption
                 run.report()
         raise
     run.report()
@@ -116,13 +116,13 @@ def advise(
     display: Display | None = None,
     **settings: object,
 ) -> Advice:
-    """Measure a job and name the next thing that makes it faster; nothing is tried or written.
+    """Measure a job and return the next step to make it faster; nothing is tried or written.
 
     Args:
         recipe, store, task, config, display, settings: see `train`.
 
     Raises:
-        UsageError, DataError, ResourceError: as the message says.
+        UsageError, DataError, ResourceError: if the job cannot be measured.
     """
     job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
     return advise_job(job, task=task, display=display)[0]
@@ -131,7 +131,7 @@ def advise(
 def advise_job(
     job: JobConfig, *, task: Task | str | None = None, display: Display | None = None
 ) -> tuple[Advice, str]:
-    """Advise on a resolved config: the advice, and the same as text."""
+    """Return the advice for a resolved config, and the same as text."""
     from stepladder.ladder.climb_run import advise as advise_run
 
     made, name = made_task(task, job.recipe)
@@ -140,7 +140,7 @@ def advise_job(
 
 
 def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
-    """Put what was predicted beside what was measured, over all climbs below a folder.
+    """Compare predicted and measured gains over all climbs in a folder.
 
     Returns:
         The calibration, and the same as a table.
@@ -154,16 +154,16 @@ def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(
-            "there is no such folder",
+            "the folder does not exist",
             where=str(folder),
-            fix="Give a folder that `stepladder climb` wrote, or one that holds such, as runs.",
+            fix="Use a folder written by `stepladder climb`, or a parent of it, such as runs.",
         )
     files = sorted(p for name in (LEDGER_FILE, EARLIER_FILE) for p in folder.rglob(name))
     if not files:
         raise DataError(
-            "no climb has left a ledger here",
+            "the folder does not contain a climb",
             where=str(folder),
-            fix="Run `stepladder climb`, or give the folder that holds its run.",
+            fix="Run `stepladder climb` first, or use the folder that contains its run.",
         )
     calibration = calibration_of(files)
     return calibration, calibration_table(calibration)

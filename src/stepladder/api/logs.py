@@ -1,4 +1,4 @@
-"""Audit and compare: trainings by their logs, ours and those of others."""
+"""Audit and compare training logs, of stepladder and of other tools."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def audit(
     page: Path | str | None = None,
     out: Path | str | None = None,
 ) -> Audit:
-    """Read logs of trainings, whoever wrote them, and say what their numbers support.
+    """Read training logs of any tool, and report what their numbers support.
 
     Args:
-        logs: files, folders, or addresses of MLflow; each may hold several trainings.
-        num_train, num_val, num_test: examples of the sets, where the logs do not say.
-        metric: the column that is judged; none: validation accuracy, else validation loss.
-        page: file of a page with the curves; none: no page is written.
-        out: file of the audit as JSON; none: it is not written.
+        logs: files, folders, or MLflow URIs; each may contain several training runs.
+        num_train, num_val, num_test: sizes of the splits, if they are not in the logs.
+        metric: column of the metric; None: validation accuracy, else validation loss.
+        page: HTML file to write, with the curves; None: no page.
+        out: JSON file to write; None: no file.
 
     Raises:
-        UsageError: if no log is named, a size is no number of examples, or a file would replace
-            what is no page or audit of ours.
-        DataError: if no training can be read from any of them.
-        MissingExtraError: if a package that reads a log is not installed.
+        UsageError: if no log is given, a size is not valid, or an output file exists that was not
+            written by stepladder.
+        DataError: if no training run can be read from any of the logs.
+        MissingExtraError: if a package needed to read a log is not installed.
         ResourceError: if a file cannot be written.
     """
     from stepladder.diagnosis.audit.audit import audit as audit_logs
@@ -42,7 +42,9 @@ def audit(
     from stepladder.errors import UsageError
 
     if not logs:
-        raise UsageError("no log is named", fix="Write stepladder audit LOG, a file or a folder.")
+        raise UsageError(
+            "no log was given", fix="Type stepladder audit LOG, with a file or a folder."
+        )
     if page is not None:
         refuse_to_replace(Path(page), PAGE, option="--page", inputs=logs)
     if out is not None:
@@ -67,18 +69,18 @@ def compare(
     num_test: int | None = None,
     metric: str | None = None,
 ) -> Comparison:
-    """Compare trainings, each with the first, and write the page of their curves.
+    """Compare training runs with the first one, and write a page with their curves.
 
     Args:
-        runs: run folders, and logs of others, as `audit` reads them; two to nine trainings.
-        out: file of the page; none: no page is written.
-        num_train, num_val, num_test: examples of the sets, where the logs do not say.
-        metric: the column that is judged; none: validation accuracy, else validation loss.
+        runs: two to nine run folders or logs of other tools, as in `audit`.
+        out: HTML file to write; None: no page.
+        num_train, num_val, num_test: sizes of the splits, if they are not in the logs.
+        metric: column of the metric; None: validation accuracy, else validation loss.
 
     Raises:
-        UsageError: if there are fewer than two trainings, or too many, or the page would replace
-            what is no page of ours.
-        DataError: if none can be read.
+        UsageError: if there are too few or too many training runs, or the output file exists and
+            was not written by stepladder.
+        DataError: if no run can be read.
         ResourceError: if the page cannot be written.
     """
     from stepladder.diagnosis.audit.size import Sizes
@@ -87,7 +89,7 @@ def compare(
     from stepladder.reporting.pages.compare_page import write_compare_page
 
     if not runs:
-        raise UsageError("no run is named", fix="Write stepladder compare RUN RUN.")
+        raise UsageError("no run was given", fix="Type stepladder compare RUN RUN.")
     if out is not None:
         refuse_to_replace(Path(out), PAGE, option="--out", inputs=runs)
     sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)

@@ -1,4 +1,4 @@
-"""Prepare, train, report, predict, export."""
+"""Prepare, publish, train, report, predict and export."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or interrupted training: a folder of plain files."""
+    """A finished or interrupted training run, stored in a folder."""
 
     path: Path
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `summary.json` says."""
+        """The content of `summary.json`."""
         summary: dict[str, Any] = read_json(self.path / "summary.json")
         return summary
 
     def report(self) -> Path:
-        """Write `report.html` and give its path."""
+        """Write `report.html` and return its path."""
         return report(self.path)
 
     def show(self) -> ReportView:
@@ -59,11 +59,11 @@ class Run:
         return ReportView(self.path)
 
     def predict(self, *pictures: Path | str) -> list[PicturePrediction]:
-        """Classify pictures, and the pictures of folders, by the best weights."""
+        """Classify pictures, or folders of pictures, with the best weights."""
         return predict(self.path, pictures)
 
     def export(self, format: ExportFormat | str, out: Path | str | None = None) -> Path:
-        """Write a model that runs without this package, and give its path."""
+        """Export the model for use without stepladder, and return the path."""
         return export(self.path, format, out)
 
 
@@ -75,19 +75,19 @@ def prepare(
     display: Display | None = None,
     **settings: object,
 ) -> PrepareResult:
-    """Make a store of pictures.
+    """Create a store from pictures.
 
     Args:
-        source: folder or CSV of pictures, or files that hold them; sets `prepare.source`. Or a
-            DataFrame of Spark with a column of pictures, and one of labels, or of paths whose
-            folders are the classes; its executors do the work.
-        out: folder of the store; sets `prepare.out`.
-        config: options as an object, or a YAML file.
-        display: where progress goes; none: stderr on a terminal, else nowhere.
+        source: folder, CSV or files of pictures; sets `prepare.source`. Or a Spark DataFrame with a
+            column of pictures and a column of labels, or of paths whose folders are the classes;
+            the Spark executors do the work.
+        out: store folder to write; sets `prepare.out`.
+        config: a PrepareConfig, or the path of a YAML file.
+        display: display of the progress; default: stderr on a terminal, else none.
         settings: options of `prepare` by name, such as size=96.
 
     Raises:
-        UsageError, DataError, ResourceError: as the message says.
+        UsageError, DataError, ResourceError: if the store cannot be created.
     """
     frame = None if source is None or isinstance(source, (str, Path)) else source
     named = {"source": source if frame is None else Path(type(frame).__name__), "out": out}
@@ -116,19 +116,19 @@ def prepare(
 
 
 def publish(store: Path | str, to: PublishFormat | str = PublishFormat.DELTA) -> PublishedTable:
-    """Make a store readable as a table of another kind too; its files stay as they are.
+    """Publish a store as a Delta table; its files are not copied or changed.
 
     Args:
-        store: folder that `prepare` wrote.
-        to: the kind.
+        store: store folder, written by `prepare`.
+        to: format of the table.
 
     Raises:
-        UsageError: if the extra is not installed, or a log of other files lies there.
-        DataError: if it is no store.
+        UsageError: if the extra is not installed, or the folder has the log of another table.
+        DataError: if the folder is not a store.
     """
     from stepladder.data.store.publish import publish_as_delta
 
-    PublishFormat(to)  # one so far
+    PublishFormat(to)  # the only format so far
     return publish_as_delta(Path(store))
 
 
@@ -145,22 +145,22 @@ def train(
     display: Display | None = None,
     **settings: object,
 ) -> Run:
-    """Train a classifier, or a Task of your own; the same call on the same folder resumes.
+    """Train a classifier, or your own Task; the same call with the same folder resumes the run.
 
     Args:
-        recipe: what to train, as an object.
-        store: folder that `prepare` wrote; sets `data.store`.
-        dir: folder of the run; sets `run.dir`.
-        task: a Task, or "FILE.py:NAME"; none: image classification on the store.
-        config: a whole job as an object, or a YAML file.
-        dry_run: rehearse two steps, validation, save and load; writes no run.
+        recipe: the recipe to train.
+        store: store folder, written by `prepare`; sets `data.store`.
+        dir: run folder; sets `run.dir`.
+        task: a Task, or "FILE.py:NAME"; default: image classification on the store.
+        config: a JobConfig, or the path of a YAML file.
+        dry_run: test two steps, validation, save and load; write no run.
         overwrite: remove an earlier run in the folder first.
-        accept_new_data: resume although the store has changed.
-        display: where progress goes; none: stderr on a terminal, else nowhere.
-        settings: options by their dotted names, over recipe and config.
+        accept_new_data: resume even if the store has changed.
+        display: display of the progress; default: stderr on a terminal, else none.
+        settings: options by their dotted names; they override recipe and config.
 
     Raises:
-        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if training fails.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     from stepladder.training.run import train as train_run
@@ -184,12 +184,12 @@ def train(
 
 
 def report(run: Path | str) -> Path:
-    """Write a run's `report.html` from its files, and give its path.
+    """Write `report.html` from the files of a run, and return its path.
 
-    Of a watched script's folder it is `watch.html`, as after one that was killed.
+    In the folder of a watched script, write `watch.html`, for example if the script was killed.
 
     Raises:
-        DataError: if the folder holds no run.
+        DataError: if the folder does not contain a run.
     """
     from stepladder.reporting.pages.report_page import write_report
     from stepladder.reporting.pages.watch_page import write_watch_page
@@ -203,15 +203,15 @@ def report(run: Path | str) -> Path:
 def predict(
     run: Path | str, pictures: Sequence[Path | str], *, task: Task | str | None = None
 ) -> list[PicturePrediction]:
-    """Classify pictures, and the pictures of folders, by a run's best weights.
+    """Classify pictures, or folders of pictures, with the best weights of a run.
 
     Args:
-        run: folder of the run.
-        pictures: files, and folders that are searched.
-        task: for a run of your own Task: it, or "FILE.py:NAME".
+        run: run folder.
+        pictures: files, and folders to search for pictures.
+        task: your own Task, if the run used one, or "FILE.py:NAME".
 
     Raises:
-        UsageError: if the run needs a task and none is given.
+        UsageError: if the run needs a task that was not given.
         DataError: if a path or the run cannot be read.
     """
     from stepladder.exporting import predict as predict_run
@@ -227,17 +227,17 @@ def export(
     *,
     task: Task | str | None = None,
 ) -> Path:
-    """Write a run's best model so that it runs without this package, and give its path.
+    """Export the best model of a run for use without stepladder, and return the path.
 
     Args:
-        run: folder of the run.
+        run: run folder.
         format: onnx or torch.
-        out: file to write; none: in the run's folder.
-        task: for a run of your own Task: it, or "FILE.py:NAME".
+        out: file to write; default: in the run folder.
+        task: your own Task, if the run used one, or "FILE.py:NAME".
 
     Raises:
-        UsageError: for an unknown format, if the run needs a task and none is given, or if the file
-            would replace what is no model of ours.
+        UsageError: if the format is unknown, the run needs a task that was not given, or the file
+            exists and was not written by stepladder.
         DataError: if the run cannot be read.
     """
     from stepladder.exporting import export_run
@@ -246,12 +246,12 @@ def export(
         raise UsageError(
             f"{format} is not one of {', '.join(ExportFormat)}",
             where="format",
-            fix=f'Write stepladder.export(run, "{ExportFormat.ONNX}").',
+            fix=f'Call stepladder.export(run, "{ExportFormat.ONNX}").',
         )
     folder = run_folder(run)
     file = Path(out) if out is not None else None
     if file is not None:
         refuse_to_replace(file, MODEL, option="--out")
-        # beside it goes a JSON file of its name, which says what the model takes and gives
+        # a JSON file with the same name describes the model's input and output
         refuse_to_replace(file.with_suffix(".json"), FACTS, option="--out", inputs=[file])
     return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

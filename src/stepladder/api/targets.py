@@ -1,4 +1,4 @@
-"""Files that a person names for a result: no input, no file of a run or of others is replaced."""
+"""Output files named by the user: never replace an input, a file of a run or a foreign file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MAX_JSON_BYTES: Final = 200_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What is written.
+    """A kind of output file.
 
     Attributes:
-        words: what it is called, such as `page`.
-        is_ours: tells from a file whether it is an earlier one, which may be replaced.
-        fix: what to do where it cannot be written; `{option}` is the flag that named it.
+        words: what it is called in messages, such as `page`.
+        is_ours: returns True for an earlier output file of this kind, which may be replaced.
+        fix: what to do if it cannot be written; `{option}` is the flag that sets the file.
     """
 
     words: str
@@ -38,17 +38,17 @@ class Kind:
 def refuse_to_replace(
     target: Path, kind: Kind, *, option: str, inputs: Iterable[Path | str] = ()
 ) -> None:
-    """Refuse a file that cannot be written without losing something; writes nothing.
+    """Raise an error if writing to a file would lose data; writes nothing.
 
     Args:
-        target: the file as it was named.
-        kind: what is to be written there.
-        option: the flag that named it.
-        inputs: what the command reads.
+        target: the file, as given.
+        kind: the kind of output to write.
+        option: the flag that sets the file.
+        inputs: the inputs of the command.
 
     Raises:
-        UsageError: if it is an input, a file of a run, an existing file that is not ours, or an
-            address.
+        UsageError: if it is an input, a file of a run, an existing foreign file, or an address in
+            an object store.
     """
     if is_address(target):
         raise address_refused(target, fix=kind.fix.format(option=option))
@@ -63,7 +63,7 @@ def refuse_to_replace(
 
 
 def write_result(target: Path, value: object, *, option: str) -> None:
-    """Write a result as JSON to a file that a person named; missing folders are made.
+    """Write a result as JSON to a file named by the user; create missing folders.
 
     Raises:
         ResourceError: if it cannot be written.
@@ -81,18 +81,18 @@ def write_result(target: Path, value: object, *, option: str) -> None:
 
 def _why_not(target: Path, kind: Kind, inputs: Iterable[Path | str]) -> str | None:
     if any(_is_same(target, Path(word)) for word in inputs):
-        return f"the {kind.words} would replace what is read"
+        return f"the {kind.words} would overwrite an input"
     if target.name in RUN_FILES and has_any(target.parent, JOB_MARKS):
         return f"this is a file of the run {target.parent}"
     try:
         if not target.exists():
             return None
         if not target.is_file():
-            return f"this is a folder, and the {kind.words} is a file"
+            return f"this is a folder; the {kind.words} needs a file"
         is_free = target.stat().st_size == 0 or kind.is_ours(target)
     except OSError:
-        return None  # writing says what is wrong with the path
-    return None if is_free else f"there is a file already, and it is no {kind.words} of ours"
+        return None  # writing the file will raise the error
+    return None if is_free else f"the file exists and is not a {kind.words} written by stepladder"
 
 
 def _is_same(target: Path, other: Path) -> bool:
@@ -108,7 +108,7 @@ def _is_page(file: Path) -> bool:
 
 
 def _has_keys(*keys: str) -> Callable[[Path], bool]:
-    """Return what tells whether a file is a JSON object with all these keys."""
+    """Return a function that returns True for a JSON file with an object with all these keys."""
 
     def has_keys(file: Path) -> bool:
         if file.stat().st_size > _MAX_JSON_BYTES:

@@ -1,4 +1,4 @@
-"""Look on while a script, or a block of code, trains."""
+"""Watch a script or a block of code while it trains."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _OTHER = "Choose another folder: --out FOLDER."
 
 
 class Watching:
-    """What `with stepladder.watch() as watching:` gives.
+    """Context manager of `with stepladder.watch() as watching:`.
 
     Attributes:
-        folder: where watch.json and watch.html lie after the block.
-        report: what was seen; None until the block has ended.
+        folder: folder with watch.json and watch.html after the block.
+        report: the report; None until the block has ended.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Watching:
 
 
 def watch(out: Path | str | None = None, *, probe: bool = False, quiet: bool = False) -> Watching:
-    """Look on while the block of a `with` statement trains, and report what is wrong or slow.
+    """Watch the training in the block of a `with` statement, and report what is wrong or slow.
 
-    Nothing that is learnt changes. At the end of the block, what was seen is written to a folder
-    and summed up on stderr.
+    The training is not changed. At the end of the block, the report is written to a folder, and a
+    summary is printed to stderr.
 
     Args:
-        out: the folder; None: `watch-NAME` beside where the code runs, after the calling file.
-        probe: replay steps with other settings on a copy, after the block.
-        quiet: print nothing.
+        out: the folder; None: `watch-NAME` in the current folder, named after the calling file.
+        probe: after the block, replay steps with other settings on a copy.
+        quiet: print nothing unless there are alarms.
     """
-    frame = sys._getframe(1)  # whose lines are the user's own
+    frame = sys._getframe(1)  # the caller's
     file = frame.f_code.co_filename
     name = Path(file).stem if not file.startswith("<") else "code"
     folder = default_folder(name) if out is None else Path(out)
@@ -99,10 +99,10 @@ def watch_job(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Ending:
-    """Run a script as `__main__` in this process, and report what was seen of it.
+    """Run a script as `__main__` in this process, and report what is wrong or slow in it.
 
     Raises:
-        UsageError: if there is no such script, it is no Python, or the folder cannot be made.
+        UsageError: if the script does not exist or is not Python, or the folder cannot be created.
     """
     from stepladder.watching.script.script import find_script, refuse_no_python
     from stepladder.watching.script.session import watch_script
@@ -129,14 +129,14 @@ def watch_job(
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder of a report and see that it can be written to.
+    """Create the folder of a report, and check that it is writable.
 
     Raises:
-        UsageError: if there is something else, or what would be replaced is not ours.
+        UsageError: if it is not a folder, or if files would be overwritten that are not a report.
     """
     taken = next((up for up in (folder, *folder.parents) if up.exists()), folder)
     if not taken.is_dir():
-        what = "the report needs a folder, and there is a file of that name"
+        what = "the report needs a folder, but this is a file"
         raise UsageError(what, where=str(taken), fix=_OTHER)
     refuse_to_replace(folder / "watch.html", WATCH_PAGE, option="--out")
     refuse_to_replace(folder / WATCH_FILE, WATCH, option="--out")
@@ -146,21 +146,21 @@ def _make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"the folder cannot be made or written to ({error.strerror or error})",
+            f"the folder cannot be created or is not writable ({error.strerror or error})",
             where=str(folder),
             fix=_OTHER,
         ) from None
 
 
 def default_folder(name: str) -> Path:
-    """Return the folder under the working one that a script's report goes to."""
+    """Return the default folder of the report of a script, in the current folder."""
     return Path.cwd() / f"watch-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name) or 'code'}"
 
 
 def publish(
     report: WatchReport, folder: Path, *, is_quiet: bool = False, as_json: bool = False
 ) -> None:
-    """Write watch.json and watch.html, and say on stderr what was seen."""
+    """Write watch.json and watch.html, and print the report to stderr."""
     import json
 
     from stepladder.records import to_json

@@ -1,4 +1,4 @@
-"""Errors that are not ours by class: those that a person can act on, and the trace of the rest."""
+"""Turn other exceptions into messages that the user can act on, or save their trace."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stepladder.errors import ResourceError, StepladderError, UsageError
 from stepladder.task.blame import EXIT_FIX, exit_words, task_line
 
 TRACE_FOLDER: ContextVar[Path | None] = ContextVar("TRACE_FOLDER", default=None)
-"""Where the running command keeps its results."""
+"""Folder in which the running command writes its results."""
 
 _FIXES = {
-    errno.ENOSPC: "Free some space (`stepladder clean` lists what may go) and run it again.",
-    errno.EDQUOT: "Your quota is used up; free some space and run it again.",
-    errno.EMFILE: "Too many files are open; raise the limit, as with `ulimit -n 4096`.",
-    errno.EROFS: "Give a folder on a disk that can be written to.",
-    errno.EACCES: "Give a folder that you may use, or change its permissions.",
-    errno.EPERM: "Give a folder that you may use, or change its permissions.",
+    errno.ENOSPC: "Free some space (`stepladder clean` lists files to remove) and try again.",
+    errno.EDQUOT: "Your disk quota is exceeded; free some space and try again.",
+    errno.EMFILE: "Raise the limit of open files, for example with `ulimit -n 4096`.",
+    errno.EROFS: "Use a folder on a writable disk.",
+    errno.EACCES: "Use another folder, or change its permissions.",
+    errno.EPERM: "Use another folder, or change its permissions.",
 }
 
 
 def known_error(error: Exception) -> StepladderError | None:
-    """Return the message for an error that a person can act on, or None if it is probably ours."""
+    """Return a message for an error that the user can act on; None for a likely bug."""
     if isinstance(error, StepladderError):
         return error
     if isinstance(error, OSError) and error.errno in _FIXES:
@@ -33,22 +33,22 @@ def known_error(error: Exception) -> StepladderError | None:
         return ResourceError(error.strerror or "", where=where, fix=_FIXES[error.errno])
     if type(error).__name__ == "OutOfMemoryError":  # torch's; torch is not imported here
         return ResourceError(
-            "the device has no memory left for this batch",
-            fix="Give --batch.micro-batch-size, such as a half of what it is; the result is equal.",
+            "the device ran out of memory for this batch",
+            fix="Set --batch.micro-batch-size to a smaller number; results stay the same.",
         )
     if isinstance(error, MemoryError):
-        return ResourceError("there is no memory left", fix="Try --data.where stream.")
+        return ResourceError("the machine ran out of memory", fix="Try --data.where stream.")
     return None
 
 
 def line_of_task(error: Exception) -> str | None:
-    """Return the innermost line of the user's own Task that an error came through, or None."""
+    """Return the innermost line of the user's Task in the trace of an error, or None."""
     line = task_line(error)
     return None if line is None else str(line)
 
 
 def exit_of_task(error: SystemExit) -> StepladderError | None:
-    """Return what to say where the user's Task tried to end the program; None: it was not that."""
+    """Return a message if the user's Task called sys.exit; None if something else did."""
     line = task_line(error)
     if line is None:
         return None
@@ -58,7 +58,7 @@ def exit_of_task(error: SystemExit) -> StepladderError | None:
 
 
 def save_trace(error: Exception) -> Path:
-    """Write the trace into the command's folder, or a temporary file, and give its path."""
+    """Write the trace to the command's folder or to a temporary file, and return the path."""
     text = "".join(traceback.format_exception(error))
     folder = TRACE_FOLDER.get()
     if folder is not None and folder.is_dir():

@@ -1,4 +1,4 @@
-"""The flags of the commands that read a job: a config file or a Task, and every option under it."""
+"""Flags of commands that read a job: a config file or a Task, and all options."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlags:
-    """What `train`, `climb` and their like take."""
+    """Flags of `train`, `features` and the other commands that read a job."""
 
     target: Annotated[Positional[Path | None], _TARGET] = None
-    """A file of options, which flags go over, or a Task of your own as FILE.py:NAME."""
+    """YAML file of options, which flags override, or your own Task as FILE.py:NAME."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
-    """The file of options, as a flag."""
+    """YAML file of options; flags override it."""
     task: str | None = None
-    """A Task of your own, as FILE.py:NAME; that file is run."""
+    """Your own Task, as FILE.py:NAME; the file is executed."""
     show_config: Switch = False
-    """Print each option's value and where it came from, and do nothing else."""
+    """Print the value of each option and where it was set, and exit."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
     recipe: Annotated[Recipe, Unprefixed] = field(default_factory=Recipe)
     run: RunConfig = field(default_factory=RunConfig)
@@ -57,12 +57,12 @@ class JobFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderFlags(JobFlags):
-    """What `climb` and its like take besides."""
+    """Additional flags of `climb` and the other commands that measure."""
 
     ladder: LadderConfig = field(default_factory=LadderConfig)
     budget: str | None = None
-    """Time for measurements, trials and the training at the end, as far as that takes no more than
-    a fifth of it, such as 90s or 10m; the same as --ladder.budget-s."""
+    """Time limit of measurements, trials and the final training (if that takes at most a fifth of
+    it), such as 90s or 10m; same as --ladder.budget-s."""
 
 
 F = TypeVar("F", bound=JobFlags)
@@ -75,13 +75,13 @@ def read_job(
     command: str,
     fixed: Mapping[str, Setting] | None = None,
 ) -> tuple[F, Resolved]:
-    """Read the flags, and resolve the config under them.
+    """Return the flags and the resolved config.
 
     Args:
-        fixed: options that the command itself sets, by dotted name; a file's are replaced.
+        fixed: options that the command sets, by dotted name; they override the file.
 
     Raises:
-        UsageError: for a value that does not fit.
+        UsageError: if a value is not valid.
     """
     words = _task_as_flag(argv)
     before = job_before_flags(words)
@@ -97,15 +97,17 @@ def read_job(
     for key, setting in (fixed or {}).items():
         if key in settings:
             where = settings[key].origin
-            raise UsageError(f"{setting.origin} sets it itself", where=where, fix="Leave it out.")
+            raise UsageError(
+                f"this option is set by {setting.origin}", where=where, fix="Remove it."
+            )
         settings[key] = setting
     for name, key in _SHORT_FORMS.items():
         flag, value = f"--{name.replace('_', '-')}", getattr(read, name, None)
         if value is None or value is False:
             continue
         if key in settings and value is not True:
-            what = f"{settings[key].origin} says the same in another way"
-            raise UsageError(what, where=flag, fix="Give one of the two.")
+            what = f"this flag sets the same option as {settings[key].origin}"
+            raise UsageError(what, where=flag, fix="Use one of the two.")
         value = seconds_of(value, where=flag) if name == "budget" else value
         settings[key] = Setting(value=value, origin=flag)
     return read, resolve(settings_of_file(file) if file else {}, settings)
@@ -121,35 +123,37 @@ def seconds_of(text: str, *, where: str) -> float:
     """Read a time span such as 90s, 10m or 2h.
 
     Raises:
-        UsageError: if it is none, or zero.
+        UsageError: if it is not a time span, or zero.
     """
     match = _SPAN.fullmatch(text.strip())
     seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0.0
     if seconds <= 0:
-        raise UsageError(f"{text!r} is no time span", where=where, fix="Write 90s, 10m or 2h.")
+        raise UsageError(
+            f"{text!r} is not a time span", where=where, fix="Write it as 90s, 10m or 2h."
+        )
     return seconds
 
 
 def _config_of(flag: Path | None, word: Path | None, command: str) -> Path | None:
-    """Return the one file of options that was named.
+    """Return the file of options that was given.
 
     Raises:
-        UsageError: if there are two, or one is a Task's file without the Task's name.
+        UsageError: if there are two, or if it is a Python file without the name of a Task.
     """
     if word is not None and word.suffix == ".py":
         raise UsageError(
-            "which Task of this file?",
+            "the name of the Task is missing",
             where=str(word),
-            fix=f"Add its name, such as `stepladder {command} {word}:MyTask`.",
+            fix=f"Add it after a colon, such as `stepladder {command} {word}:MyTask`.",
         )
     return one_file(flag, word)
 
 
 def _task_as_flag(argv: Sequence[str]) -> list[str]:
-    """Turn a word FILE.py:NAME, wherever it stands, into --task FILE.py:NAME.
+    """Replace an argument FILE.py:NAME by --task FILE.py:NAME.
 
     Raises:
-        UsageError: if two Tasks are named.
+        UsageError: if two Tasks are given.
     """
     words: list[str] = []
     for word, before in zip(argv, ["", *argv], strict=False):
@@ -157,5 +161,5 @@ def _task_as_flag(argv: Sequence[str]) -> list[str]:
         words += ["--task", word] if is_task and before != "--task" else [word]
     named = [word for word in words if word == "--task" or word.startswith("--task=")]
     if len(named) > 1:
-        raise UsageError("two Tasks are named", where="--task", fix="Give one of them.")
+        raise UsageError("two Tasks are given", where="--task", fix="Use one of them.")
     return words

@@ -1,4 +1,4 @@
-"""Flags of the commands that read logs of trainings: audit and compare."""
+"""Flags of the commands that read training logs: audit and compare."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class LogFlags:
-    """What the log of a training may leave out."""
+    """Facts that a training log may not contain."""
 
     num_val: int | None = None
-    """Held-out examples that the accuracy stands on; none: as logged, or inferred."""
+    """Number of held-out examples of the accuracy; none: read it from the log, or infer it."""
     num_train: int | None = None
-    """Training examples of an epoch."""
+    """Number of training examples per epoch."""
     num_test: int | None = None
-    """Test examples."""
+    """Number of test examples."""
     metric: str | None = None
-    """Column that is judged; none: validation accuracy, else validation loss."""
+    """Column of the metric; none: validation accuracy if there is one, else validation loss."""
 
     def numbers(self) -> dict[str, Any]:
         """Return the flags as arguments of `stepladder.audit` and `stepladder.compare`."""

@@ -1,6 +1,6 @@
-"""Dispatch: the first word names the command, the rest is the command's; errors become exit codes.
+"""Dispatch to a command by the first argument, and turn errors into exit codes.
 
-Nothing heavy is imported here: `stepladder --help` and a mistyped command answer at once.
+Slow modules are not imported here, so that `stepladder --help` and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -22,36 +22,39 @@ from stepladder.cli.crash import exit_of_task, known_error, line_of_task, save_t
 from stepladder.errors import StepladderError, UsageError
 
 _EXAMPLES = (
-    ("stepladder prepare photos --out store", "folders of pictures, one a class"),
-    ("stepladder train --data.store store --run.dir runs/first", "to a trained classifier"),
-    ("stepladder predict runs/first new_photos", "what is on these?"),
+    (
+        "stepladder prepare photos --out store",
+        "create a store from one folder of pictures per class",
+    ),
+    ("stepladder train --data.store store --run.dir runs/first", "train a classifier"),
+    ("stepladder predict runs/first new_photos", "classify new pictures"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit code.
+    """Run a command and return its exit code.
 
-    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 6 an unsound job;
+    0 success; 1 unexpected error; 2 usage; 3 data; 4 resources; 5 diverged; 6 unsound job;
     128 + n signal n.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with _own_warnings_as_lines():
             code = _dispatch(words)
-        if sys.stdout is not None and not sys.stdout.closed:  # a script that we ran may close it
+        if sys.stdout is not None and not sys.stdout.closed:  # a watched script may close it
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # such as by `| head`
         _silence_stdout()
         return 128 + 13
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return 128 + 2
     except SystemExit as error:
-        told = exit_of_task(error)
-        if told is None:  # the end of --help, of a watched script, after a mistyped option
+        known_exit = exit_of_task(error)
+        if known_exit is None:  # the end of --help, of a watched script, after a mistyped option
             raise
-        return _report(told, error, words)
+        return _report(known_exit, error, words)
     except Exception as error:
         known = known_error(error)
         if known is None:
@@ -61,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _own_warnings_as_lines() -> Iterator[None]:
-    """Show our own warnings as a line, without their place in our code."""
+    """Print warnings of stepladder on one line, without their place in the code."""
     before = warnings.formatwarning
     package = f"{Path(__file__).parents[1]}{os.sep}"
 
@@ -86,7 +89,7 @@ def _own_warnings_as_lines() -> Iterator[None]:
 def _dispatch(words: list[str]) -> int:
     name = words[0] if words else "--help"
     if name == "help" and words[1:]:
-        words = [words[1], "--help"]  # `help climb` asks for what `climb --help` says
+        words = [words[1], "--help"]  # `help climb` is `climb --help`
         name = words[0]
     if name in ("-h", "--help", "help"):
         sys.stdout.write(_help())
@@ -99,7 +102,7 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(name, commands, n=1)
         meant = f"Did you mean `stepladder {close[0]}`?" if close else None
         listed = f"Commands: {', '.join(commands)}."
-        raise UsageError(f"{name}: there is no such command", fix=meant or listed)
+        raise UsageError(f"{name}: unknown command", fix=meant or listed)
     run: Callable[[list[str]], int] = importlib.import_module(commands[name].module).run
     return run(words[1:])
 
@@ -115,7 +118,7 @@ def _help() -> str:
 
 
 def _report(error: StepladderError, cause: BaseException, words: list[str]) -> int:
-    """Print an error that a person can act on."""
+    """Print an error that the user can act on."""
     if "--debug" in words:
         traceback.print_exception(cause)
     sys.stderr.write(f"{error}\n")
@@ -127,7 +130,7 @@ def _report(error: StepladderError, cause: BaseException, words: list[str]) -> i
 
 
 def _report_crash(error: Exception, words: list[str]) -> int:
-    """Print three lines on an error of the user's Task, or one that is probably ours."""
+    """Print three lines for an error in the user's Task, or for a likely bug in stepladder."""
     if "--debug" in words:
         traceback.print_exception(error)
     path = save_trace(error)
@@ -137,19 +140,19 @@ def _report_crash(error: Exception, words: list[str]) -> int:
         sys.stderr.write(
             f"your Task failed: {what}\n"
             f"  {line}\n"
-            f"  The whole trace is in {path}; `stepladder check` tries each part of a Task alone.\n"
+            f"  The full trace is in {path}; `stepladder check` tests each part of a Task.\n"
         )
         return 1
     sys.stderr.write(
         f"unexpected error: {what}\n"
-        f"  The whole trace is in {path}.\n"
-        f"  If this looks like our mistake, send it along with what `stepladder doctor` prints.\n"
+        f"  The full trace is in {path}.\n"
+        f"  If this is a bug in stepladder, report it with the output of `stepladder doctor`.\n"
     )
     return 1
 
 
 def _silence_stdout() -> None:
-    """Keep Python from failing again when it flushes a closed pipe at exit."""
+    """Prevent an error when Python flushes the closed pipe at exit."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A command's dataclass to flags and help, by tyro."""
+"""Make flags and help from the dataclass of a command, with tyro."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]B)", re.ASCII | re.IGNORECASE)
 _TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off"})
 Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
-"""A flag that is given or not; it has no `--no-` form."""
+"""A boolean flag without a `--no-` form."""
 Unprefixed = tyro.conf.arg(name="")
-"""For a group whose options stand at the top level of the flags."""
+"""Marks a group whose options are flags without a prefix."""
 RUN = tyro.conf.arg(metavar="RUN")
 CONFIG_FLAG = tyro.conf.arg(name="config", metavar="CONFIG.yaml")
 
@@ -44,24 +44,24 @@ class Output:
     """What is printed."""
 
     json: Switch = False
-    """Print JSON, for programs."""
+    """Print JSON."""
     quiet: Switch = False
-    """Print warnings and errors only."""
+    """Print only warnings and errors."""
     debug: Switch = False
-    """Print the full trace of an error."""
+    """Print the full traceback of an error."""
 
     def display(self) -> Display:
-        """Return where progress goes."""
+        """Return the display for progress."""
         from stepladder.training.output.display import make_display
 
         return make_display(json=self.json, quiet=self.quiet)
 
     def print_result(self, value: object, text: str) -> None:
-        """Print what was asked for, whatever --quiet says."""
+        """Print the result of a command, also with --quiet."""
         write(json.dumps(to_json(value), indent=2) if self.json else text)
 
     def print_done(self, facts: Mapping[str, object], text: str) -> None:
-        """Print what was done: a line of JSON, or text unless --quiet."""
+        """Print what was done, as a line of JSON, or as text unless --quiet is set."""
         if self.json:
             write(json.dumps(to_json(facts)))
         elif not self.quiet:
@@ -69,18 +69,18 @@ class Output:
 
 
 def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | None = None) -> T:
-    """Read a command's flags; prints help or a usage error and exits where that is called for.
+    """Parse the flags of a command; prints help or a usage error and exits if necessary.
 
     Args:
-        argv: the words after the command.
+        argv: the arguments after the command.
         flags: the dataclass of the command; its docstring is the description in the help.
-        command: its name.
-        default: the values where a flag is not given; none: what the dataclass says.
+        command: the name of the command.
+        default: the values of flags that are not given; None: the defaults of the dataclass.
 
     Raises:
-        UsageError: if a flag without a value is given one.
+        UsageError: if a boolean flag is given a value.
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
-        BadValueError: if a value is out of range; names the flag.
+        BadValueError: if a value is out of range; has the flag.
     """
     _check_switches(flags, argv, command)
     try:
@@ -102,19 +102,19 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
 
 
 def one_file(flag: Path | None, word: Path | None) -> Path | None:
-    """Return the file of options that --config or a word of its own names.
+    """Return the file of options given by --config or as an argument.
 
     Raises:
-        UsageError: if both do.
+        UsageError: if both are given.
     """
     if flag is not None and word is not None:
-        what = f"--config names {flag}, another file of options"
-        raise UsageError(what, where=str(word), fix="Give one of the two.")
+        what = f"--config sets another file of options, {flag}"
+        raise UsageError(what, where=str(word), fix="Use one of the two.")
     return flag or word
 
 
 def _check_switches(flags: type[T], argv: Sequence[str], command: str) -> None:
-    """Refuse `--stopping.early false` and `--fresh=yes`, where the value would pass for a file."""
+    """Reject `--stopping.early false` and `--fresh=yes`; the value would be parsed as a file."""
     listed = (*fields(flags), *fields(Output))  # type: ignore[arg-type]
     own = {field.name for field in listed if field.default is False}
     for word, follower in zip_longest(argv, argv[1:], fillvalue=""):
@@ -137,11 +137,11 @@ def _check_switches(flags: type[T], argv: Sequence[str], command: str) -> None:
 
 
 def given_flags(argv: Sequence[str], *, prefix: str = "") -> dict[str, str]:
-    """Find the options of the config that are named on a command line, key to flag as typed.
+    """Return the config options on a command line, from key to flag as typed.
 
     Args:
-        argv: the words after the command.
-        prefix: the group whose options may stand without its name, such as `prepare.`.
+        argv: the arguments after the command.
+        prefix: the group whose options may be given without its name, such as `prepare.`.
     """
     found: dict[str, str] = {}
     for word in argv:
@@ -159,17 +159,17 @@ def given_flags(argv: Sequence[str], *, prefix: str = "") -> dict[str, str]:
 
 
 def flag_settings(job: JobConfig, given: dict[str, str]) -> dict[str, Setting]:
-    """Take the options that flags gave out of the job that tyro made."""
+    """Return the settings of the given flags, with the values of the job that tyro parsed."""
     return settings_of_flags(
         {key: (flag, options()[key].value(job)) for key, flag in given.items()}
     )
 
 
 def job_before_flags(argv: Sequence[str]) -> JobConfig:
-    """Read the config file that a command line names, so that its values are the flags' defaults.
+    """Read the config file of a command line, so that its values are the defaults of the flags.
 
-    Only a file that stands first or after --config is found here; one between flags is found by
-    the full parse.
+    This only finds a file that is the first argument or follows --config; the full parse finds one
+    between flags.
     """
     file = config_file(argv)
     if file is None:
@@ -178,11 +178,11 @@ def job_before_flags(argv: Sequence[str]) -> JobConfig:
     try:
         return build({key: setting.value for key, setting in settings.items()}, JobConfig())
     except BadValueError:
-        return JobConfig()  # a flag may replace it; else `resolve` says where it stands
+        return JobConfig()  # a flag may override it; else `resolve` raises with its line
 
 
 def config_file(argv: Sequence[str]) -> Path | None:
-    """Find the config file of a command line without knowing its flags."""
+    """Return the config file of a command line, without parsing its flags."""
     for idx, word in enumerate(argv):
         if word == "--config" and idx + 1 < len(argv):
             return Path(argv[idx + 1])
@@ -206,7 +206,7 @@ _REGISTRY = ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
-    """Take `none` in any case where tyro takes only `None`."""
+    """Accept `none` in any case; tyro accepts only `None`."""
     if info.type is not type(None):
         return None
     return PrimitiveConstructorSpec(
@@ -220,7 +220,7 @@ def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None
 
 @_REGISTRY.primitive_rule
 def _whole_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Take whole numbers, and say in words what is none; sizes may have a unit."""
+    """Parse whole numbers, with a readable error; sizes may have a unit."""
     if info.type is not int:
         return None
     return PrimitiveConstructorSpec(
@@ -239,7 +239,7 @@ def _whole_of(words: list[str]) -> int:
         size = _SIZE.fullmatch(words[0].strip())
         if size is None:
             raise ValueError(
-                f"{words[0]!r} is no whole number, such as 64, nor a size, such as 20GB"
+                f"{words[0]!r} is not a whole number, such as 64, or a size, such as 20GB"
             ) from None
         return round(float(size[1]) * _UNITS[size[2].upper()])
 

@@ -1,6 +1,6 @@
-"""The page of all commands, written from COMMANDS: `python -m stepladder.cli.reference`.
+"""Generate docs/commands.md from COMMANDS: `python -m stepladder.cli.reference`.
 
-A test compares docs/commands.md with it.
+A test checks that docs/commands.md is up to date.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from stepladder.cli.commands import COMMANDS, Command
 
 _HEAD = """# Commands
 
-Written from the code by `python -m stepladder.cli.reference > docs/commands.md`.
+Generated from the code by `python -m stepladder.cli.reference > docs/commands.md`.
 
-`stepladder COMMAND --help` lists a command's flags. Each option of a job ([config.md](config.md))
-is a flag too. A command with a Python function takes the same from Python; `help(stepladder.train)`
-describes its arguments.
+`stepladder COMMAND --help` lists the flags of a command. Each option of a job
+([config.md](config.md)) is also a flag. Most commands have a Python function with the same
+arguments; see `help(stepladder.train)`.
 """
 
 
 def page() -> str:
-    """Write the page as Markdown."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     for group, members in itertools.groupby(COMMANDS, key=lambda command: command.group):
         listed = list(members)

@@ -1,1 +1,1 @@
-"""Other libraries' interfaces over ours, so that what was written for them runs."""
+"""Interfaces of other libraries, so that code written for them runs unchanged."""

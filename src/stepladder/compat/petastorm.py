@@ -1,10 +1,10 @@
-"""Petastorm's Spark converter over ours: listings written for it run after changing an import.
+"""Drop-in replacement of Petastorm's Spark converter: change the import, keep the code.
 
     from stepladder.compat.petastorm import SparkDatasetConverter, make_spark_converter
     from stepladder.compat.petastorm import TransformSpec
 
-Batches are shuffled over all rows, and every shard gives as many of them. What was tuning of
-Petastorm's own reader is accepted and has no effect.
+Batches are shuffled over all rows, and all shards have the same number of batches. Options that
+tune Petastorm's reader are accepted, but have no effect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["SparkDatasetConverter", "TransformSpec", "make_spark_converter"]
 
 _NULL_CURE = (
-    "fill it: in the DataFrame, such as by df.fillna(0), or in the function of a TransformSpec; or "
-    "leave the column out by schema_fields"
+    "fill the nulls in the DataFrame, for example with df.fillna(0), or in the function of a "
+    "TransformSpec; or leave the column out with schema_fields"
 )
 _SHUFFLES = ("shuffle_row_groups", "shuffle_rows")
 _HONOURED = {"schema_fields", "seed", "shard_seed", *_SHUFFLES}
@@ -52,12 +52,12 @@ _WITHOUT_EFFECT = {
 
 
 class SparkDatasetConverter:
-    """What was written of a DataFrame; made by `make_spark_converter`.
+    """A DataFrame saved as files; returned by `make_spark_converter`.
 
     Attributes:
-        cache_dir_url: folder of the files.
-        file_urls: of the files.
-        dataset_size: rows.
+        cache_dir_url: URL of the folder.
+        file_urls: URLs of the files.
+        dataset_size: number of rows.
     """
 
     PARENT_CACHE_DIR_URL_CONF: ClassVar[str] = "petastorm.spark.converter.parentCacheDirUrl"
@@ -84,17 +84,18 @@ class SparkDatasetConverter:
         data_loader_fn: Any = None,
         **petastorm_reader_kwargs: Any,
     ) -> Iterator[Loader]:
-        """Give, in a `with` block, an iterable of dictionaries of tensors.
+        """Yield an iterable of dictionaries of tensors, for a `with` block.
 
         Args:
-            batch_size: rows of a batch on each shard.
-            num_epochs: None: without end.
-            workers_count: threads that read; None: one a core.
-            cur_shard, shard_count: which part this is, from 0, of how many; both or neither.
+            batch_size: rows per batch on each shard.
+            num_epochs: number of epochs; None: infinite.
+            workers_count: number of reading threads; None: one per core.
+            cur_shard, shard_count: index of this shard, from 0, and number of shards; both or
+                neither.
             transform_spec: applied to each batch as a pandas DataFrame.
-            shuffling_queue_capacity: above 0: shuffle; so does the default shuffle_row_groups.
-            data_loader_fn: without effect.
-            petastorm_reader_kwargs: schema_fields, seed and the shuffles are heeded.
+            shuffling_queue_capacity: above 0: shuffle; shuffle_row_groups, on by default, does too.
+            data_loader_fn: has no effect.
+            petastorm_reader_kwargs: schema_fields, seed and the shuffle options are used.
         """
         without_effect = {"data_loader_fn"} if data_loader_fn is not None else set()
         loader = self._loader(
@@ -120,10 +121,10 @@ class SparkDatasetConverter:
         shuffling_queue_capacity: int | None = None,
         **petastorm_reader_kwargs: Any,
     ) -> Iterator[Any]:
-        """Give, in a `with` block, a tf.data.Dataset of named tuples.
+        """Yield a tf.data.Dataset of named tuples, for a `with` block.
 
         Raises:
-            UsageError: if TensorFlow is not installed, or a column's name is none of Python's.
+            UsageError: if TensorFlow is not installed, or a column name is not a valid identifier.
         """
         from stepladder.compat.tensorflow import dataset_of
 
@@ -142,7 +143,7 @@ class SparkDatasetConverter:
             yield dataset
 
     def delete(self) -> None:
-        """Remove the files that were written, unless another converter still uses them."""
+        """Remove the saved files, unless another converter still uses them."""
         if isinstance(self._converter, SparkConverter):
             self._converter.delete()
 
@@ -181,7 +182,7 @@ class SparkDatasetConverter:
         )
 
     def _columns(self, schema_fields: Sequence[Any] | None) -> list[str] | None:
-        """Return the columns whose names match one of Petastorm's schema_fields."""
+        """Return the columns that match Petastorm's schema_fields."""
         if schema_fields is None:
             return None
         names = self._converter.open_chosen(Choices(as_cells=True)).columns
@@ -198,7 +199,7 @@ class SparkDatasetConverter:
 
 @dataclass(frozen=True)
 class _Folder:
-    """Files that were there before, which nobody removes."""
+    """Existing files, which are not removed."""
 
     folder: Path
 
@@ -215,20 +216,20 @@ def make_spark_converter(
     compression_codec: str | None = None,
     dtype: str | None = "float32",
 ) -> SparkDatasetConverter:
-    """Write a DataFrame once; see `stepladder.data.from_spark`.
+    """Save a DataFrame once; see `stepladder.data.from_spark`.
 
     Args:
-        df: what is written; or a folder of Parquet files, `file:///...` or a path, which is read as
-            it lies, whatever the other arguments say, and which `delete` leaves.
-        parent_cache_dir_url: a folder, `file:///...` or a path; None: as the Spark setting
-            `petastorm.spark.converter.parentCacheDirUrl` says.
-        compression_codec: of the pages; None: uncompressed.
-        dtype: of floating-point columns and lists, float32 or float64; None: as they are.
+        df: the DataFrame; or a folder of Parquet files, as `file:///...` or a path, which is read
+            directly. Then the other arguments are ignored, and `delete` does not remove the folder.
+        parent_cache_dir_url: folder to write to, as `file:///...` or a path; None: the one of the
+            Spark setting `petastorm.spark.converter.parentCacheDirUrl`.
+        compression_codec: compression of the pages; None: uncompressed.
+        dtype: type of floating-point columns and lists, float32 or float64; None: unchanged.
 
     Raises:
-        UsageError: if no folder is named.
-        ResourceError: if there is no room.
-        DataError: if the folder to be read holds no Parquet files.
+        UsageError: if no folder is set.
+        ResourceError: if there is not enough disk space.
+        DataError: if the folder to read contains no Parquet files.
     """
     if isinstance(df, str):
         return SparkDatasetConverter(_Folder(local_folder(df)))
@@ -238,7 +239,7 @@ def make_spark_converter(
     folder = parent_cache_dir_url or df.sparkSession.conf.get(name, None)
     if not folder:
         raise UsageError(
-            "no folder is named for what is written of the DataFrame",
+            "no folder is set to save the DataFrame in",
             where="make_spark_converter",
             fix=f"Type: spark.conf.set('{name}', 'file:///...')",
         )
@@ -247,48 +248,50 @@ def make_spark_converter(
 
 
 def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
-    """Warn of arguments without effect, and refuse those that would choose rows or are unknown."""
+    """Warn about arguments without effect; reject unknown ones and those that select rows."""
     names = {name for name, value in kwargs.items() if value is not None}
     if refused := sorted(names - _HONOURED - _WITHOUT_EFFECT):
         is_known = set(refused) <= _CHOOSE_ROWS
         raise UsageError(
-            f"{', '.join(refused)} {'chooses rows in Petastorm' if is_known else 'is unknown'}",
+            f"{', '.join(refused)} {'is not supported' if is_known else 'is unknown'}",
             where="petastorm_reader_kwargs",
-            why="Other rows would be read than those that are wanted." if is_known else None,
+            why="It selects rows in Petastorm; here, all rows would be read." if is_known else None,
             fix="Filter the DataFrame before make_spark_converter."
             if is_known
-            else "Leave it out, or look at its spelling.",
+            else "Check its spelling, or remove it.",
         )
     if ignored := sorted(without_effect | (names & _WITHOUT_EFFECT)):
-        warnings.warn(f"without effect here: {', '.join(ignored)}", UserWarning, stacklevel=5)
+        warnings.warn(
+            f"these arguments have no effect: {', '.join(ignored)}", UserWarning, stacklevel=5
+        )
 
 
 def _shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    """Return which part is read, of how many; neither named: all."""
+    """Return the index of the shard and the number of shards; by default, one shard."""
     if cur_shard is None and shard_count is None:
         return 0, 1
     if cur_shard is None or shard_count is None:
         given, missing = ("cur_shard", "shard_count")[:: 1 if shard_count is None else -1]
         raise UsageError(
-            f"{given} is given without {missing}",
+            f"{given} is set without {missing}",
             where="cur_shard, shard_count",
             why="All processes would read the same rows.",
-            fix="Give both, such as cur_shard=rank and shard_count=world_size, or neither.",
+            fix="Set both, such as cur_shard=rank and shard_count=world_size, or neither.",
         )
     return cur_shard, shard_count
 
 
 def _seed(kwargs: Mapping[str, Any]) -> int:
-    """Return what chooses the shuffles; Petastorm's shards had a seed of their own."""
+    """Return the seed of the shuffles; Petastorm has a separate seed for shards."""
     named = (kwargs.get(name) for name in ("seed", "shard_seed"))
     return next((seed for seed in named if seed is not None), 42)
 
 
 def _patterns(schema_fields: Sequence[Any]) -> list[re.Pattern[str]]:
-    """Read schema_fields: regular expressions, or fields with a name."""
+    """Parse schema_fields: regular expressions, or fields with a name."""
     if isinstance(schema_fields, str):
         raise UsageError(
-            f"{schema_fields!r} is no list",
+            f"{schema_fields!r} is not a list",
             where="schema_fields",
             fix=f"Type: schema_fields=[{schema_fields!r}]",
         )
@@ -297,7 +300,7 @@ def _patterns(schema_fields: Sequence[Any]) -> list[re.Pattern[str]]:
         return [re.compile(text) for text in texts]
     except re.error as error:
         raise UsageError(
-            f"{error.pattern!r} is no regular expression ({error})",
+            f"{error.pattern!r} is not a valid regular expression ({error})",
             where="schema_fields",
-            fix="Give names of columns, or regular expressions that match them.",
+            fix="Use column names, or regular expressions that match them.",
         ) from None

@@ -1,4 +1,4 @@
-"""Batches for TensorFlow, where it is installed."""
+"""Batches for TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Shapes = Mapping[str, tuple[int | None, ...]]
 
 @contextmanager
 def dataset_of(loader: Loader, *, prefetch: int | None) -> Iterator[Any]:
-    """Give, in a `with` block, a tf.data.Dataset of named tuples.
+    """Yield a tf.data.Dataset of named tuples, for a `with` block.
 
     Raises:
-        UsageError: if TensorFlow is not installed, or a column's name is none of Python's.
+        UsageError: if TensorFlow is not installed, or a column name is not a valid identifier.
     """
     try:
         import tensorflow as tf
@@ -46,7 +46,7 @@ def dataset_of(loader: Loader, *, prefetch: int | None) -> Iterator[Any]:
 
 
 class _Batches:
-    """What TensorFlow's threads take batches from, also while the `with` block is left."""
+    """Batches for the threads of TensorFlow; safe to use while the `with` block ends."""
 
     def __init__(self, loader: Loader, row: Callable[..., Any]) -> None:
         self._loader = loader
@@ -60,7 +60,7 @@ class _Batches:
             yield self._row(**{name: _plain(values) for name, values in batch.items()})
 
     def close(self) -> None:
-        """Wait for the batch that is being taken, and give no other."""
+        """Wait for the current batch, and return no more batches."""
         with self._turn:
             self._is_closed = True
             self._loader.close()
@@ -69,9 +69,9 @@ class _Batches:
         with self._turn:
             if self._is_closed:
                 raise UsageError(
-                    "the dataset is read after the with block that made it",
+                    "the dataset is read after the end of its with block",
                     where="make_tf_dataset",
-                    fix="Take all batches within the block.",
+                    fix="Read all batches inside the block.",
                 )
             return next(batches, None)
 
@@ -82,9 +82,9 @@ def _row(names: list[str]) -> Any:
         return namedtuple("Row", names)
     except ValueError as error:
         raise UsageError(
-            f"a column cannot be a field of a named tuple ({error})",
+            f"a column name is not a valid field of a named tuple ({error})",
             where="make_tf_dataset",
-            fix="Rename it in the DataFrame, or leave it out by schema_fields.",
+            fix="Rename the column in the DataFrame, or leave it out with schema_fields.",
         ) from None
 
 
@@ -93,7 +93,7 @@ def _plain(values: Tensor | list[Any]) -> Any:
 
 
 def _spec(tf: Any, name: str, example: Mapping[str, Any], shapes: _Shapes) -> Any:
-    """Say what is the same in all batches: the type of a column, and the shape of its cells."""
+    """Return the TensorSpec of a column: its type, and the shape of its cells."""
     values = example[name]
     if not isinstance(values, Tensor):
         return tf.TensorSpec((None,), tf.string)

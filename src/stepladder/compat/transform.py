@@ -15,13 +15,14 @@ from stepladder.errors import DataError, StepladderError, UsageError
 
 
 class TransformSpec:
-    """How a batch is changed before it becomes tensors.
+    """Transformation of a batch before it is converted to tensors.
 
     Args:
-        func: takes a pandas DataFrame and gives one with as many rows; None: only fields change.
-        edit_fields: (name, numpy type, shape, is_nullable) of columns that func makes or changes.
-        removed_fields: columns that are left out.
-        selected_fields: columns that are kept, in this order; not together with removed_fields.
+        func: takes a pandas DataFrame and returns one with the same number of rows; None: no
+            function.
+        edit_fields: (name, numpy type, shape, is_nullable) of columns that func adds or changes.
+        removed_fields: columns to leave out.
+        selected_fields: columns to keep, in this order; not together with removed_fields.
     """
 
     def __init__(
@@ -33,9 +34,9 @@ class TransformSpec:
     ) -> None:
         if removed_fields and selected_fields is not None:
             raise UsageError(
-                "removed_fields and selected_fields are both given",
+                "removed_fields and selected_fields are both set",
                 where="TransformSpec",
-                fix="Give one of them.",
+                fix="Use one of them.",
             )
         self.func = func
         self.edit_fields = list(edit_fields or ())
@@ -44,10 +45,10 @@ class TransformSpec:
 
 
 class TransformedSource(Source):
-    """A table whose batches go through a TransformSpec, in the threads that read them.
+    """A table whose batches are transformed by a TransformSpec, in the reading threads.
 
     Args:
-        source: that gives cells, nulls among them; see `Choices.as_cells`.
+        source: a table that returns cells, including nulls; see `Choices.as_cells`.
     """
 
     def __init__(self, source: TableSource, spec: TransformSpec) -> None:
@@ -74,28 +75,29 @@ class TransformedSource(Source):
 
     @property
     def cell_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Shapes of cells by column, where it is known that they are not those of any row.
+        """Shapes of cells by column, for columns whose shape differs between rows.
 
-        As edit_fields names them, where None stands for what varies; and lists of several lengths.
+        They are those of edit_fields, with None for a dimension that varies, and those of lists of
+        different lengths.
         """
         lists: dict[str, tuple[int | None, ...]] = dict.fromkeys(self._source.padded, (None,))
         return lists | {name: tuple(shape) for name, (_, shape) in self._fields.items() if shape}
 
     def expect(self, rows: np.ndarray) -> None:
-        """Pass on which rows come next."""
+        """Announce the next rows to the source."""
         self._source.expect(rows)
 
     def describe(self, row: int) -> str:
-        """Name a row as its source does."""
+        """Return the description of a row by its source."""
         return self._source.describe(row)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put rows together and transform them.
+        """Read rows and transform them.
 
         Raises:
-            DataError: if the function fails, or gives other than a row for each row, or nulls, or
-                values of several shapes.
-            UsageError: if the TransformSpec names a column that is not there.
+            DataError: if the function fails, or returns another number of rows, nulls, or values of
+                different shapes.
+            UsageError: if the TransformSpec names a column that does not exist.
         """
         columns = self._source.read(rows).inputs
         given = self._pandas.DataFrame({name: _cells(values) for name, values in columns.items()})
@@ -105,7 +107,7 @@ class TransformedSource(Source):
             frame = self._changed(given, self._spec.func, where=self.describe(int(rows[0])))
         values = {}
         for name in self._names(frame):
-            # where nothing was null before, NaN is a number that was stored or computed
+            # if nothing was null before, NaN is a stored or computed number
             may_be_nan = not has_nulls or name in whole
             self._refuse_nulls(name, frame[name], rows, may_be_nan=may_be_nan)
             values[name] = self._values(name, frame[name])
@@ -116,10 +118,10 @@ class TransformedSource(Source):
         return bool((not is_number or name in self._source.nullable) and series.isna().any())
 
     def _refuse_nulls(self, name: str, series: Any, rows: np.ndarray, *, may_be_nan: bool) -> None:
-        """Refuse nulls that are left; of columns of floats, NaN is one where it may not be a NaN.
+        """Reject remaining nulls; in float columns, NaN is a null unless `may_be_nan` is set.
 
         Raises:
-            DataError: at the first of them; names its row, unless the function changed the index.
+            DataError: for the first null; names its row, unless the function changed the index.
         """
         is_null = series.isna().to_numpy()
         if not is_null.any() or (may_be_nan and series.dtype.kind == "f"):
@@ -130,12 +132,12 @@ class TransformedSource(Source):
         raise DataError(
             f"column {name} is null{after}",
             where=self.describe(int(rows[label if is_row else 0])),
-            fix=f"Let the TransformSpec's function fill it, such as by df['{name}'].fillna(0), or "
-            f"name it in removed_fields; or fill the DataFrame that is converted.",
+            fix=f"Fill it in the function of the TransformSpec, for example with "
+            f"df['{name}'].fillna(0), or in the DataFrame; or add it to removed_fields.",
         )
 
     def _changed(self, frame: Any, function: Callable[[Any], Any], *, where: str) -> Any:
-        """Call the function, and look at what it gives."""
+        """Call the function, and check its result."""
         num_rows = len(frame)
         try:
             changed = function(frame)
@@ -145,27 +147,26 @@ class TransformedSource(Source):
             raise DataError(
                 f"the function of the TransformSpec failed ({type(error).__name__}: {error})",
                 where=where,
-                fix="The fault is in that function, whose own error is shown above.",
+                fix="Fix the error in this function; its traceback is above.",
             ) from error
         if not isinstance(changed, self._pandas.DataFrame):
             raise DataError(
-                f"the function of the TransformSpec gave {type(changed).__name__}, no DataFrame",
+                f"the TransformSpec's function returned {type(changed).__name__}, not a DataFrame",
                 where=where,
-                fix="Let it return the DataFrame that it has changed.",
+                fix="Return the changed DataFrame.",
             )
         if len(changed) != num_rows:
             raise DataError(
-                f"the function of the TransformSpec made {len(changed)} rows of {num_rows}",
+                f"the TransformSpec's function returned {len(changed)} rows for {num_rows}",
                 where=where,
-                why="All shards give as many batches, of rows that are counted before, so that "
-                "none waits for another and an interrupted epoch is gone on with.",
-                fix="Let it give a row for each row; filter the DataFrame before, such as by "
-                "df.filter(...) or df.dropna(), and convert what is left.",
+                why="All shards must have the same number of batches, computed in advance.",
+                fix="Return one row for each row. To drop rows, filter the DataFrame before "
+                "converting it, for example with df.filter(...) or df.dropna().",
             )
         return changed
 
     def _names(self, frame: Any) -> list[str]:
-        """Return the columns of a batch: those that are selected, or all but those removed."""
+        """Return the columns of a batch: the selected ones, or all except the removed ones."""
         spec, given = self._spec, list(frame.columns)
         names = spec.selected_fields
         if names is None:
@@ -174,14 +175,16 @@ class TransformedSource(Source):
         missing = [name for name in names if name not in given]
         if missing or not names:
             raise UsageError(
-                f"there is no column {', '.join(missing)}" if missing else "no column is left",
+                f"there is no column {', '.join(missing)}"
+                if missing
+                else "all columns are removed",
                 where="transform_spec",
-                fix=f"Its function gives: {', '.join(map(str, given))}.",
+                fix=f"The columns are: {', '.join(map(str, given))}.",
             )
         return names
 
     def _values(self, name: str, series: Any) -> Tensor | list[Any]:
-        """Return a tensor where cells are numbers or arrays, else a list."""
+        """Return a tensor if cells are numbers or arrays, else a list."""
         dtype, shape = self._fields.get(name, (None, None))
         cells = list(series) if series.dtype.kind not in "biuf" else None
         if cells is not None and isinstance(cells[0], (str, bytes, bytearray)):
@@ -195,18 +198,17 @@ class TransformedSource(Source):
             raise DataError(
                 f"column {name} of the TransformSpec's result cannot be a tensor ({error})",
                 where="transform_spec",
-                fix="Let its function give numbers, or arrays of one shape and of the type that "
-                "edit_fields names.",
+                fix="Return numbers, or arrays of the same shape and of the type in edit_fields.",
             ) from None
 
 
 def _cells(values: Any) -> Any:
-    """Return the cells of a column; of Spark's vectors, which come as one tensor, an array a row."""
+    """Return the cells of a column; for Spark vectors, which are one tensor, an array per row."""
     return list(values.numpy()) if isinstance(values, Tensor) else values
 
 
 def _for_torch(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return numbers of the type that is wanted and that torch has, in memory that may be written."""
+    """Return writable numbers of the requested type, or of the next larger type of torch."""
     wider = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64}
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     return np.array(array, dtype=wider.get(wanted, wanted))

@@ -1,1 +1,1 @@
-"""Every option, as frozen dataclasses and StrEnums."""
+"""All options, as frozen dataclasses and StrEnums."""

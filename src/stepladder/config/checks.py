@@ -1,4 +1,4 @@
-"""The one way in which a config value is refused."""
+"""Validation of config values."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ class BadValueError(UsageError):
 
     Args:
         key: dotted name, as in YAML.
-        value: what was given.
-        wanted: the range in words.
+        value: the given value.
+        wanted: description of the valid range.
     """
 
     def __init__(self, key: str, value: object, wanted: str) -> None:
-        super().__init__(f"{key}: {value} is not {wanted}", fix=f"Give a value {wanted}.")
+        super().__init__(f"{key}: {value} is not {wanted}", fix=f"Use a value {wanted}.")
         self.key = key
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise BadValueError unless the condition holds."""
+    """Raise BadValueError unless the condition is true."""
     if not holds:
         raise BadValueError(key, value, wanted)
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes.
+    """The range of values of a numeric option.
 
     Attributes:
-        low, high: the bounds; infinity: no upper bound.
-        takes_low, takes_high: the bound itself is inside.
+        low, high: the bounds; high is infinite if there is no upper bound.
+        takes_low, takes_high: the bound itself is valid.
     """
 
     low: float
@@ -57,18 +57,18 @@ class Range:
 
 
 def ranged(default: float | None, within: Range) -> Any:
-    """Make a dataclass field with a range, which `require_ranges` enforces."""
+    """Return a dataclass field with a range, which `require_ranges` enforces."""
     return dataclasses.field(default=default, metadata={"range": within})
 
 
 def ranges_of(group: Any) -> dict[str, Range]:
-    """Return the range of each field that has one, of a dataclass or an instance of it."""
+    """Return the ranges of a dataclass, or of an instance, by field name."""
     fields = dataclasses.fields(group)
     return {field.name: field.metadata["range"] for field in fields if "range" in field.metadata}
 
 
 def require_ranges(group: Any, name: str) -> None:
-    """Raise BadValueError unless each field of a group that has a value lies in its range."""
+    """Raise BadValueError if a field of a group is outside its range."""
     for field, within in ranges_of(group).items():
         value = getattr(group, field)
         if value is not None:

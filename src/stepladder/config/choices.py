@@ -1,4 +1,4 @@
-"""Every choice among named things. A string in a config is a name or a path, never a choice."""
+"""Every option with named choices, as an enum. A plain string is a name or a path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Split(StrEnum):
-    """A part of the pictures."""
+    """A split of the data."""
 
     TRAIN = "train"
     VAL = "val"
@@ -14,9 +14,9 @@ class Split(StrEnum):
 
 
 class SourceFormat(StrEnum):
-    """What a source of pictures is; auto finds it out from names and the first bytes.
+    """Format of a source of pictures; auto detects it from file names and the first bytes.
 
-    A table is one that Spark knows by name.
+    table is a table in the catalog of Spark.
     """
 
     AUTO = "auto"
@@ -31,21 +31,21 @@ class SourceFormat(StrEnum):
 
 
 class EngineName(StrEnum):
-    """What works through pictures: threads of this process, or executors of Spark."""
+    """What processes pictures: threads of this process, or Spark executors."""
 
     LOCAL = "local"
     SPARK = "spark"
 
 
 class Encoding(StrEnum):
-    """How a store keeps a picture."""
+    """How a store encodes a picture."""
 
     JPEG = "jpeg"
     PIXELS = "pixels"
 
 
 class Compression(StrEnum):
-    """How the pages of a store of pixels are packed, each by itself; for slow links."""
+    """Compression of each page of a pixel store, for slow networks."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -53,21 +53,21 @@ class Compression(StrEnum):
 
 
 class JpegSize(StrEnum):
-    """What a JPEG store keeps: the source bytes, or pictures encoded again at the store's size."""
+    """What a JPEG store contains: the original files, or JPEGs re-encoded at the store's size."""
 
     ORIGINAL = "original"
     RESIZED = "resized"
 
 
 class Fit(StrEnum):
-    """How a picture of any shape becomes a square: padded with white, or cut at the centre."""
+    """How a picture is made square: padded with white, or cropped at the centre."""
 
     PAD = "pad"
     CROP = "crop"
 
 
 class Where(StrEnum):
-    """Where pictures are during training: read once into memory, or read from disk each epoch."""
+    """Where pictures are during training: in memory, or read from disk in every epoch."""
 
     AUTO = "auto"
     MEMORY = "memory"
@@ -75,7 +75,7 @@ class Where(StrEnum):
 
 
 class VerifyPages(StrEnum):
-    """When the CRC of a stored picture is checked."""
+    """When to verify the CRC of a stored picture."""
 
     FIRST_TOUCH = "first_touch"
     ALWAYS = "always"
@@ -83,10 +83,10 @@ class VerifyPages(StrEnum):
 
 
 class OrderMode(StrEnum):
-    """How training examples are ordered.
+    """Order of the training examples.
 
-    global is shuffled over the whole split; windowed shuffles files, and rows within a window of
-    several; sequential is as stored; auto is windowed where each row would cost a request.
+    global shuffles the whole split; windowed shuffles the files, and rows within a window of
+    several files; sequential does not shuffle; auto is windowed if each row would need a request.
     """
 
     AUTO = "auto"
@@ -96,7 +96,7 @@ class OrderMode(StrEnum):
 
 
 class Sampling(StrEnum):
-    """What a share of the training data is a sample of; auto: of files where they are far away."""
+    """What a fraction of the training data samples; auto: whole files if the store is remote."""
 
     AUTO = "auto"
     ROWS = "rows"
@@ -104,7 +104,7 @@ class Sampling(StrEnum):
 
 
 class WeightsSource(StrEnum):
-    """Where a trunk's weights come from (a path to a safetensors file is the fourth way)."""
+    """Where the trunk's weights come from (the path of a safetensors file is also allowed)."""
 
     PACKAGED = "packaged"
     HUB = "hub"
@@ -112,7 +112,7 @@ class WeightsSource(StrEnum):
 
 
 class TrainMode(StrEnum):
-    """Which weights learn: the head, all of them, or first the head and then all of them."""
+    """Which weights to train: the head, all of them, or first the head and then all of them."""
 
     HEAD = "head"
     ALL = "all"
@@ -120,7 +120,7 @@ class TrainMode(StrEnum):
 
 
 class LrRule(StrEnum):
-    """How the learning rate follows the global batch size."""
+    """How the learning rate is scaled with the global batch size."""
 
     NONE = "none"
     LINEAR = "linear"
@@ -128,7 +128,7 @@ class LrRule(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Update rule; `stepladder.optim.table` has a spec of each, in this order."""
+    """Optimiser; `stepladder.optim.table` has a spec of each, in this order."""
 
     SGD = "sgd"
     ADAM = "adam"
@@ -137,28 +137,28 @@ class OptimizerName(StrEnum):
 
 
 class ScheduleKind(StrEnum):
-    """Shape of the learning rate after warm-up."""
+    """Learning rate schedule after warm-up."""
 
     CONSTANT = "constant"
     COSINE = "cosine"
 
 
 class Monitor(StrEnum):
-    """What early stopping and the best weights go by."""
+    """Metric for early stopping and for choosing the best weights."""
 
     VAL_LOSS = "val_loss"
     VAL_ACCURACY = "val_accuracy"
 
 
 class BaselineAt(StrEnum):
-    """Where a run and its baseline are compared."""
+    """When a run and its baseline are compared."""
 
     SAMPLES_SEEN = "samples_seen"
     WALL_TIME = "wall_time"
 
 
 class DeviceChoice(StrEnum):
-    """Device to train on; auto takes CUDA where there is one."""
+    """Device to train on; auto: CUDA if available."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -166,9 +166,9 @@ class DeviceChoice(StrEnum):
 
 
 class Precision(StrEnum):
-    """Number format of the step.
+    """Numerical precision of the training step.
 
-    bf16 and fp16 are autocast over fp32 weights (fp16 with a loss scaler); fp16_master keeps
+    bf16 and fp16 use autocast with fp32 weights (fp16 with a loss scaler); fp16_master keeps
     half-precision weights in the model and an fp32 master copy in the optimiser.
     """
 
@@ -179,21 +179,21 @@ class Precision(StrEnum):
 
 
 class MemoryFormat(StrEnum):
-    """Layout of image tensors."""
+    """Memory format of image tensors."""
 
     CONTIGUOUS = "contiguous"
     CHANNELS_LAST = "channels_last"
 
 
 class ClassWeights(StrEnum):
-    """Weight of each class in the loss; balanced is inverse to the class's share of train."""
+    """Class weights in the loss; balanced: inversely proportional to class frequencies in train."""
 
     NONE = "none"
     BALANCED = "balanced"
 
 
 class Checks(StrEnum):
-    """What becomes of an unsound job: train looks fast, climb fully; warn tells, stop ends it."""
+    """What to do if a check finds a problem; train runs the fast checks, climb all of them."""
 
     OFF = "off"
     WARN = "warn"
@@ -201,9 +201,9 @@ class Checks(StrEnum):
 
 
 class ClimbAim(StrEnum):
-    """What a climb is for: less time at equal accuracy, or more accuracy for a stated time.
+    """Goal of a climb: less time at equal accuracy, or more accuracy for a given time.
 
-    fit is accuracy after the model was grown until it overfits.
+    fit first grows the model until it overfits, then does the same as accuracy.
     """
 
     TIME = "time"
@@ -212,13 +212,13 @@ class ClimbAim(StrEnum):
 
 
 class PublishFormat(StrEnum):
-    """The kind of table that a store is published as."""
+    """Format of the table that a store is published as."""
 
     DELTA = "delta"
 
 
 class ExportFormat(StrEnum):
-    """What `export` writes."""
+    """File format that `export` writes."""
 
     ONNX = "onnx"
     TORCH = "torch"

@@ -1,4 +1,4 @@
-"""A YAML file's settings, each with its file and line."""
+"""Read the settings of a YAML file, each with its file and line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from stepladder.errors import UsageError
 
 
 def load_job(path: Path) -> JobConfig:
-    """Read a YAML config over the defaults.
+    """Read a YAML config; options that it does not set keep their defaults.
 
     Raises:
-        UsageError: located by file and line.
+        UsageError: if the file is not valid; names the file and line.
     """
     return resolve(settings_of_file(path)).job
 
 
 def settings_of_file(path: Path) -> dict[str, Setting]:
-    """Read a YAML file's settings.
+    """Return the settings of a YAML file.
 
     Raises:
-        UsageError: located by file and line.
+        UsageError: if the file is not valid; names the file and line.
     """
     top = read_yaml(path)
     found: dict[str, Setting] = {}
@@ -43,7 +43,7 @@ def settings_of_file(path: Path) -> dict[str, Setting]:
             if "." in name:
                 group, _, rest = option.key.partition(".")
                 raise UsageError(
-                    f"{name}: groups are not joined with dots in YAML",
+                    f"{name}: dotted names are not supported in YAML",
                     where=place(path, key),
                     fix=f"Write `{group}:`, and `{rest}:` indented below it.",
                 )
@@ -52,7 +52,7 @@ def settings_of_file(path: Path) -> dict[str, Setting]:
 
 
 def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
-    """List the entries of a group; a group without a value has none."""
+    """Return the entries of a group; empty if the group has no value."""
     if isinstance(node, yaml.MappingNode):
         return list(entries(path, node))
     if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
@@ -61,7 +61,7 @@ def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node,
     raise UsageError(
         f"{name}: this is a group, not a single value",
         where=place(path, node),
-        fix=f"Below it, indented, may stand {', '.join(names)}.",
+        fix=f"Indent its options below it: {', '.join(names)}.",
     )
 
 

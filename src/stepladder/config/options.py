@@ -1,4 +1,4 @@
-"""What a command needs beside the Recipe: where pictures come from, where results go."""
+"""Options that are not part of the Recipe: where data comes from, where results are written."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ from stepladder.config.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """From pictures to a store."""
+    """Options of `stepladder prepare`: which pictures to read, and how to write the store."""
 
     source: Path = Path("images")
-    """Folder of class folders, folder of train/val/test folders, CSV of path and label, or files
-    that hold pictures: Parquet, Hugging Face, Petastorm, Delta, tars of WebDataset."""
+    """Folder of class folders, folder of train/val/test folders, CSV of paths and labels, or files
+    that contain pictures: Parquet, Hugging Face, Petastorm, Delta, WebDataset tars."""
     source_format: SourceFormat = SourceFormat.AUTO
-    """What the source is."""
+    """Format of the source; auto: detect it from file names and the first bytes."""
     engine: EngineName = EngineName.LOCAL
-    """What does the work: threads of this process, or Spark (extra: spark)."""
+    """Where the work runs: in threads of this process, or on Spark (extra: spark)."""
     out: Path = Path("store")
     """Folder to write the store to."""
     size: int = 224
-    """Height and width of the stored square, in pixels."""
+    """Height and width of the stored pictures, in pixels."""
     fit: Fit = Fit.PAD
-    """How a picture becomes a square."""
+    """How to make a picture square: pad it with white, or crop its centre."""
     encoding: Encoding = Encoding.PIXELS
-    """How a picture is kept."""
+    """How to store pictures: as JPEG files, or as decoded pixels."""
     compression: Compression = Compression.NONE
-    """For encoding pixels: pack each picture's page, for slow links; a local disk is faster not."""
+    """For encoding pixels: compress each picture; for slow networks, as local disks get slower."""
     jpeg_size: JpegSize = JpegSize.ORIGINAL
-    """For encoding jpeg: the source bytes, or pictures encoded again at the store's size."""
+    """For encoding jpeg: keep the original files, or re-encode the pictures at the store's size."""
     jpeg_quality: int = 90
-    """For jpeg_size resized: quality in [1, 100]."""
+    """For jpeg_size resized: JPEG quality, in [1, 100]."""
     path_column: str = "path"
-    """The column of picture paths; for a CSV relative to its folder, else optional."""
+    """Column of picture paths, relative to the folder of a CSV; optional in other sources."""
     image_column: str | None = None
-    """The column of pictures, or the ending in a tar; none: the one that holds pictures."""
+    """Column of pictures, or their file extension in a tar; none: detect it."""
     label_column: str = "label"
-    """The column of class names or numbers; in a tar a key of the JSON."""
+    """Column of class names or numbers; in a tar, a key of the JSON file."""
     split_column: str = "split"
-    """The optional column of train, val or test."""
+    """Optional column with the values train, val or test."""
     pixel_height: int | None = None
-    """Height of pictures that a column holds as plain pixels; none: of the column height."""
+    """Height of pictures stored as raw pixels in a column; none: read it from the column height."""
     pixel_width: int | None = None
-    """Width of pictures that a column holds as plain pixels; none: of the column width."""
+    """Width of pictures stored as raw pixels in a column; none: read it from the column width."""
     delta_version: int | None = None
-    """Version of a Delta table that is read; none: the latest, found once."""
+    """Version of the Delta table to read; none: the latest one when the command starts."""
     val_frac: float = 0.1
-    """Share held out for validation where the source has no split, in (0, 1)."""
+    """Fraction of the data to hold out for validation if the source has no split, in (0, 1)."""
     group_by: str | None = None
-    """Keep a group on one side: a column, `folder`, or a regular expression on the path."""
+    """Keep groups in one split: a column, `folder`, or a regular expression for the path."""
     max_bad: float = 0.01
-    """Share of unreadable pictures to put aside before giving up, in [0, 1]."""
+    """Fraction of unreadable pictures to skip before the command fails, in [0, 1]."""
     max_pixels: int = 50_000_000
-    """Largest picture that is decoded, in pixels."""
+    """Largest picture to decode, in pixels."""
     follow_symlinks: bool = False
-    """Follow symbolic links that lead out of the source folder."""
+    """Follow symbolic links that point outside the source folder."""
     workers: int = 0
-    """Parallel workers; 0 takes one a core."""
+    """Number of parallel workers; 0: one per core."""
     overwrite: bool = False
-    """Replace a store that is damaged, or was made from other pictures or with other options."""
+    """Replace a store that is damaged or was made from other pictures or with other options."""
 
     def __post_init__(self) -> None:
         require(8 <= self.size <= 4096, "prepare.size", self.size, "in [8, 4096]")
@@ -84,7 +84,7 @@ class PrepareConfig:
             not is_packed or self.encoding is Encoding.PIXELS,
             "prepare.compression",
             self.compression.value,
-            "none for encoding jpeg, whose pictures are packed already",
+            "none for encoding jpeg, as JPEG files are compressed already",
         )
         require(0 < self.val_frac < 1, "prepare.val_frac", self.val_frac, "in (0, 1)")
         require(0 <= self.max_bad <= 1, "prepare.max_bad", self.max_bad, "in [0, 1]")
@@ -99,34 +99,34 @@ class PrepareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where a run is written, and how it is logged and saved."""
+    """Where to write a run, and how to log and save it."""
 
     dir: Path = Path("runs/run")
-    """Folder of the run; the same command on the same folder resumes it."""
+    """Run folder; running the same command with the same folder resumes the run."""
     log_every: int = 50
-    """Steps between log events, and between checks for a non-finite loss, at most."""
+    """Maximum number of steps between log events, and between checks for a non-finite loss."""
     checkpoint_every_s: float = 60.0
-    """Seconds between checkpoints at the least; 0 saves after every step."""
+    """Minimum number of seconds between checkpoints; 0: save after every step."""
     keep_last: int = 2
-    """Newest checkpoints kept, so that a damaged one has a fallback."""
+    """Number of latest checkpoints to keep, so that there is a fallback if one is damaged."""
     save_top_k: int = 1
-    """Best checkpoints kept."""
+    """Number of best checkpoints to keep."""
     mirror: Path | None = None
-    """Folder, or place in an object store, that every checkpoint is copied to."""
+    """Folder, or address in an object store, to copy every checkpoint to."""
     tensorboard: bool = False
-    """Write TensorBoard files (extra: tensorboard)."""
+    """Write TensorBoard event files (extra: tensorboard)."""
     mlflow_uri: str | None = None
-    """MLflow tracking URI to log to (extra: mlflow); none: no MLflow."""
+    """MLflow tracking URI to log to (extra: mlflow); none: do not use MLflow."""
     system_every_s: float = 2.0
-    """Seconds between samples of CPU, GPU and memory use."""
+    """Seconds between samples of CPU, GPU and memory usage."""
     baseline: Path | None = None
-    """Folder of an earlier run; this one stops where it is worse by more than noise."""
+    """Folder of an earlier run; stop training when this run is worse by more than noise."""
     baseline_at: BaselineAt = BaselineAt.SAMPLES_SEEN
-    """Compare after the same training samples, or after the same time."""
+    """Compare with the baseline after the same number of training samples, or the same time."""
     baseline_patience: int = 3
-    """Validations in a row that must be worse than the baseline before stopping."""
+    """Number of consecutive validations worse than the baseline before training stops."""
     checks: Checks = Checks.WARN
-    """What becomes of a job that its checks find unsound; `check` looks and trains nothing."""
+    """What to do if a check finds a problem: off (run no checks), warn, or stop."""
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")
@@ -145,36 +145,37 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderConfig:
-    """How `climb` and `advise` try speed-ups, and what they keep."""
+    """How `climb` and `advise` try speed-ups, and which ones they keep."""
 
     aim: ClimbAim = ClimbAim.TIME
-    """Try speed-ups, or remedies for a poor fit; fit: grow the model until it overfits before."""
+    """Try speed-ups (time) or remedies for a poor fit (accuracy); fit: grow the model until it
+    overfits, then try remedies."""
     budget_s: float | None = None
-    """Seconds for one command. Trials end in time for the training with what was kept, as far as
-    that takes no more than a fifth; the job as written is trained after it for its test accuracy
-    where another fifth allows it. None: no limit, and trainings that compare two recipes take what
-    ten minutes would allow them."""
+    """Time limit of the command in seconds. Up to a fifth of it is reserved for the final training
+    with everything that was kept; the original job is then trained too, for its test accuracy, if
+    that takes no more than another fifth. None: no limit; training runs that compare two recipes
+    then get as much time as with a budget of ten minutes."""
     min_gain: float = 0.03
-    """Gain in time to a trained model below which a rung is not tried, nor kept; 0 or more."""
+    """Minimum gain in time to a trained model for a rung to be tried and kept; 0 or more."""
     max_accuracy_loss: float = 0.01
-    """Accuracy that a faster recipe may lose at most, in [0, 1]."""
+    """Maximum accuracy that a faster recipe may lose, in [0, 1]."""
     time_per_point: float = 1.5
-    """How many times as long training may take for one more point of accuracy; 1 or more."""
+    """Factor by which training time may grow for each percentage point of accuracy; 1 or more."""
     target_error: float = 0.0
-    """Share of examples that nobody gets right, such as wrong labels: a training error counts
-    from there on. Without classes, a loss; 0 or more."""
+    """Irreducible error, such as the fraction of wrong labels: only training error above it counts
+    as underfitting. For tasks without classes, a loss; 0 or more."""
     try_all: bool = False
-    """Try rungs whatever gain is predicted."""
+    """Try every rung, regardless of its predicted gain."""
     num_blocks: int = 8
-    """Interleaved blocks that each recipe of a trial runs, 8 or more."""
+    """Number of interleaved timing blocks per recipe in a trial, 8 or more."""
     num_seeds: int = 5
-    """Trainings to the end that each recipe of a trial gets, 2 or more."""
+    """Number of complete training runs per recipe in a trial, 2 or more."""
     block_s: float = 0.4
-    """Length of a block in seconds, at least."""
+    """Minimum length of a timing block in seconds."""
     max_cache_bytes: int = 20_000_000_000
-    """Bytes of disk that features or a decoded copy may take; a rung that needs more is refused."""
+    """Maximum bytes on disk for features or a decoded copy; rungs that need more are rejected."""
     prices: Path | None = None
-    """CSV of GPUs with prices, as docs/rungs.md says; none: data sheets of common ones."""
+    """CSV of GPUs and prices, see docs/rungs.md; none: use built-in data of common GPUs."""
 
     def __post_init__(self) -> None:
         budget = self.budget_s
@@ -194,10 +195,10 @@ class LadderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """One YAML file: how to prepare, what to train, where to write.
+    """All options of a YAML file: how to prepare data, what to train, where to write results.
 
-    The recipe's groups stand at the top level of the file and of the flags (`model.name`,
-    `--model.name`), beside `prepare` and `run`.
+    The groups of the recipe are at the top level of the file and of the flags (`model.name`,
+    `--model.name`), next to `prepare`, `run` and `ladder`.
     """
 
     prepare: PrepareConfig = field(default_factory=PrepareConfig)

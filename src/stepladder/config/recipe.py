@@ -1,7 +1,7 @@
 """The Recipe: one training run as an immutable value.
 
-Everything that a rung of the ladder may change lives here, and nothing else does. Where a run is
-written and how it is logged is in `stepladder.config.options`.
+It contains exactly the options that a rung of the ladder may change. Where a run is written and
+how it is logged is in `stepladder.config.options`.
 """
 
 from __future__ import annotations
@@ -30,32 +30,34 @@ from stepladder.config.choices import (
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which pictures are read, and how."""
+    """Which pictures to read, and how."""
 
     store: Path = Path("store")
-    """Folder that `stepladder prepare` wrote."""
+    """Store folder, written by `stepladder prepare`."""
     fraction: float = 1.0
-    """Share of the training pictures to use, in (0, 1]."""
+    """Fraction of the training pictures to use, in (0, 1]."""
     seed: int = 42
-    """Seed that draws the sample when fraction is below 1."""
+    """Random seed of the sample if fraction is below 1."""
     where: Where = Where.AUTO
-    """Hold decoded pictures in memory, or read them each epoch; auto: memory if a quarter does."""
+    """Keep decoded pictures in memory, or stream them from disk in every epoch; auto: in memory if
+    they take at most a quarter of the free memory."""
     sample: Sampling = Sampling.AUTO
-    """What a fraction below 1 is a sample of: rows, or whole files of the store."""
+    """What to sample if fraction is below 1: single rows, or whole files of the store."""
     order: OrderMode = OrderMode.AUTO
     """Order of the training examples."""
     window_rows: int = 0
-    """For windowed order: examples shuffled together; 0: of a store, those of four files."""
+    """For order windowed: number of examples to shuffle together; 0: those of four store files."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
-    """When a stored picture's checksum is checked."""
+    """When to verify the checksum of a stored picture."""
     decode_once: bool = False
-    """Decode a JPEG store once into a store of pixels beside it, and read that."""
+    """Decode a JPEG store once into a pixel store next to it, and read that one."""
     cache_dir: Path | None = None
-    """Folder that keeps files of a store in an object store; none: `stepladder-cache` here."""
+    """Cache folder for files of a store in an object store; none: `stepladder-cache` in the current
+    folder."""
     max_cache_bytes: int = 100_000_000_000
-    """Bytes that it may take; what was used least recently goes first."""
+    """Maximum size of the cache in bytes; the least recently used files are removed first."""
     table_version: int | None = None
-    """Version of a Delta table that is read; none: the latest, written here when the run begins."""
+    """Version of the Delta table to read; none: the latest, recorded here when the run starts."""
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, "data.fraction", self.fraction, "in (0, 1]")
@@ -68,14 +70,14 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """Threads that read and decode."""
+    """Threads that read and decode pictures."""
 
     threads: int = 0
-    """Reading threads; 0 takes one a core."""
+    """Number of reading threads; 0: one per core."""
     prefetch_batches: int = 2
-    """Batches read ahead of the step."""
+    """Number of batches to prefetch."""
     scaled_decode: bool = True
-    """Decode a JPEG much larger than needed at a part of its size; pixels differ slightly."""
+    """Decode JPEGs that are much larger than needed at reduced size; pixels differ slightly."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
@@ -89,7 +91,7 @@ class LoaderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The trunk."""
+    """The trunk (backbone) of the model."""
 
     name: str = "tf_efficientnet_lite0"
     """Name of a timm model."""
@@ -101,12 +103,12 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesConfig:
-    """The output of a frozen trunk, computed once."""
+    """Caching of the output of a frozen trunk."""
 
     cached: bool = False
-    """Put each example through the frozen trunk once, and train the head on the features."""
+    """Compute the features of each example once, and train the head on the cached features."""
     cached_views: int = 0
-    """With augmentation: random views of each training example to keep; 0: none, and no cache."""
+    """With augmentation: number of random views to cache per training example; 0: cache nothing."""
 
     def __post_init__(self) -> None:
         views = self.cached_views
@@ -118,9 +120,9 @@ class HeadConfig:
     """The classifier on top of the trunk."""
 
     hidden: int = 0
-    """Width of one more layer before the classifier; 0 for none."""
+    """Width of a hidden layer before the classifier; 0: no hidden layer."""
     dropout: float = 0.0
-    """Dropout before the classifier, in [0, 1)."""
+    """Dropout probability before the classifier, in [0, 1)."""
 
     def __post_init__(self) -> None:
         require(self.hidden >= 0, "head.hidden", self.hidden, "0 or more")
@@ -129,20 +131,20 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    """Batch and learning rate, which move together."""
+    """Batch size and learning rate, which are scaled together."""
 
     global_batch_size: int = 16
-    """Examples per optimiser step, summed over ranks and accumulation."""
+    """Examples per optimiser step, over all ranks and accumulation steps."""
     micro_batch_size: int | None = None
-    """Examples per forward pass on one device; none: the device's whole share."""
+    """Examples per forward pass on one device; none: all examples of the device at once."""
     lr: float = 1e-3
-    """Learning rate at base_batch_size (at any batch size if lr_rule is none)."""
+    """Learning rate at base_batch_size (with lr_rule none: at every batch size)."""
     lr_all: float = 1e-4
     """Learning rate of the second stage of head_then_all, at base_batch_size."""
     lr_rule: LrRule = LrRule.NONE
-    """How the learning rate follows global_batch_size / base_batch_size."""
+    """How to scale the learning rate with global_batch_size / base_batch_size."""
     base_batch_size: int = 16
-    """Batch size at which lr was chosen."""
+    """Batch size for which lr was chosen."""
 
     def __post_init__(self) -> None:
         require(
@@ -162,10 +164,10 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule."""
+    """The optimiser and its hyperparameters."""
 
     name: OptimizerName = OptimizerName.NADAM
-    """Update rule."""
+    """Optimiser."""
     momentum: float = ranged(0.9, Range(0, 1))
     """Momentum of SGD, in [0, 1)."""
     beta1: float = ranged(0.9, Range(0, 1))
@@ -173,13 +175,13 @@ class OptimizerConfig:
     beta2: float = ranged(0.999, Range(0, 1))
     """Second-moment decay of the Adam family, in [0, 1)."""
     eps: float = ranged(1e-8, Range(0, takes_low=False))
-    """Term that keeps the Adam family's division finite, above 0."""
+    """Term added to the Adam family's denominator for numerical stability, above 0."""
     weight_decay: float = ranged(0.0, Range(0))
-    """Weight decay of matrices and kernels (biases and norms have none), 0 or more."""
+    """Weight decay, 0 or more; not applied to biases and normalisation layers."""
     clip_norm: float | None = ranged(None, Range(0, takes_low=False))
-    """Largest norm of the gradient; none: no clipping."""
+    """Maximum norm of the gradients; none: no clipping."""
     fused: bool = False
-    """Update all weights in one kernel (nadam: on the CPU alone)."""
+    """Use the fused implementation of the optimiser (nadam: on the CPU only)."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "optimizer")
@@ -187,22 +189,23 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How long, and how the learning rate moves."""
+    """Length of training, and schedule of the learning rate."""
 
     max_epochs: int = 60
-    """Epochs at most (early stopping usually ends sooner). For head_then_all: of each stage."""
+    """Maximum number of epochs, per stage of head_then_all; early stopping usually ends sooner."""
     max_steps: int | None = None
-    """Optimiser steps at most; none: no such limit."""
+    """Maximum number of optimiser steps; none: no limit."""
     max_time_s: float | None = None
-    """Seconds of training at most, the one decision that goes by the wall clock; none: no limit."""
+    """Maximum training time in seconds; none: no limit. With it, results depend on the machine's
+    speed."""
     kind: ScheduleKind = ScheduleKind.CONSTANT
-    """Shape of the learning rate after warm-up."""
+    """Learning rate schedule after warm-up."""
     horizon_epochs: int | None = None
-    """Epochs over which cosine falls; none: to max_epochs, or max_steps if that comes sooner."""
+    """Epochs of the cosine decay; none: until max_epochs, or max_steps if that comes first."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from zero."""
+    """Number of steps of linear warm-up from zero."""
     min_lr_frac: float = 0.0
-    """Where cosine ends, as a share of the learning rate, in [0, 1]."""
+    """Final learning rate of the cosine schedule, as a fraction of the initial one, in [0, 1]."""
 
     def __post_init__(self) -> None:
         require(self.max_epochs >= 1, "schedule.max_epochs", self.max_epochs, "1 or more")
@@ -220,9 +223,9 @@ class LossConfig:
     """Cross-entropy and its variants."""
 
     label_smoothing: float = 0.0
-    """Share of the target spread over all classes, in [0, 1)."""
+    """Label smoothing, the fraction of the target spread over all classes, in [0, 1)."""
     class_weights: ClassWeights = ClassWeights.NONE
-    """Weight of each class."""
+    """Class weights; balanced: inversely proportional to class frequencies."""
 
     def __post_init__(self) -> None:
         require(
@@ -232,18 +235,18 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Random changes to training pictures; off by default, as only the head learns by default."""
+    """Data augmentation; off by default, because only the head is trained by default."""
 
     crop: float = 1.0
-    """Smallest share of the area that a random resized crop keeps, in (0, 1]; 1: no crop."""
+    """Minimum fraction of the area kept by random resized crops, in (0, 1]; 1: no cropping."""
     flip: bool = False
-    """Mirror half of the pictures left to right."""
+    """Flip pictures horizontally with probability 0.5."""
     randaugment_ops: int = 0
-    """RandAugment operations per picture; 0: none."""
+    """Number of RandAugment operations per picture; 0: no RandAugment."""
     randaugment_magnitude: float = 9.0
-    """Strength of RandAugment, in [0, 10]."""
+    """Magnitude of RandAugment, in [0, 10]."""
     mixup_alpha: float = 0.0
-    """Parameter of MixUp's beta distribution; 0: no MixUp."""
+    """Alpha of the MixUp beta distribution; 0: no MixUp."""
 
     def __post_init__(self) -> None:
         require(0 < self.crop <= 1, "augment.crop", self.crop, "in (0, 1]")
@@ -257,24 +260,24 @@ class AugmentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingConfig:
-    """When training has given what it can."""
+    """Early stopping and validation."""
 
     early: bool = True
-    """Stop when validations no longer improve."""
+    """Stop training when the validation metric no longer improves."""
     monitor: Monitor = Monitor.VAL_LOSS
-    """What counts as better."""
+    """Metric for early stopping and for choosing the best weights."""
     patience: int = 3
-    """Validations without a clear improvement before stopping."""
+    """Number of validations without improvement before training stops."""
     min_improvement_frac: float = 0.005
-    """Improvement over the best, as a share of it, that counts; 0 or more."""
+    """Minimum improvement over the best value, as a fraction of it, in [0, 1)."""
     allow_noise: bool = True
-    """Count what a standard error of noise may hide; false: only above the share."""
+    """Count an improvement that reaches the minimum within one standard error of noise."""
     restore_best: bool = True
-    """End with the best weights instead of the last."""
+    """Use the best weights after training instead of the last ones."""
     validate_every_epochs: int = 1
-    """Epochs between validations."""
+    """Number of epochs between validations."""
     validate_every_steps: int | None = None
-    """Steps between validations; none: go by epochs."""
+    """Number of steps between validations; none: use validate_every_epochs."""
 
     def __post_init__(self) -> None:
         require(self.patience >= 1, "stopping.patience", self.patience, "1 or more")
@@ -288,20 +291,20 @@ class StoppingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Where and in what number format the step runs."""
+    """Device and numerical precision of the training step."""
 
     kind: DeviceChoice = DeviceChoice.AUTO
     """Device to train on."""
     precision: Precision = Precision.FP32
-    """Number format of the step."""
+    """Numerical precision of the training step."""
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
-    """Layout of image tensors."""
+    """Memory format of image tensors."""
     compile: bool = False
-    """Compile the model with torch.compile; takes a C++ compiler on the CPU."""
+    """Compile the model with torch.compile; on the CPU this needs a C++ compiler."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of storing them."""
     threads: int = 0
-    """Compute threads on the CPU; 0 takes one a core."""
+    """Number of compute threads on the CPU; 0: one per core."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
@@ -312,11 +315,11 @@ class Recipe:
     """One training run, as an immutable value."""
 
     seed: int = 0
-    """Seed of initial weights, order, augmentation and dropout."""
+    """Random seed of initial weights, data order, augmentation and dropout."""
     deterministic: bool = False
-    """Use deterministic kernels, and name the operations that have none."""
+    """Use deterministic kernels, and report operations that have none."""
     train: TrainMode = TrainMode.HEAD
-    """Which weights learn."""
+    """Which weights to train."""
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -335,5 +338,5 @@ class Recipe:
 
 
 def uncompiled(recipe: Recipe) -> Recipe:
-    """Return a recipe whose model computes as its modules say: nothing compiled."""
+    """Return the recipe with `torch.compile` turned off."""
     return replace(recipe, device=replace(recipe.device, compile=False))

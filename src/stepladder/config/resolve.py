@@ -1,4 +1,4 @@
-"""Defaults < YAML < what the call or the command line says, into one checked JobConfig."""
+"""Merge defaults, YAML and the arguments of a call or command line into a validated JobConfig."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL = "call"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A value, and where it was said: `run.yaml:12`, `--batch.lr` or `call`."""
+    """A value, and where it was set: `run.yaml:12`, `--batch.lr` or `call`."""
 
     value: object
     origin: str
@@ -27,21 +27,21 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A checked config, and for each option that was said, where."""
+    """A validated config, and where each option was set."""
 
     job: JobConfig
     origins: Mapping[str, str]
 
     def origin(self, key: str) -> str:
-        """Say where the value of an option comes from."""
+        """Return where the value of an option was set."""
         return self.origins.get(key, DEFAULT)
 
 
 def resolve(*layers: Mapping[str, Setting], base: JobConfig | None = None) -> Resolved:
-    """Put layers of settings over a base, later ones on top, and check the result.
+    """Merge layers of settings into a base, later ones first, and validate the result.
 
     Raises:
-        BadValueError: if a value is out of range; `where` says where it was given.
+        BadValueError: if a value is out of range; `where` is where it was set.
     """
     settings: dict[str, Setting] = {}
     for layer in layers:
@@ -65,10 +65,10 @@ def resolve(*layers: Mapping[str, Setting], base: JobConfig | None = None) -> Re
 
 
 def settings_of_call(values: Mapping[str, object]) -> dict[str, Setting]:
-    """Check the options that a Python call gives by their dotted names.
+    """Check the options of a Python call, given by their dotted names.
 
     Raises:
-        UsageError: for an unknown name (with the nearest) or a value of another type.
+        UsageError: for an unknown name (suggests the closest one) or a value of the wrong type.
     """
     return {
         option.key: Setting(value=_checked(option, value, where=None), origin=CALL)
@@ -77,10 +77,10 @@ def settings_of_call(values: Mapping[str, object]) -> dict[str, Setting]:
 
 
 def settings_of_flags(values: Mapping[str, tuple[str, object]]) -> dict[str, Setting]:
-    """Check the options that flags give: key to (flag as typed, value).
+    """Check the options of flags, given as key to (flag as typed, value).
 
     Raises:
-        UsageError: for a value that does not fit.
+        UsageError: for a value of the wrong type.
     """
     return {
         key: Setting(value=_checked(options()[key], value, where=flag), origin=flag)
@@ -99,13 +99,13 @@ def _checked(option: Option, value: object, *, where: str | None) -> object:
 
 
 def _refuse_password(job: JobConfig, origins: Mapping[str, str]) -> None:
-    """Keep passwords out of the config: it is written beside the results and into the report."""
+    """Reject passwords: the config is written to the run folder and into the report."""
     if job.run.mlflow_uri and urlsplit(job.run.mlflow_uri).password:
         origin = origins.get("run.mlflow_uri", CALL)
         raise UsageError(
-            "run.mlflow_uri: the address holds a password, which would reach the run folder",
+            "run.mlflow_uri: the address contains a password, which would be saved with the run",
             where=None if origin == CALL else origin,
-            fix="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; MLflow reads them.",
+            fix="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead.",
         )
 
 
@@ -113,22 +113,22 @@ def find_option(key: str, *, where: str | None = None) -> Option:
     """Find an option by its dotted name.
 
     Raises:
-        UsageError: if there is none; says which one was probably meant.
+        UsageError: if it does not exist; suggests the closest one.
     """
     name = key.replace("-", "_")
     option = options().get(name)
     if option is None:
-        raise UsageError(f"{name}: there is no such option", where=where, fix=_suggestion(name))
+        raise UsageError(f"{name}: unknown option", where=where, fix=_suggestion(name))
     return option
 
 
 def _suggestion(name: str) -> str | None:
     if name == "task":
-        return "A Task is given on the command line only: --task FILE.py:NAME."
+        return "A Task can only be set on the command line: --task FILE.py:NAME."
     if name.startswith("recipe"):
-        return "The recipe's groups stand at the top level, as in `batch:`."
+        return "Put the groups of the recipe at the top level, such as `batch:`."
     if name in group_names():
-        return f"{name} is a group; its options are named as in {name}.…"
+        return f"{name} is a group; name one of its options, {name}.…"
     group, _, leaf = name.rpartition(".")
     same_leaf = [key for key in options() if key.rpartition(".")[2] == leaf]
     if same_leaf:

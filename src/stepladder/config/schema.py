@@ -1,6 +1,7 @@
-"""The options as one flat table: dotted key to field, read from the dataclasses.
+"""All options in one flat table, by dotted key, read from the dataclasses.
 
-The Recipe's groups stand at the top: `batch.lr` is the field `lr` of `JobConfig.recipe.batch`.
+The groups of the Recipe are at the top level: `batch.lr` is the field `lr` of
+`JobConfig.recipe.batch`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Option:
 
     Attributes:
         key: dotted name, as in YAML and Python.
-        path: names of the attributes that lead to it from a JobConfig.
-        wanted: the values that it takes.
-        default: its value where nothing is said.
-        group: the dataclass that it is a field of.
+        path: attribute names from a JobConfig to the field.
+        wanted: its valid types.
+        default: its value if it is not set.
+        group: the dataclass that defines it.
     """
 
     key: str
@@ -43,17 +44,17 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The flag's name on a command line."""
+        """The name of the command-line flag."""
         return "--" + self.key.replace("_", "-")
 
     def value(self, job: JobConfig) -> Any:
-        """Read the option of a job."""
+        """Return the value of the option in a job."""
         return functools.reduce(getattr, self.path, job)
 
 
 @functools.cache
 def options() -> Mapping[str, Option]:
-    """List every option by its key, in the order in which a file is written."""
+    """Return all options by key, in the order of a written file."""
     return MappingProxyType({option.key: option for option in _walk(JobConfig, ())})
 
 
@@ -63,12 +64,12 @@ def values_of(job: JobConfig) -> dict[str, Any]:
 
 
 def group_names() -> tuple[str, ...]:
-    """Name the groups that stand at the top level of a file."""
+    """Return the names of the groups at the top level of a file."""
     return tuple(dict.fromkeys(key.partition(".")[0] for key in options() if "." in key))
 
 
 def build(values: Mapping[str, object], base: JobConfig) -> JobConfig:
-    """Return a job with some options replaced, each group checked once, as a whole.
+    """Return a job with some options replaced; each group is validated once.
 
     Raises:
         BadValueError: if a value is out of range.
@@ -83,7 +84,7 @@ def build(values: Mapping[str, object], base: JobConfig) -> JobConfig:
 
 
 def field_docs(group: type) -> dict[str, str]:
-    """Read the docstrings that stand below a dataclass's fields, by field name."""
+    """Return the docstrings below the fields of a dataclass, by field name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(group))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}

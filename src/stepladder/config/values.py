@@ -1,7 +1,7 @@
-"""From what a person wrote to the value of an option, strictly: nothing is guessed.
+"""Convert user input to the value of an option, strictly: nothing is guessed.
 
-PyYAML reads `no` as False, `010` as 8, `1:30` as 90, `1e-3` as text and `true` as an int; here the
-type of the option decides, and whatever is not plainly of that type is refused.
+PyYAML reads `no` as False, `010` as 8, `1:30` as 90, `1e-3` as text and `true` as an int. Here the
+type of the option decides, and anything that is not clearly of that type is rejected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _YAML_NAMES = {
 
 
 class UnfitValueError(Exception):
-    """A value does not fit its option; carries what to type instead."""
+    """A value does not fit its option; has what to type instead."""
 
     def __init__(self, fix: str | None = None) -> None:
         super().__init__(fix)
@@ -46,11 +46,11 @@ class UnfitValueError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an option takes.
+    """The valid types of an option.
 
     Attributes:
-        kinds: the types, in the order in which they are tried.
-        is_optional: whether it may be none.
+        kinds: the types, tried in this order.
+        is_optional: None is valid.
     """
 
     kinds: tuple[type, ...]
@@ -62,17 +62,17 @@ class Wanted:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of the enum among the types, if there is one."""
+        """The values of the enums among the types."""
         return tuple(
             item.value for kind in self.kinds if issubclass(kind, StrEnum) for item in kind
         )
 
 
 def wanted_of(annotation: Any) -> Wanted:
-    """Read a field's type: bool, int, float, str, Path, a StrEnum, or a union of them and None.
+    """Parse a field's type: bool, int, float, str, Path, a StrEnum, or a union of them and None.
 
     Raises:
-        TypeError: if it is anything else, which no option may be.
+        TypeError: if it is anything else.
     """
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     parts = typing.get_args(annotation) if is_union else (annotation,)
@@ -83,7 +83,7 @@ def wanted_of(annotation: Any) -> Wanted:
 
 
 def from_yaml(node: yaml.ScalarNode, wanted: Wanted) -> Any:
-    """Turn a scalar of a YAML file into the value of an option.
+    """Convert a scalar of a YAML file to the value of an option.
 
     Raises:
         UnfitValueError: if it does not fit.
@@ -109,7 +109,7 @@ def from_yaml(node: yaml.ScalarNode, wanted: Wanted) -> Any:
 
 
 def from_python(value: object, wanted: Wanted) -> Any:
-    """Turn a value given in Python or by a flag into the value of an option.
+    """Convert a value from Python or from a flag to the value of an option.
 
     Raises:
         UnfitValueError: if it does not fit.
@@ -134,7 +134,7 @@ def from_python(value: object, wanted: Wanted) -> Any:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Say which name was probably meant, or list the names; None if there are none."""
+    """Return a hint: the closest name, or a list of all names; None without names."""
     known = list(names)
     plain = word.lower().replace("-", "_")
     close = difflib.get_close_matches(plain, known, n=1, cutoff=0.6)
@@ -144,7 +144,7 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def _from_text(text: str, want: type, wanted: Wanted) -> Any:
-    """Make an enum member, a path or a string; ValueError if the text is none of it."""
+    """Return an enum member, a path or a string; ValueError if the text is not a valid one."""
     if issubclass(want, StrEnum):
         return want(text)
     if issubclass(want, PurePath):
@@ -155,17 +155,17 @@ def _from_text(text: str, want: type, wanted: Wanted) -> Any:
 
 def _check_path(text: str, wanted: Wanted) -> None:
     if not text:
-        raise UnfitValueError("Write a path; the folder you are in is a single dot.")
+        raise UnfitValueError("Write a path, such as . for the current folder.")
     if text.startswith("~"):
-        raise UnfitValueError("Write the path without ~, which only a shell replaces.")
+        raise UnfitValueError("Write the path without ~, which only the shell expands.")
     path = Path(text)
     if wanted.choices and not path.suffix and len(path.parts) < 2:
         hint = nearest(text, wanted.choices)
-        raise UnfitValueError(f"{hint} (A file's name needs its ending, such as .safetensors.)")
+        raise UnfitValueError(f"{hint} (A file name needs its extension, such as .safetensors.)")
 
 
 def _yaml_fix(text: str, kind: str, *, is_plain: bool, wanted: Wanted) -> str | None:
-    """Say what to type for a scalar that does not fit."""
+    """Return what to type instead of a scalar that does not fit."""
     if wanted.choices:
         return nearest(text, wanted.choices)
     takes_text = any(issubclass(want, (str, PurePath)) for want in wanted.kinds)
@@ -175,7 +175,7 @@ def _yaml_fix(text: str, kind: str, *, is_plain: bool, wanted: Wanted) -> str | 
     elif takes_text:
         fix = f'YAML reads this as {_YAML_NAMES.get(kind, kind)}; write "{text}", in quotes.'
     elif not is_plain and text:
-        fix = "Take the quotes away."
+        fix = "Remove the quotes."
     elif int in wanted.kinds and _FLOAT.fullmatch(text) and float(text).is_integer():
         fix = f"Write {int(float(text))}."
     elif bool not in wanted.kinds and kind == "int":

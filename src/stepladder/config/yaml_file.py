@@ -1,7 +1,7 @@
-"""A YAML file as nodes that know their line, with everything left out that can surprise or harm.
+"""Parse a YAML file to nodes with line numbers, without the features that are risky.
 
-No anchors, aliases or merges (an alias bomb needs them), no tags (they name Python code), one
-document, UTF-8, keys that are names and stand once.
+Not allowed: anchors, aliases and merges (an alias bomb needs them), tags (they name Python code),
+several documents, encodings other than UTF-8, and keys that are not names or are repeated.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAX_DEPTH = 20
 
 
 def read_yaml(path: Path) -> yaml.MappingNode | None:
-    """Read the mapping at the top of a file; None if the file says nothing.
+    """Return the mapping at the top of a file; None if the file is empty.
 
     Raises:
-        UsageError: if the file is missing, too large, not YAML or more than we take; has file:line.
+        UsageError: if the file is missing, too large or not allowed YAML; names file:line.
     """
     text = _read_text(path)
     try:
@@ -36,9 +36,9 @@ def read_yaml(path: Path) -> yaml.MappingNode | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(
-            f"the character U+{ord(text[error.position]):04X} cannot stand in YAML",
+            f"the character U+{ord(text[error.position]):04X} is not allowed in YAML",
             where=f"{path}:{line}",
-            fix="Take it out, or write it as an escape in double quotes.",
+            fix="Remove it, or write it as an escape sequence in double quotes.",
         ) from None
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return None
@@ -55,7 +55,7 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
     """Yield (name with underscores, key node, value node) of a mapping.
 
     Raises:
-        UsageError: if a key is not a name, or stands twice.
+        UsageError: if a key is not a name, or is repeated.
     """
     seen: dict[str, yaml.Node] = {}
     for key, value in node.value:
@@ -64,14 +64,14 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
             raise UsageError(
                 f"{shown} is not a name",
                 where=place(path, key),
-                fix="A key is the name of an option or of a group, such as `batch`.",
+                fix="Use the name of an option or of a group as the key, such as `batch`.",
             )
         name = key.value.replace("-", "_")
         if name in seen:
             raise UsageError(
-                f"{name} stands here a second time",
+                f"{name} is set twice",
                 where=place(path, key),
-                why=f"The first is in line {_line(seen[name])}; only one of them can hold.",
+                why=f"It is already set in line {_line(seen[name])}.",
                 fix="Remove one of the two.",
             )
         seen[name] = key
@@ -79,12 +79,12 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
 
 
 def place(path: Path, node: yaml.Node) -> str:
-    """Name the file and the line of a node."""
+    """Return the file and line of a node."""
     return f"{path}:{_line(node)}"
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Composes nodes, but refuses anchors, aliases, tags and deep nesting."""
+    """Composes nodes; rejects anchors, aliases, tags and deep nesting."""
 
     file: Path
     depth = 0
@@ -94,13 +94,15 @@ class _StrictLoader(yaml.SafeLoader):
         where = f"{self.file}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise UsageError(
-                "anchors (&) and aliases (*) are not taken", where=where, fix="Write the value out."
+                "anchors (&) and aliases (*) are not supported",
+                where=where,
+                fix="Write the value out.",
             )
         if getattr(event, "tag", None):
             raise UsageError(
-                f"the tag {event.tag} is not taken",
+                f"the tag {event.tag} is not supported",
                 where=where,
-                why="A config says values and never runs code.",
+                why="A config contains only values and never runs code.",
                 fix="Write the plain value.",
             )
         self.depth += 1
@@ -108,7 +110,7 @@ class _StrictLoader(yaml.SafeLoader):
             raise UsageError(
                 f"nested deeper than {_MAX_DEPTH} levels",
                 where=where,
-                fix="Options are in groups of one level: batch, then below it lr: 0.01.",
+                fix="Groups have one level: batch:, and lr: 0.01 indented below it.",
             )
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -120,10 +122,10 @@ def _read_text(path: Path) -> str:
         raise UsageError(
             "this is a folder, not a YAML file",
             where=str(path),
-            fix="Name a file, or a folder's pictures: stepladder prepare FOLDER",
+            fix="Name a YAML file. To make a store of a folder: stepladder prepare FOLDER",
         )
     if not path.is_file():
-        raise UsageError("there is no such file", where=str(path), fix=nearest_file(path))
+        raise UsageError("the file does not exist", where=str(path), fix=nearest_file(path))
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -131,13 +133,13 @@ def _read_text(path: Path) -> str:
         raise UsageError(
             f"cannot be read ({error.strerror})",
             where=str(path),
-            fix=f"Look at its permissions: ls -l {shlex.quote(str(path))}",
+            fix=f"Check its permissions: ls -l {shlex.quote(str(path))}",
         ) from None
     if len(data) > MAX_BYTES:
         raise UsageError(
             f"larger than {MAX_BYTES:,} bytes, too large for a config",
             where=str(path),
-            fix="Name a file of options; stepladder train --show-config prints all there are.",
+            fix="Name a file of options; stepladder train --show-config prints all options.",
         )
     try:
         return data.decode("utf-8-sig")
@@ -154,33 +156,35 @@ def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
     problem = error.problem or "not valid YAML"
     if r"'\t'" in problem:
         raise UsageError(
-            "there is a tab, where YAML takes spaces only",
+            "YAML must be indented with spaces, not with tabs",
             where=where,
-            fix="Indent by two spaces.",
+            fix="Indent with two spaces.",
         ) from None
     if "single document" in (error.context or ""):
         raise UsageError(
-            "a second document begins here", where=where, fix="Keep one and remove the line `---`."
+            "the file contains a second document",
+            where=where,
+            fix="Keep one document, and remove the line `---`.",
         ) from None
     raise UsageError(
-        f"not valid YAML: {problem}", where=where, fix="Look at this line and the one before."
+        f"not valid YAML: {problem}", where=where, fix="Check this line and the one before it."
     ) from None
 
 
 def nearest_file(
     path: Path,
-    otherwise: str = "Name a file that is there, or have one written: stepladder init NAME",
+    otherwise: str = "Name an existing file, or create a project with one: stepladder init NAME",
 ) -> str:
-    """Ask for the file beside a missing one that is named most like it.
+    """Return a hint for a missing file: the file in its folder with the most similar name.
 
     Args:
-        path: the missing one.
-        otherwise: what to say where none is named like it.
+        path: the missing file.
+        otherwise: the hint if no file has a similar name.
     """
     try:
         names = [item.name for item in path.parent.iterdir() if item.is_file()]
     except OSError:
-        return f"There is no folder {path.parent} either."
+        return f"The folder {path.parent} does not exist either."
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"Did you mean {path.with_name(close[0])}?" if close else otherwise
 

@@ -1,4 +1,4 @@
-"""Accuracy of each class, and which classes are taken for which."""
+"""Accuracy of each class, and confusions between classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLIT_WORDS = {"test": "test", "val": "validation"}
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRow:
-    """One class: its name, its accuracy in words and as a bar."""
+    """One class: its name, and its accuracy as text and as a bar."""
 
     name: str
     full_name: str
@@ -32,7 +32,7 @@ class ClassRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusedPair:
-    """How many pictures of a class were taken for another."""
+    """Number of pictures of a class that were predicted as another."""
 
     label: str
     predicted: str
@@ -42,12 +42,12 @@ class ConfusedPair:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassResults:
-    """What the classes section shows.
+    """Content of the classes section.
 
     Attributes:
-        split_word: which split was measured.
-        rows: classes by rising accuracy; the lowest ones where there are many.
-        profile: all accuracies as a line, where rows leaves classes out.
+        split_word: name of the split.
+        rows: classes by increasing accuracy; of many classes, only the lowest.
+        profile: all accuracies as a line, if `rows` is not complete.
         absent: names of classes without a picture in the split.
     """
 
@@ -64,7 +64,7 @@ class ClassResults:
 
 
 def class_results(records: RunRecords) -> ClassResults | None:
-    """Count by class on test, or on val where there is no test; None without predictions."""
+    """Return the results by class on test, or on val without test; None without predictions."""
     split = next((name for name in ("test", "val") if records.outcomes.get(name)), None)
     if split is None:
         return None
@@ -124,7 +124,7 @@ def _profile(shares: list[float]) -> Markup | None:
     return line_chart(
         [line],
         title="Accuracy of every class, from the lowest to the highest",
-        x_label="classes, by rising accuracy",
+        x_label="classes, by increasing accuracy",
         y_label=lambda share: percent(share, 0),
         y_limits=(0.0, 1.0),
     )

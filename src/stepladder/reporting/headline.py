@@ -1,4 +1,4 @@
-"""What a reader wants to know first: the result, its noise, its cost; and what was not measured."""
+"""The top of a report: the result, its noise and its cost; and what was not measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepladder.training.output.wording import (
     stop_words,
 )
 
-_SHORT_S = 60.0  # below it, phases of milliseconds are worth telling
+_SHORT_S = 60.0  # shorter timelines also show milliseconds
 PHASE_WORDS = {
     "setup": "set-up",
     "features": "computing features",
@@ -42,7 +42,7 @@ PHASE_WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A value and what it is."""
+    """A value and its label."""
 
     value: str
     label: str
@@ -53,10 +53,10 @@ class Headline:
     """The top of the page.
 
     Attributes:
-        figure: the result as a person would say it, such as `75.2 %`.
-        noise: `± 1.7`, in percentage points, or empty.
+        figure: the result, such as `75.2 %`.
+        noise: such as `± 1.7`, in percentage points, or empty.
         caption: what the figure is.
-        ending: how long the run was and why it stopped, a sentence or empty.
+        ending: how long the run was and why it stopped; a sentence or empty.
         status: finished, interrupted, diverged or unfinished.
     """
 
@@ -80,7 +80,7 @@ class PhaseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSpent:
-    """Where the time of one timeline went."""
+    """The time of one timeline by phase."""
 
     title: str
     bar: Markup
@@ -88,7 +88,7 @@ class TimeSpent:
 
 
 def headline(records: RunRecords) -> Headline:
-    """Pick the result: test accuracy, else val accuracy, else the best validation so far."""
+    """Return the headline: test accuracy, else val accuracy, else the best validation so far."""
     summary = records.summary
     figure, noise, caption = _result(records)
     return Headline(
@@ -111,15 +111,15 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
         if share is not None:
             noise = accuracy_noise(share, num)
             size = f"{num:,} {examples_word(summary)}."
-            size = f"One standard error over {size}" if noise else size
+            size = f"± is one standard error over {size}" if noise else size
             return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
     best = [event for event in records.of("validation") if event.get("is_best")]
     if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
         return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
     for split, word in (("test", "Test"), ("val", "Validation")):
         if (loss := number(summary.get(f"{split}_loss"))) is not None:
-            return f"{loss:.4g}", "", f"{word} loss; the task gives no accuracy."
-    return "No result yet", "", "The run has not measured a held-out example."
+            return f"{loss:.4g}", "", f"{word} loss; the task has no accuracy."
+    return "No result yet", "", "The run has not evaluated any held-out data yet."
 
 
 def _ending(records: RunRecords) -> str:
@@ -130,7 +130,7 @@ def _ending(records: RunRecords) -> str:
         if last is None or number(last.get("step")) is None:
             return ""
         after = duration(number(last.get("elapsed_s")))
-        return f"The last event is from step {last['step']}, {after} into the run."
+        return f"The last logged event is step {last['step']}, {after} after the start."
     after = f" after {epochs:,.0f} epoch{'s' if epochs != 1 else ''}" if epochs else ""
     return f"Stopped{after}: {stop_words(str(reason))}."
 
@@ -156,7 +156,7 @@ def _facts(records: RunRecords) -> list[Fact]:
 
 
 def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
-    """Return time, rate and wait; the last two are of the steps, which is told where that matters."""
+    """Return time, throughput and waiting for data; the last two refer to the steps only."""
     facts = []
     beside = beside_steps(summary)
     training, where, whose = "to a trained model", "in training", ""
@@ -172,7 +172,7 @@ def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
 
 
 def time_spent(records: RunRecords) -> list[TimeSpent]:
-    """Return where the time went: the host's timeline, and the device's where there is one."""
+    """Return the time by phase, for the host and, if known, for the device."""
     found = []
     for key, title in (("phases_s", "Host, wall time"), ("device_phases_s", "Device")):
         phases = records.summary.get(key)
@@ -194,11 +194,11 @@ def spent(
     words: Mapping[str, str] = PHASE_WORDS,
     say: Callable[[float], str] = duration,
 ) -> TimeSpent | None:
-    """Draw seconds by name as one bar with its legend; None where nothing is above 0.
+    """Draw seconds by name as one bar with a legend; None if nothing is above 0.
 
     Args:
-        words: what to call them; a name without a word is grey.
-        say: writes seconds.
+        words: titles by name; names without a title are grey.
+        say: formats seconds.
     """
     whole = sum(sizes.values())
     order = sorted(sizes, key=lambda name: name == "unexplained")
@@ -227,47 +227,49 @@ def spent(
 
 
 def not_measured(records: RunRecords) -> list[str]:
-    """Say what a reader may look for and not find, and why."""
+    """Return what is missing in the report, and why."""
     summary = records.summary
     said = list(records.missing)
     if not summary and records.is_summary_damaged:
         said.append("Result and times: summary.json is damaged.")
     elif not summary:
-        said.append("Result and times: the run did not end, or has not yet.")
+        said.append("Result and times: the run has not ended.")
     elif _has_loss_only(summary):
-        said.append("Test accuracy: the task gives none, its result is the loss.")
+        said.append("Test accuracy: the task has no accuracy; see its loss.")
     elif fraction(summary.get("test_accuracy")) is None:
         said.append(
-            "Test accuracy: there is no test result. Validation accuracy is optimistic, "
-            "as the best weights were chosen by it."
+            "Test accuracy: there is no test split. Validation accuracy is optimistic, "
+            "because it was used to choose the best weights."
             if not summary.get("num_test")
             else f"Test accuracy: the run is {summary.get('status')}, so test was not evaluated."
         )
     if summary and number(summary.get("energy_wh")) is None:
-        said.append("Energy: no counter of this machine could be read.")
+        said.append("Energy: no energy counter is readable on this machine.")
     if not any("gpu_percent" in event for event in records.of("system")):
         reason = (
-            "the run was on the CPU" if summary.get("device") == "cpu" else "no GPU reported it"
+            "the run used the CPU" if summary.get("device") == "cpu" else "not reported by a GPU"
         )
-        said.append(f"GPU use: {reason}.")
+        said.append(f"GPU usage: {reason}.")
     if not records.of("system"):
-        said.append("CPU and memory use: the run was shorter than one sample.")
+        said.append("CPU and memory usage: the run was too short for a sample.")
     if not records.of("validation"):
-        said.append("Validation: none was finished.")
+        said.append("Validation: no validation was completed.")
     if why := summary.get("no_advice_because"):
-        said.append(f"Advice on speed: none, as {why}.")
-    said.append("The spread over seeds: this is one run. The ± covers the choice of examples only.")
+        said.append(f"Advice on speed: not available, because {why}.")
+    said.append(
+        "Variation between seeds: this is a single run. The ± only covers the choice of examples."
+    )
     return said
 
 
 def _has_loss_only(summary: Mapping[str, object]) -> bool:
-    """Return True if test was measured by its loss alone: the task has no classes."""
+    """Return True if test has a loss but no accuracy: the task has no classes."""
     was_measured = bool(summary.get("num_test")) and number(summary.get("test_loss")) is not None
     return was_measured and summary.get("test_accuracy") is None
 
 
 def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
-    """Return the run's warnings once each, the summary's and those of all attempts."""
+    """Return the distinct warnings of the summary and of all attempts."""
     listed = records.summary.get("warnings")
     found = [str(text) for text in listed] if isinstance(listed, list) else []
     found += [str(event.get("message", "")) for event in records.of("warning")]

@@ -1,4 +1,4 @@
-"""What all pages share: templates, words for people as HTML, and writing the file."""
+"""Shared code of all pages: load templates, format text as HTML, write the file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 
 def coded(text: str) -> Markup:
-    """Return a sentence as HTML: what stands between backticks as code, the rest as it is."""
+    """Return a sentence as HTML, with text in backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 @cache
 def template(name: str) -> Template:
-    """Load a template of this room; all that it is given is escaped.
+    """Load a template, with autoescaping.
 
-    Its filters: `short`, `coded`, and `percent`, whose number and sign stay on one line.
+    Its filters are `short`, `coded`, and `percent`, with a non-breaking space before the sign.
     """
     environment = Environment(
         loader=PackageLoader("stepladder.reporting"),
@@ -42,10 +42,10 @@ def template(name: str) -> Template:
 
 
 def write_page(path: Path, page: str, *, option: str) -> Path:
-    """Write a page to a file that a person named, and give its path.
+    """Write a page to a file named by the user, and return its path.
 
     Args:
-        option: the flag that named it.
+        option: the flag that sets the file.
 
     Raises:
         ResourceError: if it cannot be written.

@@ -1,4 +1,4 @@
-"""The keys of summary.json: what scripts may rely on. docs/run-folder.md says the same in words."""
+"""The keys of summary.json that scripts may rely on; see docs/run-folder.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class SummaryKey:
     """One key of summary.json.
 
     Attributes:
-        types: JSON types it may have.
-        meaning: what it says, with its unit.
+        types: its valid JSON types.
+        meaning: description, with its unit.
     """
 
     name: str
@@ -21,7 +21,7 @@ class SummaryKey:
     meaning: str
 
     def problem(self, summary: Mapping[str, Any]) -> str | None:
-        """Say how a summary breaks the promise of this key, or None."""
+        """Return how a summary violates this key, or None."""
         if self.name not in summary:
             return f"{self.name} is missing"
         value = summary[self.name]
@@ -96,5 +96,5 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
 
 
 def check_summary(summary: Mapping[str, Any]) -> list[str]:
-    """List what a summary breaks of its promises; empty if nothing (more keys are no problem)."""
+    """List the problems of a summary; empty if it is valid. Additional keys are allowed."""
     return [problem for key in SUMMARY_KEYS if (problem := key.problem(summary))]

@@ -1,4 +1,4 @@
-"""A run folder as data: whatever can be read of it, and a list of what cannot."""
+"""Read a run folder: everything that is readable, and a list of what is not."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from stepladder.training.output.events import redacted
 
 MAX_THUMBS = 12
 _ENDS_WITH_LAST = re.compile(r"^stopping:\n(?:[ #].*\n)*? +restore_best: *false\b", re.MULTILINE)
-_LARGEST = 1e100  # sums and squares of it are finite
-MAX_THUMB_BYTES = 9_000  # twelve of them in base64 are half of what a report may weigh
+_LARGEST = 1e100  # its sums and squares are finite
+MAX_THUMB_BYTES = 9_000  # in base64, twelve of them are half of the maximum size of a report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thumb:
-    """One of the worst photographs; the address is a data: URI, or empty if the file is missing."""
+    """A picture with a large loss; the address is a data: URI, or empty if it is missing."""
 
     address: str
     path: str
@@ -41,19 +41,19 @@ class Thumb:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecords:
-    """What a run folder holds.
+    """Content of a run folder.
 
     Attributes:
         name: the folder's name.
         summary, env: the JSON files; empty if they cannot be read.
-        events: by kind, in the order of the file; numbers are floats again, also `nan`.
-        outcomes: by split, how many pictures of (label, predicted) there are.
-        config_text: config.yaml with secrets blanked.
-        climb: of a climb; None where the folder holds none.
-        checks: of checks.json; None where there is none.
-        diagnosis: of diagnosis.json; None where there is none.
-        missing: what could not be read, a sentence each.
-        is_summary_damaged: summary.json is there but cannot be read.
+        events: by kind, in the order of the file; numbers are floats, including nan.
+        outcomes: by split, the number of pictures by (label, predicted).
+        config_text: config.yaml, with secrets removed.
+        climb: content of the climb; None without a climb.
+        checks: content of checks.json; None if it does not exist.
+        diagnosis: content of diagnosis.json; None if it does not exist.
+        missing: what could not be read, one sentence each.
+        is_summary_damaged: summary.json exists but cannot be read.
     """
 
     name: str
@@ -75,7 +75,7 @@ class RunRecords:
 
     @property
     def ends_with_best(self) -> bool:
-        """The result is of the best weights, not of the last ones, by what config.yaml says."""
+        """True if the result is that of the best weights, according to config.yaml."""
         return _ENDS_WITH_LAST.search(self.config_text) is None
 
 
@@ -83,13 +83,13 @@ def read_run(run: Path) -> RunRecords:
     """Read a run folder, however the run ended.
 
     Raises:
-        DataError: if the folder does not exist or holds nothing of a run.
+        DataError: if the folder does not exist or does not contain a run.
     """
     if not run.is_dir():
         raise DataError(
-            "there is no such run folder",
+            "the run folder does not exist",
             where=str(run),
-            fix="Give the folder that `stepladder train` wrote, the one with events.jsonl in it.",
+            fix="Use a folder written by `stepladder train`, with the file events.jsonl.",
         )
     missing: list[str] = []
     climb = read_climb(run, missing)
@@ -97,9 +97,10 @@ def read_run(run: Path) -> RunRecords:
     events = _events(run / "events.jsonl", missing)
     if not summary and not events and not climb and not (run / "config.yaml").exists():
         raise DataError(
-            "the folder holds no run: no config.yaml, events.jsonl, trials.jsonl or summary.json",
+            "the folder does not contain a run: no config.yaml, events.jsonl, trials.jsonl or "
+            "summary.json",
             where=str(run),
-            fix="Give the folder that `stepladder train` or `climb` wrote.",
+            fix="Use a folder written by `stepladder train` or `climb`.",
         )
     return RunRecords(
         name=run.resolve().name,
@@ -125,20 +126,20 @@ def _diagnosis(path: Path) -> Diagnosis | None:
 
 
 def number(value: object) -> float | None:
-    """Return a number that can be drawn, or None for anything else (`"nan"`, words, 1e300, True)."""
+    """Return a number that can be drawn; None for anything else (`"nan"`, text, 1e300, True)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < _LARGEST else None  # false for nan
 
 
 def fraction(value: object) -> float | None:
-    """Return a number in [0, 1], or None for anything else."""
+    """Return a number in [0, 1]; None for anything else."""
     found = number(value)
     return found if found is not None and 0 <= found <= 1 else None
 
 
 def count(value: object) -> int:
-    """Return a count, 0 for anything that is none."""
+    """Return a count; 0 for anything else."""
     found = number(value)
     return int(found) if found is not None and 0 < found < 2**53 else 0
 
@@ -151,7 +152,7 @@ def _object(path: Path, missing: list[str]) -> dict[str, Any]:
         return {}
     if isinstance(value, dict):
         return value
-    missing.append(f"{path.name} holds no JSON object.")
+    missing.append(f"{path.name} is not a JSON object.")
     return {}
 
 
@@ -171,7 +172,7 @@ def _events(path: Path, missing: list[str]) -> dict[str, tuple[dict[str, Any], .
     except OSError as error:
         missing.append(f"{path.name}: {error.strerror}.")
     if not by_kind:
-        missing.append(f"{path.name} is missing or has no whole line: no curves.")
+        missing.append(f"{path.name} is missing or empty: no curves are shown.")
     return {kind: tuple(records) for kind, records in by_kind.items()}
 
 
@@ -185,20 +186,20 @@ def _outcomes(path: Path, missing: list[str]) -> dict[str, Counter[tuple[str, st
                 split, label, predicted = (row.get(k) for k in ("split", "label", "predicted"))
                 has_rows = True
                 if not (label or predicted or row.get("probability")):
-                    continue  # of a task without classes
+                    continue  # a task without classes
                 if split and label is not None and predicted is not None:
                     pair = (_unguarded(label), _unguarded(predicted))
                     counts.setdefault(split, Counter())[pair] += 1
     except (OSError, csv.Error):
         pass
     if not counts:
-        why = "names no classes" if has_rows else "is missing or empty"
-        missing.append(f"{path.name} {why}: no class accuracies, no confusions.")
+        why = "contains no classes" if has_rows else "is missing or empty"
+        missing.append(f"{path.name} {why}: results by class are not shown.")
     return counts
 
 
 def _unguarded(cell: str) -> str:
-    """Take off the quote that keeps a spreadsheet from running a cell as a formula."""
+    """Remove the quote that prevents a spreadsheet from running a cell as a formula."""
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
@@ -208,7 +209,7 @@ def _thumbs(folder: Path, missing: list[str]) -> tuple[Thumb, ...]:
     except (DataError, OSError):
         listed = None
     if not isinstance(listed, list):
-        missing.append("thumbs/thumbs.json is missing: no photographs are shown.")
+        missing.append("thumbs/thumbs.json is missing: no pictures are shown.")
         return ()
     entries = [entry for entry in listed if isinstance(entry, dict)][:MAX_THUMBS]
     return tuple(
@@ -225,7 +226,7 @@ def _thumbs(folder: Path, missing: list[str]) -> tuple[Thumb, ...]:
 
 
 def _address(folder: Path, name: str) -> str:
-    """Return a picture of the folder as a data: URI; empty if it is no small JPEG or PNG in there."""
+    """Return a picture as a data: URI; empty if it is not a small JPEG or PNG in the folder."""
     if not name or Path(name).name != name:
         return ""
     try:
@@ -240,5 +241,5 @@ def _address(folder: Path, name: str) -> str:
 
 
 def pretty_json(value: object) -> str:
-    """Show JSON indented, with secrets blanked."""
+    """Return indented JSON, with secrets removed."""
     return redacted(json.dumps(value, indent=2, ensure_ascii=False))

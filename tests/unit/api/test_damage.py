@@ -38,7 +38,7 @@ def checked(tmp_path: Path) -> Path:
 
 def test_a_watch_report_is_sound(watched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(watched)]) == 0
-    assert capsys.readouterr().out == f"{watched}: sound\n"
+    assert capsys.readouterr().out == f"{watched}: no damage found\n"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,11 @@ def test_a_key_of_a_later_version_is_not_damage(watched: Path) -> None:
 
 
 def test_any_other_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no run[\s\S]* Or give a store, the folder"):
+    with pytest.raises(
+        DataError, match=r"does not contain a run[\s\S]* Or use a store, written by"
+    ):
         verify(tmp_path)
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(DataError, match="the folder does not exist"):
         verify(tmp_path / "gone")
 
 

@@ -164,7 +164,7 @@ def test_recipe_and_config_together_are_refused() -> None:
 
 @pytest.mark.parametrize("function", [stepladder.report, stepladder.verify])
 def test_a_folder_that_is_not_a_run_is_reported(function: object, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="does not contain a run"):
         function(tmp_path)  # type: ignore[operator]
 
 

@@ -52,7 +52,7 @@ def test_bad_input_has_an_exit_code_and_a_sentence(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit"]) == 2
-    assert "no log is named" in capsys.readouterr().err
+    assert "no log was given" in capsys.readouterr().err
     assert main(["audit", str(log.parent / "gone.csv")]) == 3
     assert "no such file or folder" in capsys.readouterr().err
     assert main(["audit", str(log), "--num-val", "0"]) == 2
@@ -131,7 +131,7 @@ def test_a_file_of_a_run_and_a_folder_of_runs_are_answered_with_the_run(
         assert main([command, "runs/a/summary.json"]) == 3
         said = capsys.readouterr().err
         assert "this is a file" in said
-        assert "Its run is the folder runs/a" in said
+        assert "Use the run folder runs/a" in said
         assert main([command, "runs"]) == 3
         assert asked in capsys.readouterr().err
         assert main([command, "log.csv"]) == 3
@@ -145,9 +145,9 @@ def test_a_folder_without_a_report_names_what_a_killed_watch_leaves(
     (tmp_path / "watch-a").mkdir()
     assert main(["report", str(tmp_path / "watch-a")]) == 3
     said = capsys.readouterr().err
-    assert "or `watch` wrote" in said
-    assert "killed in its first seconds leaves nothing" in said
+    assert "`climb` or `watch`" in said
+    assert "killed in its first seconds writes no report" in said
     (tmp_path / "watch-a" / "watch.json").write_text("{}")
     (tmp_path / "watch-a" / "watch.html").touch()
     assert main(["report", str(tmp_path / "watch-a" / "watch.html")]) == 3
-    assert f"Its run is the folder {tmp_path / 'watch-a'}" in capsys.readouterr().err
+    assert f"Use the run folder {tmp_path / 'watch-a'}" in capsys.readouterr().err

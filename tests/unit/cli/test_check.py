@@ -98,7 +98,7 @@ def test_a_file_without_the_name_of_a_task_is_asked_for_it(
 ) -> None:
     task(tmp_path, SOUND)
     assert main(["check", str(tmp_path / "mine.py")]) == 2
-    assert "which Task of this file?" in capsys.readouterr().err
+    assert "the name of the Task is missing" in capsys.readouterr().err
 
 
 def test_training_stops_where_it_is_asked_to(
@@ -123,7 +123,7 @@ def test_findings_before_training_are_in_the_report(tmp_path: Path) -> None:
     words = ["train", "--task", *task(tmp_path, SOUND), "--schedule.max-epochs", "1", "--quiet"]
     main(["check", *task(tmp_path, SOUND), "--fast"])
     assert main(words) == 0
-    assert "Is the job sound?" in (tmp_path / "run" / "report.html").read_text()
+    assert "Checks of the job" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_checks_without_time_left_do_not_count_and_the_command_is_named(
     assert main(["check", *words, "--fast", "--fresh", "--budget", "0.000001s"]) == 0
     printed = capsys.readouterr().out
     assert "no check ran" in printed
-    assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs those" in printed
+    assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs the remaining" in printed
 
 
 def test_stdout_has_only_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -167,5 +167,5 @@ def test_a_cache_is_listed_unless_a_process_uses_it(folder: Path) -> None:
 
 
 def test_an_object_store_is_not_cleaned_from_here() -> None:
-    with pytest.raises(UsageError, match="s3://photos/store: what lies in an object store"):
+    with pytest.raises(UsageError, match="s3://photos/store: stepladder clean does not remove"):
         run(["s3://photos/store"])

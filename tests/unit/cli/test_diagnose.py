@@ -52,9 +52,9 @@ def test_it_prints_the_fit_the_remedies_and_the_machine(
 ) -> None:
     assert main(["diagnose", str(overfit), "--no-remeasure"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("first (finished): overfit, likely")
+    assert out.startswith("first (finished): overfitting, likely")
     assert "at epoch 4 by" in out
-    assert "To try, in this order:" in out
+    assert "Try in this order:" in out
     assert "1. more_data" in out
     assert "60.0 % of the steps' time was spent waiting for data" in out
     assert out.rstrip().endswith("diagnosis.html")
@@ -75,7 +75,7 @@ def test_a_store_that_is_gone_is_said_and_the_rest_too(
     assert main(["diagnose", str(overfit)]) == 0
     out = capsys.readouterr().out
     assert "overfit" in out
-    assert "Not known:" in out
+    assert "Unknown:" in out
     assert "nowhere/store" in out
 
 
@@ -83,9 +83,9 @@ def test_a_folder_without_a_run_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", str(tmp_path / "gone")]) == 3
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "the folder does not exist" in capsys.readouterr().err
     assert main(["diagnose", str(tmp_path)]) == 3
-    assert "holds no run" in capsys.readouterr().err
+    assert "does not contain a run" in capsys.readouterr().err
 
 
 def test_a_target_error_in_percent_is_exit_2(

@@ -56,7 +56,7 @@ def test_its_files_are_complete_and_valid(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["1st", "two words", "class", "-x", "é", "a.b"])
 def test_a_name_that_cannot_be_a_project_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be a project's name"):
+    with pytest.raises(UsageError, match="is not a valid project name"):
         write_project(tmp_path / name)
     assert not (tmp_path / name).exists()
 

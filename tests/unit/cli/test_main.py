@@ -76,11 +76,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (("train", "--train", "hed"), "hed"),
         (("train", "--model.weights", "packagd"), "Did you mean packaged?"),
         (("train", "--seed", "x"), "--seed"),
-        (("train", "missing.yaml"), "missing.yaml: there is no such file"),
-        (("train", "--config", "missing.yaml"), "missing.yaml: there is no such file"),
+        (("train", "missing.yaml"), "missing.yaml: the file does not exist"),
+        (("train", "--config", "missing.yaml"), "missing.yaml: the file does not exist"),
         (("prepare", "photos", "--size", "4"), "--size: 4 is not in [8, 4096]"),
         (("export", "run", "--to", "onx"), "onx"),
-        (("predict", "run"), "no picture is given"),
+        (("predict", "run"), "no pictures were given"),
     ],
 )
 def test_a_usage_error_ends_with_2_and_says_what_to_type(
@@ -95,7 +95,7 @@ def test_a_usage_error_ends_with_2_and_says_what_to_type(
 @pytest.mark.parametrize("command", ["report", "verify", "clean"])
 def test_a_missing_folder_ends_with_3(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "nowhere") == 3
-    assert capsys.readouterr().err.splitlines()[0] == "nowhere: there is no such folder"
+    assert capsys.readouterr().err.splitlines()[0] == "nowhere: the folder does not exist"
 
 
 @pytest.mark.parametrize(

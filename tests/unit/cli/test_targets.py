@@ -86,7 +86,7 @@ def test_an_earlier_page_and_audit_of_ours_are_replaced(work: Path) -> None:
     assert main(["compare", "log.csv", "other.csv", "--out", "empty.html"]) == 0
     assert "stepladder compare</title>" in (work / "empty.html").read_text(encoding="utf-8")
     assert main(["audit", "audit.json", "--out", "audit.json"]) == 2
-    with pytest.raises(UsageError, match="would replace what is read"):
+    with pytest.raises(UsageError, match="would overwrite an input"):
         stepladder.audit("log.csv", out="log.csv")
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_reported(
 def test_a_model_replaces_models_only(work: Path) -> None:
     model = work / "model.pt2"
     model.write_bytes(b"PK...")
-    with pytest.raises(UsageError, match="no model of ours"):
+    with pytest.raises(UsageError, match="not a model written by stepladder"):
         refuse_to_replace(model, MODEL, option="--out")
     model.with_suffix(".json").write_text('{"input": 1, "output": 1, "stepladder": "0"}')
     refuse_to_replace(model, MODEL, option="--out")

@@ -178,7 +178,7 @@ def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -
     assert main(["watch"]) == 2
     assert main(["watch", "--steps", "0", __file__]) == 2
     assert main(["watch", "no_such_launcher", "-u", "train.py", "--lr", "1"]) == 2
-    assert "Begin with the script: stepladder watch train.py" in capsys.readouterr().err
+    assert "Start with the script: stepladder watch train.py" in capsys.readouterr().err
 
 
 STEPS = """
@@ -306,7 +306,7 @@ def test_json_goes_to_stderr_and_stdout_stays_the_scripts(
 def test_the_help_says_where_json_goes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["watch", "--help"])
-    assert "to stderr: stdout is the script's" in " ".join(capsys.readouterr().out.split())
+    assert "to stderr; stdout is the script's" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.fixture
@@ -321,12 +321,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("trian.py", "Did you mean train.py?"),
         ("quite_another", "Pass the path of a Python file."),
-        ("gone/train.py", "There is no folder gone either."),
+        ("gone/train.py", "The folder gone does not exist either."),
         (".", ".: this is a folder, not a script\n  Pass a script in it: train.py."),
-        ("--out train.py train.py", "train.py: the report needs a folder, and there is a file"),
-        ("--out train.py/a/b train.py", "train.py: the report needs a folder, and there is a file"),
-        ("--out /proc/x train.py", "/proc/x: the folder cannot be made"),
-        ("--out /proc train.py", "/proc: the folder cannot be made or written to"),
+        ("--out train.py train.py", "train.py: the report needs a folder, but this is a file"),
+        ("--out train.py/a/b train.py", "train.py: the report needs a folder, but this is a file"),
+        ("--out /proc/x train.py", "/proc/x: the folder cannot be created"),
+        ("--out /proc train.py", "/proc: the folder cannot be created or is not writable"),
         ("--out /proc/x train.py", "Choose another folder: --out FOLDER."),
     ],
 )
@@ -388,7 +388,7 @@ def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixt
     for name, text in (("watch.json", '{"paths": []}'), ("watch.html", "<title>Mine</title>")):
         (own / name).write_text(text)
         assert main(["watch", "--out", "own", "train.py"]) == 2
-        assert f"own/{name}: there is a file already" in capsys.readouterr().err
+        assert f"own/{name}: the file exists" in capsys.readouterr().err
         assert (own / name).read_text() == text
         (own / name).unlink()
     for _ in range(2):

@@ -78,20 +78,20 @@ def test_a_transform_may_only_leave_fields_out(converter: SparkDatasetConverter)
     spec = TransformSpec(removed_fields=["tokens", "raw"])
     [batch] = batches(converter, transform_spec=spec)
     assert sorted(batch) == ["half", "i", "pair"]
-    with pytest.raises(UsageError, match="both given"):
+    with pytest.raises(UsageError, match="both set"):
         TransformSpec(removed_fields=["a"], selected_fields=["b"])
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda frame: frame[1:], "made 19 rows of 20"),
+        (lambda frame: frame[1:], "returned 19 rows for 20"),
         (lambda frame: frame.assign(pair=frame["tokens"]), "column pair .* cannot be a tensor"),
-        (lambda frame: frame["i"].sum(), "gave .*int64, no DataFrame"),
-        (lambda frame: None, "gave NoneType, no DataFrame"),
+        (lambda frame: frame["i"].sum(), "returned .*int64, not a DataFrame"),
+        (lambda frame: None, "returned NoneType, not a DataFrame"),
         (
             lambda frame: frame["zzz"],
-            r"row \d+: the function .* failed .KeyError: 'zzz'.*\n.*fault",
+            r"row \d+: the function .* failed .KeyError: 'zzz'.*\n.*Fix the error in this function",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_transform_that_goes_wrong_is_reported(
     [
         ({"selected_fields": ["i", "q"]}, "there is no column q\n.*: i, half, pair, tokens, raw"),
         ({"edit_fields": [("q", np.int64, (), False)]}, "there is no column q\n"),
-        ({"selected_fields": []}, "no column is left"),
+        ({"selected_fields": []}, "all columns are removed"),
     ],
     ids=str,
 )
@@ -120,10 +120,10 @@ def test_a_field_that_is_not_there_is_reported_with_those_that_are(
 
 def test_half_a_shard_is_refused(converter: SparkDatasetConverter) -> None:
     """With only one of the two, every rank would read the first shard."""
-    with pytest.raises(UsageError, match="shard_count is given without cur_shard"):
+    with pytest.raises(UsageError, match="shard_count is set without cur_shard"):
         batches(converter, shard_count=2)
     for cur_shard in (0, 1):
-        with pytest.raises(UsageError, match="cur_shard is given without shard_count"):
+        with pytest.raises(UsageError, match="cur_shard is set without shard_count"):
             batches(converter, cur_shard=cur_shard)
     with pytest.raises(UsageError, match="shard_count is 0"):
         batches(converter, cur_shard=0, shard_count=0)
@@ -144,8 +144,8 @@ def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
     [
         (["zzz"], "no column matches zzz\n.*are: i, half, pair, tokens, raw"),
         ([], "no column matches"),
-        (["i", "("], r"'\(' is no regular expression"),
-        ("half", r"'half' is no list\n.*schema_fields=\['half'\]"),
+        (["i", "("], r"'\(' is not a valid regular expression"),
+        ("half", r"'half' is not a list\n.*schema_fields=\['half'\]"),
     ],
     ids=str,
 )
@@ -159,11 +159,11 @@ def test_fields_that_match_nothing_are_reported_with_those_that_are_there(
 def test_arguments_are_heeded_named_or_refused(converter: SparkDatasetConverter) -> None:
     [batch] = batches(converter, schema_fields=["i", "ha.*"])
     assert sorted(batch) == ["half", "i"]
-    said = "without effect here: hdfs_driver, reader_pool_type"
+    said = "these arguments have no effect: hdfs_driver, reader_pool_type"
     with pytest.warns(UserWarning, match=said) as told:
         batches(converter, reader_pool_type="process", hdfs_driver="libhdfs")
     assert told[0].lineno == batches.__code__.co_firstlineno + 1  # the line of the with block
-    with pytest.raises(UsageError, match="predicate chooses rows"):
+    with pytest.raises(UsageError, match="predicate is not supported"):
         batches(converter, predicate=print)
     with pytest.raises(UsageError, match="shufle_rows is unknown"):
         batches(converter, shufle_rows=True)

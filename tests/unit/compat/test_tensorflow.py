@@ -178,9 +178,9 @@ def test_a_block_may_be_left_while_a_batch_is_on_its_way(converter: SparkDataset
         threading.Timer(0.1, may_go_on.set).start()
     reading.join(10)
     assert found[0].i.tolist() == [0, 1, 2, 3]
-    with pytest.raises(UsageError, match="after the with block"):
+    with pytest.raises(UsageError, match="after the end of its with block"):
         next(rows)
-    with pytest.raises(UsageError, match="after the with block"):
+    with pytest.raises(UsageError, match="after the end of its with block"):
         next(data.generator())
 
 
@@ -195,7 +195,7 @@ def test_each_iteration_is_an_epoch_of_its_own(converter: SparkDatasetConverter)
 def test_a_column_that_python_has_no_name_for_is_reported(name: str, tmp_path: Path) -> None:
     made = converter_of(tmp_path, **{name: [1, 2], "i": [3, 4]})
     with (
-        pytest.raises(UsageError, match=f"cannot be a field .*'{name}'.*\n.*schema_fields"),
+        pytest.raises(UsageError, match=f"is not a valid field .*'{name}'.*\n.*schema_fields"),
         made.make_tf_dataset(**STORED),
     ):
         pass

@@ -67,8 +67,8 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
     assert not found.could_not
     assert from_json(Diagnosis, read_json(run / "diagnosis.json")) == found
     page = (run / "diagnosis.html").read_text()
-    assert "<h1>Overfit, surely" in page
-    assert "training, on equal terms" in page
+    assert "<h1>Overfitting, certain" in page
+    assert "training, evaluated like validation" in page
     assert "<script" not in page
 
 
@@ -225,7 +225,7 @@ def test_a_config_that_cannot_be_read_leaves_the_curves(overfit_run: Path, tmp_p
 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="does not contain a run"):
         stepladder.diagnose(tmp_path)
     (tmp_path / "events.jsonl").write_text('{"event": "sta')
     with pytest.raises(DataError, match="no event"):

@@ -1,8 +1,8 @@
 """COMMANDS: every command, in the order of `stepladder --help`.
 
-A command is a line here and a module of its name in this folder, with `Flags` and `run`. The
-dispatch, `--help`, the completion, docs/commands.md and the Python function `stepladder.NAME` come
-from the line. `import stepladder` imports this file, so it imports nothing that takes time.
+A command is an entry here and a module with its name in this folder, with `Flags` and `run`. The
+dispatch, `--help`, the completion, docs/commands.md and the Python function `stepladder.NAME` are
+derived from the entry. `import stepladder` imports this file, so it must not import slow modules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Command(NamedTuple):
     Attributes:
         name: what is typed after `stepladder`.
         group: its heading in docs/commands.md.
-        summary: what it does, in a line.
+        summary: one-line description.
         api: the file in `stepladder.api` with its Python function; None if it has none.
     """
 
@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The name of its Python function and of its module here: fit-recipe's is fit_recipe."""
+        """The name of its Python function and of its module, such as fit_recipe for fit-recipe."""
         return self.name.replace("-", "_")
 
     @property
@@ -48,64 +48,78 @@ _MODELS = "Trained models"
 _CARE = "Maintenance"
 
 COMMANDS = (
-    Command("init", _DATA, "Write a small project of your own: config, Task, tests, CI."),
-    Command("prepare", _DATA, "Make a store of a folder or a CSV of pictures.", "runs"),
-    Command("publish", _DATA, "Make a store readable as a Delta table too.", "runs"),
+    Command("init", _DATA, "Create a small example project: config, Task, tests, CI."),
     Command(
-        "features",
+        "prepare",
         _DATA,
-        "Compute the features of a frozen trunk now, here or by Spark.",
-        "cached_features",
-    ),
-    Command("check", _TRAIN, "Look whether a job is sound, before its first step.", "checks"),
-    Command(
-        "train",
-        _TRAIN,
-        "Train a classifier, or resume where it stopped; then write the report.",
+        "Create a store from pictures in folders, a CSV, Parquet or other formats.",
         "runs",
     ),
     Command(
-        "climb", _TRAIN, "Try each speed-up in order, keep what pays, and train with it.", "ladder"
+        "publish", _DATA, "Publish a store as a Delta table, without copying its files.", "runs"
+    ),
+    Command(
+        "features",
+        _DATA,
+        "Precompute the features of a frozen trunk, locally or on Spark.",
+        "cached_features",
+    ),
+    Command("check", _TRAIN, "Check a job for mistakes before training it.", "checks"),
+    Command(
+        "train",
+        _TRAIN,
+        "Train a model, or resume an interrupted training; then write a report.",
+        "runs",
+    ),
+    Command(
+        "climb",
+        _TRAIN,
+        "Try speed-ups one by one, keep those that help, and train with them.",
+        "ladder",
     ),
     Command(
         "fit-recipe",
         _TRAIN,
-        "Grow the model until it overfits, then try remedies one by one, and train.",
+        "Grow the model until it overfits, try remedies one by one, and train.",
         "ladder",
     ),
     Command(
         "advise",
         _TRAIN,
-        "Name the one next thing that makes a job faster, with its predicted gain.",
+        "Print the next step that would make a job faster, and its predicted gain.",
         "ladder",
     ),
     Command(
         "watch",
         _TRAIN,
-        "Run a training script of your own; say what is slow or wrong with it.",
+        "Run an unmodified training script; report what is slow or wrong in it.",
         "watch",
     ),
-    Command("ledger", _RESULTS, "Show predicted beside measured, over all climbs.", "ladder"),
+    Command("ledger", _RESULTS, "Compare predicted and measured gains over all climbs.", "ladder"),
     Command(
         "diagnose",
         _RESULTS,
-        "Say how well a run fits, what would make it better, what its machine did.",
+        "Diagnose a run: under- or overfitting, what to improve, use of the machine.",
         "diagnosis",
     ),
     Command(
         "audit",
         _RESULTS,
-        "Read a log that anybody wrote, and say what its numbers support.",
+        "Read training logs of any tool, and report what their numbers support.",
         "logs",
     ),
     Command(
-        "compare", _RESULTS, "Compare trainings: a table, and their curves on one page.", "logs"
+        "compare", _RESULTS, "Compare training runs: a table, and their curves on one page.", "logs"
     ),
     Command("report", _RESULTS, "Write a run's report again.", "runs"),
-    Command("predict", _MODELS, "Classify pictures by a trained run.", "runs"),
-    Command("export", _MODELS, "Write a model that runs without this package.", "runs"),
-    Command("verify", _CARE, "Look for damage in a store or a run.", "damage"),
-    Command("doctor", _CARE, "Describe this machine and its software, to paste into an issue."),
-    Command("clean", _CARE, "List, and remove with --yes, what interrupted work left behind."),
+    Command("predict", _MODELS, "Classify pictures with a trained model.", "runs"),
+    Command("export", _MODELS, "Export a trained model to ONNX or torch.export format.", "runs"),
+    Command("verify", _CARE, "Check a store or a run for damaged files.", "damage"),
+    Command("doctor", _CARE, "Print this machine's hardware and software, to paste into an issue."),
+    Command(
+        "clean",
+        _CARE,
+        "List files left behind by interrupted work and caches; remove them with --yes.",
+    ),
     Command("completion", _CARE, "Print a completion script for bash, zsh or fish."),
 )

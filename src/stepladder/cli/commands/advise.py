@@ -10,19 +10,19 @@ from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LadderFlags):
-    """Name the one next thing that makes a job faster; nothing is tried or written.
+    """Print the next step that would make a job faster, without trying it or writing anything.
 
     Examples:
-      stepladder advise demo.yaml                the one next thing to do, and why not the others
-      stepladder advise my_job.py:Digits         on a problem of your own; that file is run
+      stepladder advise demo.yaml                the next step, and why not the others
+      stepladder advise my_job.py:Digits         a Task of your own; the file is executed
     """
 
     budget: str | None = None
-    """Time for the measurements, such as 90s or 10m; the same as --ladder.budget-s."""
+    """Time limit of the measurements, such as 90s or 10m; same as --ladder.budget-s."""
 
 
 def run(argv: list[str]) -> int:
-    """Advise on a config file or a task, and flags."""
+    """Run the command."""
     flags, resolved = read_job(Flags, argv, command="advise")
     if flags.show_config:
         return print_config(resolved, flags.output)

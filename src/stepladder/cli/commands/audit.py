@@ -19,24 +19,24 @@ LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LogFlags):
-    """Read logs of trainings that anybody wrote, and say what their numbers support.
+    """Read training logs of any tool, and report what their numbers support.
 
-    Nothing is run again. Formats are found by what is in the files: what Keras prints, its History
-    and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard files,
-    runs of MLflow (a folder, runs:/ID or URI#ID), our own run folders, and plain CSV. The exit code
-    is 3 where a log cannot be read; the others are told all the same.
+    Nothing is trained. The format is detected from the content of the files: output of Keras, its
+    History and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard
+    files, MLflow runs (a folder, runs:/ID or URI#ID), stepladder run folders, and plain CSV. If a
+    log cannot be read, the others are still reported, and the exit code is 3.
 
     Examples:
-      stepladder audit fit_output.txt --num-val 270   what Keras printed
-      stepladder audit lightning_logs/version_0       its metrics.csv
-      stepladder audit output/trainer_state.json      of Hugging Face's Trainer
-      stepladder audit logs mlruns/0/4f…              TensorBoard files, a run of MLflow
-      stepladder audit runs/first other.csv           ours beside another's
-      stepladder audit log.csv --page audit.html      its curves on a page
+      stepladder audit fit_output.txt --num-val 270   output of Keras
+      stepladder audit lightning_logs/version_0       metrics.csv of Lightning
+      stepladder audit output/trainer_state.json      Hugging Face Trainer
+      stepladder audit logs mlruns/0/4f…              TensorBoard files, an MLflow run
+      stepladder audit runs/first other.csv           a stepladder run and a CSV
+      stepladder audit log.csv --page audit.html      also write a page with its curves
     """
 
     logs: Annotated[Positional[tuple[str, ...]], LOGS] = ()
-    """Files, folders, or addresses of MLflow runs."""
+    """Files, folders, or URIs of MLflow runs."""
     out: Path | None = None
     """Write the audit to this file as JSON."""
     page: Path | None = None
@@ -45,7 +45,7 @@ class Flags(LogFlags):
 
 
 def run(argv: list[str]) -> int:
-    """Print what the logs support."""
+    """Run the command."""
     flags = parse(Flags, argv, command="audit")
     found = audit(
         *flags.logs,

@@ -22,28 +22,28 @@ _BUDGETS = ("--budget", "--ladder.budget-s")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LadderFlags):
-    """Look whether a job is sound: data, loss, model, validation, checkpoints, machine.
+    """Check a job for mistakes: data, loss, model, validation, checkpoints, machine.
 
-    Nothing of the job is changed. What was found is kept in RUN/checks.json and checks.html, and
-    holds until job, code or machine change; checks that no time was left for are run by the next
-    call. The exit code is 6 where a check failed, or could not run because the Task raised; else 0.
+    The job is not changed. Results are saved in RUN/checks.json and RUN/checks.html, and reused
+    until the job, the code or the machine changes; checks that ran out of time are run by the next
+    call. The exit code is 6 if a check failed, or could not run because the Task raised an error.
 
     Examples:
-      stepladder check demo.yaml                 every check, within a minute
-      stepladder check my_job.py:Digits          a problem of your own; that file is run
-      stepladder check demo.yaml --fast          only those that train nothing
+      stepladder check demo.yaml                 all checks, within a minute
+      stepladder check my_job.py:Digits          a Task of your own; the file is executed
+      stepladder check demo.yaml --fast          only checks that do not train
     """
 
     budget: str | None = None
-    """Time for the checks that run, such as 3m; without it 55 seconds."""
+    """Time limit of the checks, such as 3m; default: 55 seconds."""
     fast: Switch = False
-    """Only the checks that train nothing, as before each training."""
+    """Run only the checks that do not train, as before each training."""
     fresh: Switch = False
-    """Look at all again, whatever was found before."""
+    """Run all checks again, and ignore saved results."""
 
 
 def run(argv: list[str]) -> int:
-    """Check a config file or a task, and flags."""
+    """Run the command."""
     flags, resolved = read_job(Flags, argv, command="check")
     if flags.show_config:
         return print_config(resolved, flags.output)
@@ -51,8 +51,8 @@ def run(argv: list[str]) -> int:
 
     as_json = flags.output.json
 
-    def tell(finding: Finding) -> None:
-        if as_json or finding.outcome is Outcome.COULD_NOT_RUN:  # told below, by their reasons
+    def show(finding: Finding) -> None:
+        if as_json or finding.outcome is Outcome.COULD_NOT_RUN:  # printed below, grouped by reason
             return
         if finding.is_alarm or not flags.output.quiet:
             write(finding_lines(finding))
@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
             fresh=flags.fresh,
             limit_s=job.ladder.budget_s,
             is_fast=flags.fast,
-            on_finding=tell,
+            on_finding=show,
         )
     from stepladder.checks.order import CHECKS
     from stepladder.checks.run import budget_for_rest, could_not_for_raising
@@ -79,7 +79,7 @@ def run(argv: list[str]) -> int:
         write(total_line(report))
         budget = budget_for_rest(report, CHECKS)
         if budget is not None:
-            write(f"→ {_with_budget(argv, budget)} runs those that are left, and keeps the others")
+            write(f"→ {_with_budget(argv, budget)} runs the remaining checks")
         write(f"report: {job.run.dir / 'checks.html'}")
     is_unsound = any(
         finding.outcome is Outcome.FAILED or could_not_for_raising(finding)
@@ -89,7 +89,7 @@ def run(argv: list[str]) -> int:
 
 
 def _with_budget(argv: list[str], budget: str) -> str:
-    """Return the command that was typed with another budget, and without --fresh."""
+    """Return the command that was typed, with another budget and without --fresh."""
     words: list[str] = []
     is_value = False
     for word in argv:
@@ -103,7 +103,7 @@ def _with_budget(argv: list[str], budget: str) -> str:
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Let what a Task prints go to stderr, also from its subprocesses: stdout is for the result."""
+    """Redirect the output of a Task and its subprocesses to stderr; stdout is for the result."""
     sys.stdout.flush()
     try:
         kept = os.dup(1)

@@ -24,58 +24,58 @@ from stepladder.errors import DataError, UsageError
 from stepladder.machine.filesystem import remove
 from stepladder.records.run_files import JOB_MARKS, has_any
 
-# A save, a climb or a prepare in progress has a hidden name with the number of its process, or ends
-# in .partial; see docs/store.md, docs/checkpoints.md and docs/run-folder.md.
+# A save, a climb or a prepare in progress has a hidden name with its process id, or a name that
+# ends in .partial; see docs/store.md, docs/checkpoints.md and docs/run-folder.md.
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
 _PARTIAL_SUFFIX = ".partial"
 _COPIES_SUFFIX = ".pixels"
 _FEATURES_KEY = re.compile(r"[0-9a-f]{64}")  # see docs/features.md
 _FEATURES_FILE = "features.npy"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
-# A script that is watched renames it at once; where it was killed in between, it stays.
+# A watched script renames this file at once; it only remains if the script was killed in between.
 _WATCH_TEMPORARY = ".watch.json.tmp"
 _RENAMED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """List what interrupted work left behind: half-written stores, saves, trials, discarded events.
+    """List files left by interrupted work: partial stores, saves, trials, discarded events.
 
-    Caches are listed too: features, decoded copies of stores, written DataFrames, and files fetched
-    from elsewhere. A run that wants them makes or fetches them again.
-    Nothing that a running process holds is listed. Checkpoints, stores, results and what was found
-    of a job or a watched script stay.
+    Caches are listed too: features, decoded copies of stores, saved DataFrames, and downloaded
+    files. A run that needs them computes or downloads them again.
+    Files in use by a running process are not listed. Checkpoints, stores, results and reports are
+    never removed.
 
     Examples:
-      stepladder clean runs             lists, and removes nothing
-      stepladder clean runs --yes       removes what it lists
-      stepladder clean --keep-caches    only what killed processes left
+      stepladder clean runs             list only
+      stepladder clean runs --yes       list and remove
+      stepladder clean --keep-caches    only files of killed processes
     """
 
     path: Positional[Path] = Path()
-    """Folder to look in, and below."""
+    """Folder to search, including its subfolders."""
     yes: Switch = False
-    """Remove what is listed."""
+    """Remove the listed files."""
     keep_caches: Switch = False
-    """Leave the caches out."""
+    """Do not list or remove caches."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """List the leftovers, and remove them if told to."""
+    """Run the command."""
     flags = parse(Flags, argv, command="clean", default=Flags())
     if supported_place(flags.path) is not None:
         raise UsageError(
-            "what lies in an object store is not cleaned from here",
+            "stepladder clean does not remove files in an object store",
             where=shown(flags.path),
-            fix="Give the folder here that holds the cache, such as the one you work in: "
+            fix="Name the local folder that contains the cache, such as the current one: "
             "stepladder clean .",
         )
     if not flags.path.is_dir():
         raise DataError(
-            "there is no such folder",
+            "the folder does not exist",
             where=str(flags.path),
-            fix="Give a folder that holds runs or stores, such as runs; or none for this one.",
+            fix="Name a folder that contains runs or stores; default: the current folder.",
         )
     found = [_look_at(path) for path in leftovers(flags.path, keep_caches=flags.keep_caches)]
     if flags.yes:
@@ -88,13 +88,13 @@ def run(argv: list[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What may be removed.
+    """A file or folder that can be removed.
 
     Attributes:
-        path: of a file or folder.
-        size_bytes: of all that is in it.
-        age_s: since its last change or use.
-        is_cache: whether a run that wants it makes or fetches it again.
+        path: its path.
+        size_bytes: its total size.
+        age_s: seconds since its last change or use.
+        is_cache: a run that needs it computes or downloads it again.
     """
 
     path: Path
@@ -104,7 +104,7 @@ class _Found:
 
 
 def leftovers(root: Path, *, keep_caches: bool = False) -> Iterator[Path]:
-    """Yield what may be removed under a folder; looks into no symbolic link and no held folder."""
+    """Yield what can be removed in a folder; skips symbolic links and folders in use."""
     for folder_name, folders, files in os.walk(root):
         folder = Path(folder_name)
         if is_held(folder):
@@ -122,20 +122,20 @@ def leftovers(root: Path, *, keep_caches: bool = False) -> Iterator[Path]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return True if a process works in a folder, by its lock."""
+    """Return True if the lock of a folder is held by a process."""
     lock = folder / "lock"
     if not lock.is_file():
         return False
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks: leave it alone
+    except OSError:  # held, or a file system without locks: skip it
         return True
     return False
 
 
 def _is_cache(path: Path) -> bool:
-    """Return True if a run that wants this would make or fetch it again, and nobody uses it now."""
+    """Return True for a cache that is not in use; a run that needs it makes it again."""
     is_copied = path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path)
     if is_copied or (is_cache(path) and is_idle(path)):
         return True
@@ -144,7 +144,7 @@ def _is_cache(path: Path) -> bool:
 
 
 def _is_left(path: Path) -> bool:
-    """Return True if this is what work that was interrupted left."""
+    """Return True for a file or folder left behind by interrupted work."""
     temporary = _TEMPORARY.fullmatch(path.name)
     if temporary:
         return not psutil.pid_exists(int(temporary["pid"]))
@@ -162,7 +162,7 @@ def _look_at(path: Path) -> _Found:
 
 
 def _age_s(path: Path) -> float:
-    """Return the seconds since a file or folder changed; one that is gone meanwhile has none."""
+    """Return the seconds since the last change of a file or folder; 0 if it no longer exists."""
     try:
         return max(0.0, time.time() - path.lstat().st_mtime)
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _age_s(path: Path) -> float:
 
 
 def _age(seconds: float) -> str:
-    """Say how old something is, in its largest unit."""
+    """Return an age in its largest unit, such as `3 h`."""
     for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
@@ -188,5 +188,7 @@ def _listing(found: list[_Found], *, is_removed: bool) -> str:
     total = sum(item.size_bytes for item in found) / 1e6
     last = "removed" if is_removed else "would be removed; --yes removes them"
     if not is_removed and any(item.is_cache for item in found):
-        last += ", --keep-caches leaves caches, which runs would make or fetch again"
+        last += (
+            "; --keep-caches keeps the caches, which runs would have to compute or download again"
+        )
     return "\n".join([*lines, f"{total:10,.1f} MB  {last}"])

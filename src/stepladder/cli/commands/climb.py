@@ -13,30 +13,30 @@ from stepladder.config.choices import ClimbAim
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LadderFlags):
-    """Climb: measure, predict the next step, try it, keep it only if it paid; then train.
+    """Try speed-ups in order: measure, predict, try, and keep what measurably helps; then train.
 
-    Verdicts are taken from earlier climbs of the same job on the same machine.
+    Verdicts of earlier climbs of the same job on the same machine are reused.
 
     Examples:
-      stepladder climb demo.yaml                 try each speed-up, keep what pays, then train
+      stepladder climb demo.yaml                 try speed-ups, keep those that help, then train
       stepladder climb demo.yaml --budget 10m    measure, try and train in about ten minutes
-      stepladder climb my_job.py:Digits          a problem of your own; that file is run
-      stepladder climb demo.yaml --aim accuracy  try what may make the result better instead
-      stepladder climb demo.yaml --fresh         do not rely on verdicts of earlier climbs
+      stepladder climb my_job.py:Digits          a Task of your own; the file is executed
+      stepladder climb demo.yaml --aim accuracy  try to improve the accuracy instead
+      stepladder climb demo.yaml --fresh         ignore verdicts of earlier climbs
     """
 
     aim: ClimbAim | None = None
-    """Try speed-ups (the default), or remedies for a poor fit; the same as --ladder.aim."""
+    """Try speed-ups (the default) or remedies for a poor fit; same as --ladder.aim."""
     try_all: Switch = False
-    """Try rungs whatever gain is predicted; the same as --ladder.try-all."""
+    """Try every rung, regardless of its predicted gain; same as --ladder.try-all."""
     fresh: Switch = False
-    """Try everything anew, whatever earlier climbs found."""
+    """Try every rung again, and ignore the results of earlier climbs."""
     overwrite: Switch = False
-    """Replace a run in the folder that is no climb of this job."""
+    """Replace a run in the folder that is not a climb of this job."""
 
 
 def run(argv: list[str]) -> int:
-    """Climb by a config file or a task, and flags."""
+    """Run the command."""
     flags, resolved = read_job(Flags, argv, command="climb")
     if flags.show_config:
         return print_config(resolved, flags.output)

@@ -20,26 +20,26 @@ _RUNS = tyro.conf.arg(metavar="RUN RUN [RUN …]")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LogFlags):
-    """Compare trainings with the first one: results, options, and their curves on one page.
+    """Compare training runs with the first one: results, options, and their curves on one page.
 
-    Runs of ours that judged the same pictures are compared picture by picture. Logs of others are
-    read as `stepladder audit` reads them, and the exit code is 3 where one cannot be.
+    Runs of stepladder on the same pictures are compared picture by picture. Logs of other tools are
+    read as by `stepladder audit`. If a log cannot be read, the exit code is 3.
 
     Examples:
       stepladder compare runs/first runs/second                 a table, and compare.html
       stepladder compare runs/first other/metrics.csv --num-train 2430
-                                                                beside the log of another tool
+                                                                a run and the log of another tool
     """
 
     runs: Annotated[Positional[tuple[str, ...]], _RUNS] = ()
-    """Run folders, and logs of others."""
+    """Run folders, and logs of other tools."""
     out: Path = Path("compare.html")
-    """File of the page."""
+    """Output file of the page."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Print the comparison and write its page."""
+    """Run the command."""
     flags = parse(Flags, argv, command="compare")
     found = compare(
         *flags.runs,

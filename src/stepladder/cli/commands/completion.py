@@ -1,7 +1,7 @@
 """`stepladder completion`.
 
-Not tyro's own completion: tyro 1.0.17 completes no file names of positional arguments, and starts
-Python on every TAB.
+This does not use tyro's completion: tyro 1.0.17 does not complete file names of positional
+arguments, and starts Python on every TAB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 
 
 class Shell(StrEnum):
-    """A shell that completes."""
+    """A shell with completion."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -34,7 +34,7 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Print a script that completes commands, flags and file names.
+    """Print a completion script for commands, flags and file names.
 
     Examples:
       stepladder completion bash > ~/.local/share/bash-completion/completions/stepladder
@@ -43,19 +43,19 @@ class Flags:
     """
 
     shell: Positional[Shell]
-    """Your shell."""
+    """The shell to print the script for."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Print the script."""
+    """Run the command."""
     shell = parse(Flags, argv, command="completion").shell
     write(_WRITERS[shell](flags_of_commands()))
     return 0
 
 
 def flags_of_commands() -> dict[str, list[str]]:
-    """List the long flags of each command, as its help does."""
+    """Return the long flags of each command, as in its help."""
     return {command.name: sorted(set(_flags_in(_help_of(command)))) for command in COMMANDS}
 
 

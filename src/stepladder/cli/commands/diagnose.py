@@ -15,38 +15,38 @@ from stepladder.cli.parse import RUN, Output, Switch, Unprefixed, parse
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Say how well a run fits its data, what would make it better, and what its machine did.
+    """Diagnose a run: under- or overfitting, what would improve it, and how it used the machine.
 
-    Also of a run that goes on or was cut short. Writes diagnosis.json and diagnosis.html into its
-    folder, and changes nothing else.
+    The run may be unfinished. Writes diagnosis.json and diagnosis.html to the run folder, and
+    changes nothing else.
 
     Examples:
       stepladder diagnose runs/first                    under- or overfit, and what to try
-      stepladder diagnose runs/first --learning-curve   and what more data would give
+      stepladder diagnose runs/first --learning-curve   also estimate the gain from more data
       stepladder diagnose runs/own --task task.py:Digits
-      stepladder diagnose copied_run --no-remeasure     where the data is elsewhere
+      stepladder diagnose copied_run --no-remeasure     if the data is not available
     """
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train` or `climb` wrote."""
+    """Run folder, written by `stepladder train` or `climb`."""
     task: str | None = None
-    """For a run of your own Task: FILE.py:NAME; that file is run."""
+    """Your own Task, if the run used one: FILE.py:NAME; the file is executed."""
     no_remeasure: Switch = False
-    """Open no data: judge by what was logged."""
+    """Do not read the data; use only what was logged."""
     learning_curve: Switch = False
-    """Train on parts of the data and say what twice as much would give, however long it takes."""
+    """Train on subsets to estimate the gain from twice the data, however long it takes."""
     target_error: float = 0.0
-    """Share of examples that nobody gets right, such as wrong labels, in [0, 1)."""
+    """Irreducible error, such as the fraction of wrong labels, in [0, 1)."""
     max_time_s: float = 120.0
-    """Seconds that measuring may take, a learning curve that was asked for apart."""
+    """Time limit of the measurements in seconds, without --learning-curve."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Print the diagnosis and where its page is."""
+    """Run the command."""
     flags = parse(Flags, argv, command="diagnose")
 
-    def tell(message: str) -> None:
+    def show(message: str) -> None:
         if not flags.output.quiet:
             sys.stderr.write(f"{message}\n")
 
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
         learning_curve=flags.learning_curve,
         target_error=flags.target_error,
         max_time_s=flags.max_time_s,
-        on_message=tell,
+        on_message=show,
     )
     from stepladder.reporting.pages.diagnosis_page import diagnosis_text
 

@@ -13,7 +13,7 @@ from stepladder.machine import EnergyMeter, disk_free_bytes, environment
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Describe this machine and its software, to paste into an issue. Holds no secrets.
+    """Print this machine's hardware and software, to paste into an issue. Contains no secrets.
 
     Examples:
       stepladder doctor
@@ -24,7 +24,7 @@ class Flags:
 
 
 def run(argv: list[str]) -> int:
-    """Print the environment."""
+    """Run the command."""
     flags = parse(Flags, argv, command="doctor", default=Flags())
     facts = environment() | {
         "disk": {"free_bytes": disk_free_bytes(Path.cwd())},
@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
 
 
 def _torch_facts() -> dict[str, Any]:
-    """Try torch itself: an installed version says nothing on whether it loads."""
+    """Import torch: that it is installed does not mean that it can be loaded."""
     try:
         import torch
 
@@ -46,12 +46,12 @@ def _torch_facts() -> dict[str, Any]:
             "has_cuda": torch.cuda.is_available(),
             "num_threads": torch.get_num_threads(),
         }
-    except Exception as error:  # a broken build raises whatever it likes
+    except Exception as error:  # a broken build may raise anything
         return {"broken": f"{type(error).__name__}: {error}"}
 
 
 def _lines(facts: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Write nested facts as aligned `name  value` lines; bytes as gigabytes."""
+    """Yield nested facts as aligned `name  value` lines, with bytes as gigabytes."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield f"{prefix}{name}"
@@ -61,7 +61,7 @@ def _lines(facts: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         elif isinstance(value, list):
             yield f"{prefix}{name:<{36 - len(prefix)}}{_listed(value)}"
         else:
-            yield f"{prefix}{name:<{36 - len(prefix)}}{'not known' if value is None else value}"
+            yield f"{prefix}{name:<{36 - len(prefix)}}{'unknown' if value is None else value}"
 
 
 def _listed(items: list[Any]) -> str:

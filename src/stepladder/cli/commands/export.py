@@ -16,7 +16,7 @@ from stepladder.config.choices import ExportFormat
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Write the best model of a run so that it runs without this package, on any CPU.
+    """Export the best model of a run, to use it without stepladder, on any CPU.
 
     Examples:
       stepladder export runs/first --to onnx
@@ -24,18 +24,18 @@ class Flags:
     """
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train` wrote."""
+    """Run folder, written by `stepladder train`."""
     to: ExportFormat
-    """Format of the file."""
+    """File format."""
     out: Path | None = None
-    """File to write; none: beside the run's other files."""
+    """Output file; default: in the run folder."""
     task: str | None = None
-    """For a run of your own Task: FILE.py:NAME; that file is run."""
+    """Your own Task, if the run used one: FILE.py:NAME; the file is executed."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Write the model and print its path."""
+    """Run the command."""
     flags = parse(Flags, argv, command="export")
     path = export(flags.run, flags.to, flags.out, task=flags.task)
     write(json.dumps({"export": str(path)}) if flags.output.json else str(path))

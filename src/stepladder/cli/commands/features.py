@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(JobFlags):
-    """Compute the features of a job's frozen trunk now, for runs with --features.cached.
+    """Precompute the features of a job's frozen trunk, for runs with --features.cached.
 
     Examples:
       stepladder features run.yaml                      then: train run.yaml --features.cached
       stepladder features --data.store store
-      stepladder features run.yaml --engine spark       on the executors of a cluster
+      stepladder features run.yaml --engine spark       on the executors of a Spark cluster
     """
 
     task: str | None = None
-    """A Task of your own, as FILE.py:NAME; that file is run, and executors run it too."""
+    """Your own Task, as FILE.py:NAME; the file is executed, also on Spark executors."""
     engine: EngineName = EngineName.LOCAL
-    """What computes them: this process, or Spark (extra: spark)."""
+    """Where to compute them: in this process, or on Spark (extra: spark)."""
 
 
 def run(argv: list[str]) -> int:
-    """Compute features by a config file and flags."""
+    """Run the command."""
     flags, resolved = read_job(Flags, argv, command="features")
     if flags.show_config:
         return print_config(resolved, flags.output)

@@ -14,26 +14,26 @@ from stepladder.config.resolve import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(LadderFlags):
-    """Fit a recipe: grow the model until it overfits, then add remedies one at a time; then train.
+    """Fit a recipe: grow the model until it overfits, add remedies one at a time, then train.
 
-    Each step is a trial as of `climb`. While the model grows, a step stays where the training error
-    falls; a remedy stays where held-out examples are got right more often. What a Task of your own
-    builds is grown by you: of it, the learning rate and the length of training are tried.
+    Each step is a trial as in `climb`. Growth steps are kept if the training error decreases;
+    remedies are kept if the held-out accuracy increases. The model of your own Task is not grown;
+    only its learning rate and the length of training are tried.
 
     Examples:
       stepladder fit-recipe demo.yaml               grow, then add remedies that help, then train
       stepladder fit-recipe demo.yaml --budget 30m  measure, try and train in about half an hour
-      stepladder fit-recipe my_job.py:Digits        a problem of your own; that file is run
+      stepladder fit-recipe my_job.py:Digits        a Task of your own; the file is executed
     """
 
     fresh: Switch = False
-    """Try everything anew, whatever was found earlier."""
+    """Try every rung again, and ignore earlier results."""
     overwrite: Switch = False
-    """Replace a run in the folder that is no climb of this job."""
+    """Replace a run in the folder that is not a climb of this job."""
 
 
 def run(argv: list[str]) -> int:
-    """Fit a recipe by a config file or a task, and flags."""
+    """Run the command."""
     fixed = {"ladder.aim": Setting(value=ClimbAim.FIT, origin="fit-recipe")}
     flags, resolved = read_job(Flags, argv, command="fit-recipe", fixed=fixed)
     if flags.show_config:

@@ -19,25 +19,25 @@ from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import ResourceError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
-# The template's files end in .txt, so that no tool takes them for ours: a linter, a packager, git.
+# Template files end in .txt, so that linters, packaging tools and git ignore them here.
 _RENAMED = {"gitignore.txt": ".gitignore", "github": ".github"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Write a small project of your own: config, Task, tests, CI. Its tests pass as written.
+    """Create a small example project: config, Task, tests, CI. Its tests pass without changes.
 
     Examples:
-      stepladder init shapes            writes the folder shapes, ready to train and to test
+      stepladder init shapes            create the folder shapes, ready to train and test
     """
 
     name: Annotated[Positional[Path], tyro.conf.arg(metavar="NAME")]
-    """Folder to write; its last part is the project's name."""
+    """Folder to create; its last part is the name of the project."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Write the project and say what to do with it."""
+    """Run the command."""
     flags = parse(Flags, argv, command="init")
     files = write_project(flags.name)
     text = "\n".join([f"{flags.name}:", *(f"  {file}" for file in files), _NEXT.format(flags)])
@@ -52,23 +52,23 @@ _NEXT = """Next:
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the template's files into a new or empty folder; gives their paths inside it.
+    """Write the template to a new or empty folder, and return the paths of its files.
 
     Raises:
-        UsageError: if the name cannot be a project's.
-        ResourceError: if the folder holds something.
+        UsageError: if the name is not valid.
+        ResourceError: if the folder is not empty.
     """
     name = folder.absolute().name
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
-            f"{name} cannot be a project's name",
-            fix="Use small letters, digits, - and _, beginning with a letter, as in `shapes`.",
+            f"{name} is not a valid project name",
+            fix="Use lowercase letters, digits, - and _, starting with a letter, such as `shapes`.",
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ResourceError(
-            "there is something here already, and nothing was written",
+            "the folder is not empty; nothing was written",
             where=str(folder),
-            fix="Give the name of a new folder.",
+            fix="Use the name of a new folder.",
         )
     written = []
     for place, text in sorted(_template_files(resources.files("stepladder.cli") / "template")):

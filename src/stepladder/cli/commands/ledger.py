@@ -14,7 +14,7 @@ from stepladder.cli.parse import Output, Unprefixed, parse
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Show what was predicted beside what was measured, over all climbs: the calibration.
+    """Compare predicted and measured gains over all climbs (the calibration).
 
     Examples:
       stepladder ledger              all climbs in runs/
@@ -22,12 +22,12 @@ class Flags:
     """
 
     path: Positional[Path] = Path("runs")
-    """A run, or a folder that holds runs."""
+    """Run folder, or a folder that contains runs."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Print the calibration."""
+    """Run the command."""
     flags = parse(Flags, argv, command="ledger", default=Flags())
     calibration, text = ledger(flags.path)
     flags.output.print_result(calibration, text)

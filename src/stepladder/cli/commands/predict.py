@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Classify pictures by the best weights of a run.
+    """Classify pictures with the best weights of a run.
 
     Examples:
       stepladder predict runs/first a.jpg b.png
@@ -29,19 +29,19 @@ class Flags:
     """
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train` wrote."""
+    """Run folder, written by `stepladder train`."""
     pictures: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURE...")]
-    """Pictures, or folders of them."""
+    """Pictures, or folders of pictures."""
     task: str | None = None
-    """For a run of your own Task: FILE.py:NAME; that file is run."""
+    """Your own Task, if the run used one: FILE.py:NAME; the file is executed."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Print one line a picture: path, class, probability."""
+    """Run the command: print path, class and probability of each picture."""
     flags = parse(Flags, argv, command="predict")
     if not flags.pictures:
-        raise UsageError("no picture is given", fix="Name pictures, or folders of them.")
+        raise UsageError("no pictures were given", fix="Name pictures, or folders of pictures.")
     predictions = predict(flags.run, flags.pictures, task=flags.task)
     if flags.output.json:
         write("\n".join(json.dumps(to_json(item)) for item in predictions))

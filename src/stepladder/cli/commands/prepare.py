@@ -38,32 +38,32 @@ _FROM = re.compile(r"^--from(?=$|=)")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Make a store of pictures: of folders, a CSV, Parquet, Hugging Face, tars or a Delta table.
+    """Create a store from pictures in folders, a CSV, Parquet, Hugging Face, tars or a Delta table.
 
     Examples:
       stepladder prepare photos --out store              photos/CLASS/*.jpg
       stepladder prepare labels.csv --label-column kind  columns path and kind
-      stepladder prepare photos --group-by folder        pictures of one folder stay on one side
-      stepladder prepare run.yaml --size 96              options of a file, and a flag over it
-      stepladder prepare --from 'shards/*.tar'           WebDataset; --from is --source
-      stepladder prepare --from table --delta-version 3  a Delta table as it was
+      stepladder prepare photos --group-by folder        keep each folder in one split
+      stepladder prepare run.yaml --size 96              options of a file; flags override it
+      stepladder prepare --from 'shards/*.tar'           WebDataset; --from is short for --source
+      stepladder prepare --from table --delta-version 3  an earlier version of a Delta table
       stepladder prepare --from shop.photos --source-format table --engine spark
-                                                         a table that Spark knows by name
+                                                         a table of the Spark catalog
     """
 
     place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[SOURCE|CONFIG.yaml]")] = None
-    """Folder of class folders or of train/val/test folders of them, CSV, files or folder of Parquet
-    or WebDataset tars, Delta table; or a file of options."""
+    """Folder of class folders or of train/val/test folders; CSV; files or folder of Parquet or
+    WebDataset tars; Delta table; or a YAML file of options."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
-    """A file of options; flags go over it."""
+    """YAML file of options; flags override it."""
     show_config: Switch = False
-    """Print each option's value and where it came from, and do nothing else."""
+    """Print the value of each option and where it was set, and exit."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
     prepare: Annotated[PrepareConfig, Unprefixed] = field(default_factory=PrepareConfig)
 
 
 def run(argv: list[str]) -> int:
-    """Make a store by a config file and flags."""
+    """Run the command."""
     flags, resolved = read(argv)
     if flags.show_config:
         return print_config(resolved, flags.output)
@@ -71,14 +71,14 @@ def run(argv: list[str]) -> int:
     try:
         result = prepare(config=resolved.job.prepare, display=display)
     except KeyboardInterrupt:
-        display.warning("what is finished is kept: the same command goes on from it")
+        display.warning("finished work is kept: run the same command to resume")
         raise
     flags.output.print_done({"event": "prepared", **vars(result)}, _result(result))
     return 0
 
 
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
-    """Read the flags, and resolve the config under them."""
+    """Return the flags and the resolved config."""
     argv = [_FROM.sub("--source", word) for word in argv]
     default = Flags(prepare=job_before_flags(argv).prepare)
     flags = parse(Flags, argv, command="prepare", default=default)
@@ -99,14 +99,14 @@ def _result(result: PrepareResult) -> str:
     version = manifest.options.get("delta_version")
     lines = [f"store: {shown(result.folder)} ({len(manifest.classes)} classes; {counts})"]
     if result.is_up_to_date:
-        lines.append("it holds these pictures already; nothing was written")
+        lines.append("the store is up to date; nothing was written")
     else:
         pace = f"{(num_pictures - result.num_kept) / wall_s:,.0f}/s"
         lines.append(f"{num_pictures:,} pictures in {wall_s:.1f} s, {pace}")
         if result.num_kept:
-            lines[-1] += f"; {result.num_kept:,} were there from a run that had been stopped"
+            lines[-1] += f"; {result.num_kept:,} were kept from an interrupted run"
     if version is not None:
         lines.append(f"version {version} of the Delta table")
     if result.num_bad:
-        lines.append(f"{result.num_bad:,} unreadable pictures are listed in quarantine.csv")
+        lines.append(f"{result.num_bad:,} unreadable pictures were skipped (see quarantine.csv)")
     return "\n".join(lines)

@@ -16,24 +16,24 @@ from stepladder.config.choices import PublishFormat
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Make a store readable as a table of another kind too; its files stay as they are.
+    """Publish a store as a Delta table; its files are not copied or changed.
 
     Examples:
-      stepladder publish store --as delta      for Spark, Trino, DuckDB and other readers of Delta
+      stepladder publish store --as delta      for Spark, Trino, DuckDB and other Delta readers
     """
 
     store: Positional[Path]
-    """Folder that `stepladder prepare` wrote."""
+    """Store folder, written by `stepladder prepare`."""
     to: Annotated[PublishFormat, tyro.conf.arg(name="as")] = PublishFormat.DELTA
-    """Kind of the table."""
+    """Format of the table."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Publish a store and say what it is now."""
+    """Run the command."""
     flags = parse(Flags, argv, command="publish")
     table = publish(flags.store, flags.to)
-    done = "published" if table.is_new else "published already"
+    done = "published" if table.is_new else "already published"
     rows = f"{table.num_rows:,} rows in {table.num_files:,} files"
     text = f"{table.folder}: {done} as a Delta table, version {table.version}; {rows}"
     flags.output.print_done({"event": "published", **vars(table)}, text)

@@ -15,21 +15,21 @@ from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Write a run's report again, from its files alone: one page that opens offline.
+    """Write the report of a run again, from its files: one HTML page that works offline.
 
     Examples:
       stepladder report runs/first      writes runs/first/report.html
-      stepladder report runs/demo       of a climb: the ladder first, then its training
-      stepladder report watch-train     of a script that was watched, also one that was killed
+      stepladder report runs/demo       a climb: the ladder, then the final training
+      stepladder report watch-train     a watched script, even if it was killed
     """
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train`, `climb` or `watch` wrote."""
+    """Run folder, written by `stepladder train`, `climb` or `watch`."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """Write the report and print its path."""
+    """Run the command."""
     flags = parse(Flags, argv, command="report")
     page = report(flags.run)
     write(json.dumps({"report": str(page)}) if flags.output.json else str(page))

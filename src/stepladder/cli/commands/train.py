@@ -14,27 +14,27 @@ from stepladder.config.resolve import Resolved
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(JobFlags):
-    """Train a classifier, or resume where it stopped; then write the report.
+    """Train a model, or resume an interrupted training; then write a report.
 
     Examples:
       stepladder train --data.store store --run.dir runs/first
-      stepladder train run.yaml --batch.lr 0.01      flags go over the file
-      stepladder train run.yaml --dry-run            rehearse two steps, and show the plan
-      stepladder train run.yaml --show-config        each value, and where it came from
-      stepladder train run.yaml --baseline runs/old  stop where it is worse than that run
-      stepladder train task.py:Mine                  a problem of your own; that file is run
+      stepladder train run.yaml --batch.lr 0.01      flags override the file
+      stepladder train run.yaml --dry-run            test two steps, and print the plan
+      stepladder train run.yaml --show-config        each value, and where it was set
+      stepladder train run.yaml --baseline runs/old  stop if it is worse than that run
+      stepladder train task.py:Mine                  a Task of your own; the file is executed
     """
 
     dry_run: Switch = False
-    """Rehearse two steps, validation, save and load; print the plan; leave nothing behind."""
+    """Test two steps, validation, save and load; print the plan; write no run."""
     overwrite: Switch = False
     """Remove an earlier run in the folder first."""
     accept_new_data: Switch = False
-    """Resume although the store has changed."""
+    """Resume even if the store has changed."""
 
 
 def run(argv: list[str]) -> int:
-    """Train by a config file and flags."""
+    """Run the command."""
     flags, resolved = read(argv)
     if flags.show_config:
         return print_config(resolved, flags.output)
@@ -48,11 +48,11 @@ def run(argv: list[str]) -> int:
         display=flags.output.display(),
     )
     if not (flags.dry_run or flags.output.json or flags.output.quiet):
-        write(f"report: {trained.path / 'report.html'}")  # the display has told the accuracy
+        write(f"report: {trained.path / 'report.html'}")  # the display has printed the accuracy
     return 0
 
 
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
-    """Read the flags, and resolve the config under them; `--baseline` is `--run.baseline`."""
+    """Return the flags and the resolved config; `--baseline` is short for `--run.baseline`."""
     argv = [re.sub(r"^--baseline(?=$|=|-at|-patience)", "--run.baseline", word) for word in argv]
     return read_job(Flags, argv, command="train")

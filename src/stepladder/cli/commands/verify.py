@@ -18,31 +18,31 @@ from stepladder.errors import DataError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Look for damage in a store, a run or a report of `watch`. Exit code 3 if there is any.
+    """Check a store, a run or a report of `watch` for damaged files. Exit code 3 if there are any.
 
-    Of stores and checkpoints every byte is read.
+    Every byte of stores and checkpoints is read.
 
     Examples:
-      stepladder verify store           every page of every shard
-      stepladder verify store --repair  make damaged shards again from the pictures
-      stepladder verify runs/first      every file of every checkpoint, and what was found of it
-      stepladder verify watch-train     the report of a script that was watched
+      stepladder verify store           check every page of every shard
+      stepladder verify store --repair  rebuild damaged shards from the pictures
+      stepladder verify runs/first      check every file of every checkpoint, and the reports
+      stepladder verify watch-train     check the report of a watched script
     """
 
     path: Positional[Path]
-    """Folder of a store, of a run, or that `watch` wrote."""
+    """Folder of a store, of a run, or written by `watch`."""
     repair: Switch = False
-    """Of a store: make damaged files again from the pictures, byte for byte; others stay."""
+    """Rebuild the damaged files of a store from the pictures, byte for byte."""
     source: Path | None = None
-    """For repair: where the pictures are now, if not where they were."""
+    """For --repair: where the pictures are now, if they have moved."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """List the problems, or mend them; 0 if there are none."""
+    """Run the command: print the problems, or repair them first."""
     flags = parse(Flags, argv, command="verify")
     if flags.source is not None and not flags.repair:
-        raise UsageError("--source is for --repair", fix="Add --repair, or leave it out.")
+        raise UsageError("--source requires --repair", fix="Add --repair, or remove --source.")
     mended = repair(flags.path, source=flags.source) if flags.repair else []
     problems = verify(flags.path)
     if flags.output.json:
@@ -51,11 +51,11 @@ def run(argv: list[str]) -> int:
         return DataError.exit_code if problems else 0
     if not flags.output.quiet:
         for name in mended:
-            write(f"{shown(flags.path)}: made again: {name}")
+            write(f"{shown(flags.path)}: rebuilt: {name}")
     if problems:
         write("\n".join(problems))
         if not flags.repair and any(problem.startswith("shard ") for problem in problems):
             write(f"  {mend(flags.path)}")
     elif not flags.output.quiet:
-        write(f"{shown(flags.path)}: sound")
+        write(f"{shown(flags.path)}: no damage found")
     return DataError.exit_code if problems else 0

@@ -21,45 +21,46 @@ class _Output(Output):
     """What is printed."""
 
     json: Switch = False
-    """Print JSON, for programs, to stderr: stdout is the script's."""
+    """Print JSON to stderr; stdout is the script's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Run a PyTorch script that knows nothing of us; say what is slow or wrong with it, and where.
+    """Run an unmodified PyTorch script; report what is slow or wrong in it, and where.
 
-    The script runs as under `python`; what it prints and its exit code are its own. The report goes
-    to stderr and into a folder.
+    The script runs as with `python`: its output and its exit code are unchanged. The report is
+    printed to stderr and saved in a folder.
 
     Examples:
-      stepladder watch train.py -- --epochs 2     where time goes, and what is wrong with it
-      stepladder watch --steps 300 train.py       stop after 300 steps of the optimiser
-      stepladder watch --probe -m package.train   replay steps with other settings, at the end
+      stepladder watch train.py -- --epochs 2     where the time goes, and what is wrong
+      stepladder watch --steps 300 train.py       stop after 300 optimiser steps
+      stepladder watch --probe -m package.train   also test other settings at the end
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
-    """The script; what follows it is its own."""
+    """The script, followed by its own arguments."""
     module: Annotated[str | None, arg(aliases=["-m"], metavar="MODULE")] = None
-    """A module instead, as `python -m` takes it."""
+    """Run a module instead, as with `python -m`."""
     out: Path | None = None
-    """Folder for watch.json and watch.html; watch-NAME under the working folder otherwise."""
+    """Folder for watch.json and watch.html; default: watch-NAME in the current folder."""
     steps: int | None = None
-    """End the script after so many steps of its optimiser, with exit code 0."""
+    """Stop the script after this number of optimiser steps, with exit code 0."""
     probe: Switch = False
-    """After its last step, test on a copy how gradients are cleared, and replay steps."""
+    """After the last step, replay steps with other settings on a copy, and test how gradients are
+    cleared."""
     output: Annotated[_Output, Unprefixed] = field(default_factory=_Output)
 
 
 def run(argv: list[str]) -> int:
-    """Watch a script; the exit code is the script's."""
+    """Run the command; return the exit code of the script."""
     ours, args = split(argv)
     flags = parse(Flags, ours, command="watch")
     target = flags.module or flags.script
     if target is None:
-        raise UsageError("no script was named", fix="Type `stepladder watch train.py`.")
+        raise UsageError("no script was given", fix="Type `stepladder watch train.py`.")
     _refuse_launcher(flags, args)
     if flags.steps is not None and flags.steps < 1:
-        raise UsageError(f"{flags.steps} steps are none", where="--steps", fix="Give 1 or more.")
+        raise UsageError(f"{flags.steps} is not 1 or more", where="--steps", fix="Use 1 or more.")
     ending = watch_job(
         target,
         args,
@@ -74,25 +75,25 @@ def run(argv: list[str]) -> int:
 
 
 def _refuse_launcher(flags: Flags, args: Sequence[str]) -> None:
-    """Refuse a command that would start the script, such as python, where the script belongs.
+    """Reject a launcher command, such as python, in place of the script.
 
     Raises:
-        UsageError: if there is no such file, and a script among what follows.
+        UsageError: if the file does not exist, and a script is among its arguments.
     """
     if flags.module is not None or flags.script is None or Path(flags.script).is_file():
         return
     script = next((word for word in args if word.endswith(".py")), None)
     if script is not None:
         raise UsageError(
-            "there is no such script",
+            "the script does not exist",
             where=flags.script,
-            why="The script runs in this process: no other command starts it.",
-            fix=f"Begin with the script: stepladder watch {script}",
+            why="stepladder runs the script itself, without a launcher such as python.",
+            fix=f"Start with the script: stepladder watch {script}",
         )
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part our own words from the script's: all that follows its name, a `--` apart."""
+    """Split a command line into our arguments and the script's, which follow its name or a `--`."""
     idx = 0
     while idx < len(argv):
         word = argv[idx]

@@ -1,4 +1,4 @@
-"""Bars as inline SVG: shares of a whole, an accuracy with its noise, an estimate in its bounds."""
+"""Bars as inline SVG: stacked shares, an accuracy with its noise, an estimate with its interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepladder.reporting.charts.svg import coordinate, element, path
 from stepladder.stats import binomial_sem
 
 _LENGTH = 1000  # units along a bar; the page stretches it to the column
-_INTERVAL, _HEIGHT, _EDGE = 150, 14, 5  # of an interval
+_INTERVAL, _HEIGHT, _EDGE = 150, 14, 5  # size of an interval chart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,9 @@ class Part:
     """A part of a whole.
 
     Attributes:
-        style: the CSS class that colours it.
-        size: in the unit of the whole; what is not above 0 is not drawn.
-        share: of the whole.
+        style: its CSS class.
+        size: in the unit of the whole; only values above 0 are drawn.
+        share: fraction of the whole.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Part:
 
 
 def stacked_bar(parts: Sequence[Part], *, title: str) -> Markup | None:
-    """Draw parts one after the other over the whole width, or give None if all are empty."""
+    """Draw parts as one stacked bar; None if all are empty."""
     drawn = [part for part in parts if part.size > 0]
     whole = sum(part.size for part in drawn)
     if not whole > 0:
@@ -52,7 +52,7 @@ def stacked_bar(parts: Sequence[Part], *, title: str) -> Markup | None:
 
 
 def accuracy_bar(accuracy: float, num: int) -> Markup:
-    """Draw an accuracy in [0, 1] as a bar, and one standard error on both sides as a line."""
+    """Draw an accuracy in [0, 1] as a bar, with one standard error as a line."""
     noise = binomial_sem(accuracy, num) if num else 0.0
     low, high = max(0.0, accuracy - noise), min(1.0, accuracy + noise)
     return Markup(
@@ -71,11 +71,11 @@ def accuracy_bar(accuracy: float, num: int) -> Markup:
 def interval_line(
     estimate: float, low: float, high: float, *, scale: tuple[float, float], title: str
 ) -> Markup:
-    """Draw bounds as a line and the estimate as a dot.
+    """Draw an interval as a line and its estimate as a dot.
 
     Args:
-        scale: the values at the left and the right end; the same for all rows.
-        title: read out by screen readers, and shown to a pointer.
+        scale: the values at the left and right end, the same for all rows.
+        title: for screen readers and as a tooltip.
     """
     span = scale[1] - scale[0]
 

@@ -1,4 +1,4 @@
-"""What happened over time: learning curves, and the use of the machine."""
+"""Charts over time: learning curves, and usage of the machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A chart with its words.
+    """A chart with its title, legend and note.
 
     Attributes:
         keys: legend, as (CSS class, name).
-        svg: None where there is nothing to draw; the note then says why.
+        svg: None if there is nothing to draw; the note has the reason.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Figure:
 
 
 def learning_figures(records: RunRecords) -> list[Figure]:
-    """Draw loss and accuracy of train and val, with one standard error around those of val."""
+    """Draw loss and accuracy of train and val, with one standard error for val."""
     axis = _StepAxis.of(records)
     validations = records.of("validation")
     num_val = count(records.summary.get("num_val"))
@@ -48,7 +48,7 @@ def learning_figures(records: RunRecords) -> list[Figure]:
 
 
 def machine_figures(records: RunRecords) -> list[Figure]:
-    """Draw speed, waiting for data, CPU and GPU use, and memory over the time of the run."""
+    """Draw throughput, waiting for data, CPU and GPU usage, and memory over the time of the run."""
     events = [event for kind in records.events.values() for event in kind]
     minutes = max((number(event.get("elapsed_s")) or 0.0 for event in events), default=0.0) > 180
     unit = (60.0, "minutes") if minutes else (1.0, "seconds")
@@ -83,7 +83,7 @@ def machine_figures(records: RunRecords) -> list[Figure]:
 
 @dataclass(frozen=True, kw_only=True)
 class _StepAxis:
-    """The x axis of learning curves: epochs where their length is known, steps elsewhere."""
+    """The x axis of learning curves: epochs if their length is known, else steps."""
 
     steps_per_epoch: float | None
 
@@ -145,9 +145,9 @@ def _learning_figure(
         keys += (("band", f"± one standard error{size}"),)
     gaps = sum(_is_not_finite(e, f"train_{name}") for e in records.of("train"))
     gaps += sum(_is_not_finite(e, f"val_{name}") for e in validations)
-    note = f"{gaps} values were not finite and are left out." if gaps else ""
+    note = f"{gaps} values are not finite and not shown." if gaps else ""
     if svg is None:
-        note = f"Nothing to draw: the run logged no {name}."
+        note = f"No {name} was logged."
     return Figure(title=title, svg=svg, keys=keys, note=note)
 
 
@@ -173,7 +173,7 @@ def _use_figure(
             series.append(Series(name=name, style=style, xs=xs, ys=ys))
     if series and all(len(item.xs) == 1 for item in series):
         said = ", ".join(f"{item.name} {y_label(item.ys[0])}".strip() for item in series)
-        return Figure(title=title, svg=None, note=f"One sample, too few for a line: {said}.")
+        return Figure(title=title, svg=None, note=f"Only one sample: {said}.")
     svg = line_chart(
         series,
         title=f"{title} over {unit[1]}",

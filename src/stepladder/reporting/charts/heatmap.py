@@ -1,4 +1,4 @@
-"""The confusion matrix as inline SVG: every class up to 30 of them, a coarse map beyond."""
+"""The confusion matrix as inline SVG: in full for up to 30 classes, else as a coarse map."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from markupsafe import Markup
 from stepladder.reporting.charts.svg import chart, coordinate, element
 
 MAX_CLASSES = 30
-_COUNTS_UP_TO = 20  # classes; beyond, a number no longer fits into a cell
+_COUNTS_UP_TO = 20  # classes; with more, numbers do not fit into a cell
 _NUM_BINS = 48
 _NUM_LEVELS = 8
 _SIDE = 460.0
 
 
 def short(name: str, length: int = 26) -> str:
-    """Cut a name to a length, with an ellipsis."""
+    """Truncate a name to a length, with an ellipsis."""
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def confusion_map(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Markup:
-    """Draw how often a class was taken for which, row by row.
+    """Draw a confusion matrix.
 
     Args:
         pairs: counts by (label index, predicted index).
-        classes: names; a label is an index into it.
+        classes: class names; a label is an index into it.
     """
     if len(classes) <= MAX_CLASSES:
         return _full(pairs, classes)
@@ -54,7 +54,7 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
         x, y = left + predicted * cell, top + label * cell
         is_right = label == predicted
         tip = f"{short(classes[label])}: {count} of {totals[label]} " + (
-            "right" if is_right else f"taken for {short(classes[predicted])}"
+            "correct" if is_right else f"predicted as {short(classes[predicted])}"
         )
         opacity = 0.14 + 0.86 * (share if is_right else math.sqrt(share))
         parts.append(
@@ -70,7 +70,7 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
             )
         )
         if num <= _COUNTS_UP_TO:
-            style = "count on" if share > 0.5 else "count"  # on a dark cell, paper reads better
+            style = "count on" if share > 0.5 else "count"  # light text on a dark cell
             at = {"x": coordinate(x + cell / 2), "y": coordinate(y + cell / 2), "dy": ".35em"}
             parts.append(element("text", count, class_=style, **at, text_anchor="middle"))
     return _svg(left + _SIDE + 2, top + _SIDE + 2, parts)

@@ -21,11 +21,11 @@ class Series:
     """One line.
 
     Attributes:
-        name: its key in the legend.
-        style: the CSS class that colours it.
-        xs, ys: its points; a y that is not finite breaks the line.
+        name: its name in the legend.
+        style: its CSS class.
+        xs, ys: its points; points with a non-finite value are left out.
         noise: one standard error of each y, drawn as a band; None: no band.
-        tips: what a pointer shows at each point; empty: nothing, and no dots are drawn.
+        tips: tooltip of each point; empty: no tooltips and no dots.
     """
 
     name: str
@@ -47,18 +47,17 @@ def line_chart(
     y_limits: tuple[float, float] | None = None,
     y_covers: tuple[float, ...] = (),
 ) -> Markup | None:
-    """Draw lines over one pair of axes, or give None if no point is finite.
+    """Draw lines in one chart; None if no point is finite.
 
     Args:
-        series: the lines, the most important last: it is drawn on top.
-        title: read out by screen readers.
-        x_label: what x counts, at the right end of the axis.
+        series: the lines; the last one is drawn on top.
+        title: for screen readers.
+        x_label: label of the x axis.
         may_be_log: allow a logarithmic y axis.
-        y_label: writes a tick of the y axis.
-        mark: an x to mark with a hairline, and its word.
-        y_limits: clip the y axis to these.
-        y_covers: values that the y axis reaches at least, such as zero, so that noise looks as
-            small as it is.
+        y_label: formats a tick of the y axis.
+        mark: an x to mark with a vertical line, and its label.
+        y_limits: clip the y axis to these values.
+        y_covers: values that the y axis must include, such as zero, so that noise is not magnified.
     """
     lines = [_thinned(_finite(item)) for item in series]
     lines = [item for item in lines if item.xs]
@@ -90,7 +89,7 @@ def _finite(item: Series) -> Series:
 
 
 def _picked(item: Series, keep: Sequence[int]) -> Series:
-    """Keep the points at some positions; noise that is not known counts as none."""
+    """Keep the points at these positions; unknown noise becomes 0."""
     noise = item.noise
     return replace(
         item,
@@ -106,7 +105,7 @@ def _ok(value: float) -> bool:
 
 
 def _thinned(item: Series) -> Series:
-    """Keep the lowest and the highest point of each stretch, so that no spike is lost."""
+    """Keep the lowest and highest point of each segment, so that no spike is lost."""
     num = len(item.xs)
     if num <= MAX_POINTS:
         return item
@@ -126,7 +125,7 @@ def _y_scale(
         if item.noise is not None:
             pairs = list(zip(item.ys, item.noise, strict=True))
             values += [y - n for y, n in pairs] + [y + n for y, n in pairs]
-    if may_be_log:  # a band that reaches zero must not decide against the logarithm
+    if may_be_log:  # a band that reaches zero must not prevent a logarithmic axis
         positive = [value for value in values if value > 0]
         values = positive or values
     scale = fit_scale(values, start=HEIGHT - BOTTOM, end=TOP, may_be_log=may_be_log)

@@ -1,4 +1,4 @@
-"""Axes: where a value lies on a chart, and which round values are worth a label."""
+"""Axes: positions of values on a chart, and values of ticks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LOG_FROM_RATIO = 20.0  # a linear axis would flatten the smaller values to a line
+LOG_FROM_RATIO = 20.0  # on a linear axis, the smaller values would be indistinguishable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A map from [low, high] to [start, end] in the units of the drawing.
+    """A map from [low, high] to [start, end] in drawing units.
 
     Attributes:
-        is_log: spaced by ratios; low is above 0.
+        is_log: logarithmic; low is above 0.
     """
 
     low: float
@@ -24,7 +24,7 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Place a value; values outside lie on the border."""
+        """Return the position of a value; values outside are clipped."""
         low, high = self._bend(self.low), self._bend(self.high)
         share = (self._bend(value) - low) / (high - low) if high > low else 0.5
         return self.start + (self.end - self.start) * min(max(share, 0.0), 1.0)
@@ -40,7 +40,7 @@ class Scale:
 
 
 def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
-    """Return multiples of 1, 2 or 5 times a power of ten within [low, high], about `num` of them."""
+    """Return about `num` multiples of 1, 2 or 5 times a power of ten within [low, high]."""
     if not high > low:
         return [low]
     step = _nice_step((high - low) / max(num - 1, 1))
@@ -49,7 +49,7 @@ def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten within [low, high], with 2 and 5 times them where there are few."""
+    """Return powers of ten within [low, high]; if there are few, also 2 and 5 times them."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 3), (1, 2, 5)):
         ticks = [
@@ -63,13 +63,13 @@ def log_ticks(low: float, high: float) -> list[float]:
 def fit_scale(
     values: Sequence[float], *, start: float, end: float, may_be_log: bool = False
 ) -> Scale:
-    """Make a scale that holds all values with a little air; `values` has at least one.
+    """Return a scale that includes all values with a small margin.
 
     Args:
-        values: finite numbers.
-        start: the drawing's coordinate of the lowest value.
-        end: and of the highest.
-        may_be_log: take a logarithmic scale where the values span more than a factor of 20.
+        values: one or more finite numbers.
+        start: drawing coordinate of the lowest value.
+        end: drawing coordinate of the highest value.
+        may_be_log: use a logarithmic scale if the values span more than a factor of 20.
     """
     low, high = min(values), max(values)
     if may_be_log and low > 0 and high / low > LOG_FROM_RATIO:
@@ -80,7 +80,7 @@ def fit_scale(
 
 
 def tick_label(value: float) -> str:
-    """Write a tick as short as it can be read: `0.05`, `1,200`, `3.2M`."""
+    """Format a tick: `0.05`, `1,200`, `3.2M`."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"

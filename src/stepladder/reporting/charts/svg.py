@@ -1,4 +1,4 @@
-"""Elements of inline SVG. Colours and type come from the page's style sheet, by class."""
+"""Elements of inline SVG. The style sheet of the page sets colours and fonts by class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 
 def element(name: str, *inside: object, **attributes: object) -> Markup:
-    """Write an element: `class_` is its class, and an underscore in a name a hyphen."""
+    """Return an element; `class_` sets its class, and underscores in names become hyphens."""
     pairs = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
         for key, value in attributes.items()
@@ -20,7 +20,7 @@ def element(name: str, *inside: object, **attributes: object) -> Markup:
 
 
 def chart(style: str, size: tuple[object, object], parts: Iterable[Markup], label: str) -> Markup:
-    """Put parts into a picture of a width and a height that a screen reader announces."""
+    """Return an SVG of a width and height, with a label for screen readers."""
     box = f"0 0 {size[0]} {size[1]}"
     text = Markup("").join(parts)
     return Markup('<svg class="{}" viewBox="{}" role="img" aria-label="{}">{}</svg>').format(
@@ -29,16 +29,16 @@ def chart(style: str, size: tuple[object, object], parts: Iterable[Markup], labe
 
 
 def path(style: str, d: str) -> Markup:
-    """Write a path of a class."""
+    """Return a path with a CSS class."""
     return element("path", class_=style, d=d)
 
 
 def circle(style: str, x: float, y: float, radius: float, tip: str) -> Markup:
-    """Draw a circle of a class that shows a pointer some words."""
+    """Return a circle with a CSS class and a tooltip."""
     at = {"cx": coordinate(x), "cy": coordinate(y), "r": radius}
     return element("circle", element("title", tip), class_=style, **at)
 
 
 def coordinate(value: float) -> str:
-    """Write a coordinate with one decimal at most."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

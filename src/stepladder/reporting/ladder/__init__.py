@@ -1,1 +1,1 @@
-"""The climb in a report: its table, charts and trials."""
+"""The sections of a climb in a report: table, charts and trials."""

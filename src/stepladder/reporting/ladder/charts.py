@@ -1,4 +1,4 @@
-"""Charts of trials: predicted against measured, and every sample before and after."""
+"""Charts of trials: predicted and measured gains, and samples before and after."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stepladder.reporting.charts.scales import Scale, fit_scale, log_ticks, tick
 from stepladder.reporting.charts.svg import chart, circle, coordinate, element, path
 from stepladder.reporting.ladder.climb_data import positive
 
-BAND = 0.15  # half-width of the band about "as predicted"
+BAND = 0.15  # half-width of the band around the diagonal
 
 _SIDE, _LEFT, _TOP, _BOTTOM = 460, 44, 14, 40
 _MAX_SAMPLES = 40
-_CHARACTER = 5.8  # width of a letter of a label
-_BESIDE = 9  # from a dot to a name that needs no line to it
-_PLACES = sorted(  # of a name, right or left of its dot and down, the nearest first
+_CHARACTER = 5.8  # width of a character of a label
+_BESIDE = 9  # maximum distance of a name from its dot without a line
+_PLACES = sorted(  # of a name relative to its dot, nearest first
     ((shift, 4 + 15 * idx) for shift in range(_BESIDE, 150, 12) for idx in range(-6, 7)),
     key=lambda place: math.hypot(place[0] - _BESIDE, place[1] - 4),
 )
@@ -39,7 +39,7 @@ class _Point:
 
 
 def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
-    """Draw measured over predicted gains on logarithmic axes, or give None without a pair."""
+    """Draw measured over predicted gains on logarithmic axes; None without data."""
     points = [point for trial in trials if (point := _point(trial)) is not None]
     if not points:
         return None
@@ -51,7 +51,7 @@ def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
     parts.append(path("equal", f"M{_xy(x(low), y(low))}L{_xy(x(high), y(high))}"))
     dots = [(point, x(point.predicted), y(point.measured)) for point in points]
     names: list[_Box] = []
-    for point, px, py in sorted(dots, key=lambda dot: -dot[0].measured):  # the crowd is near 1
+    for point, px, py in sorted(dots, key=lambda dot: -dot[0].measured):  # most are near 1
         near = [(a - 12, b - 7, a + 12, b + 7) for other, a, b in dots if other is not point]
         parts.append(_name(point, px, py, near, names))
     for point in points:
@@ -60,9 +60,9 @@ def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
 
 
 def sample_chart(before: Sequence[float], after: Sequence[float], *, title: str) -> Markup | None:
-    """Draw pairs of samples, before and after, in the order in which they were taken.
+    """Draw pairs of samples, before and after, in the order of measurement.
 
-    None where no pair has numbers that can be drawn. Of many, the first forty are drawn.
+    Draws at most the first forty pairs. Returns None if no pair can be drawn.
     """
     pairs = [
         (idx, old, new)
@@ -93,7 +93,7 @@ def sample_chart(before: Sequence[float], after: Sequence[float], *, title: str)
 
 
 def time_unit(times_s: Sequence[float]) -> tuple[float, str]:
-    """Choose the unit in which a chart shows times: its seconds, and its name."""
+    """Return the unit of times in a chart: its length in seconds, and its name."""
     largest = max((value for value in times_s if positive(value)), default=1.0)
     units = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
     return next((unit for unit in units if largest >= 2 * unit[0]), (0.001, "milliseconds"))
@@ -110,7 +110,7 @@ def _point(trial: Trial) -> _Point | None:
 
 
 def _band(x: Scale, y: Scale, low: float, high: float) -> Markup:
-    """Shade where the measured gain is within 15 % of the predicted one."""
+    """Draw the band in which the measured gain is within 15 % of the predicted one."""
     more, less = 1 + BAND, 1 / (1 + BAND)
     corners = [(low, low * more), (high / more, high), (high, high), (high, high * less)]
     corners += [(low / less, low), (low, low)]
@@ -153,9 +153,9 @@ def _scatter(point: _Point, x: Scale, y: Scale) -> list[Markup]:
 
 
 def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list[_Box]) -> Markup:
-    """Write a rung's name by its dot, where it runs into nothing drawn so far.
+    """Draw the name of a rung next to its dot, without overlapping other names and dots.
 
-    Where the nearest free place is further off, a hairline leads to it.
+    If the nearest free position is further away, a line connects them.
     """
     name = short(point.trial.rung)
     width = _CHARACTER * len(name)
@@ -175,7 +175,7 @@ def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list
                 return text
             edge = left - 2 if anchor == "start" else left + 2
             return path("leader", f"M{_xy(px, py)}L{_xy(edge, base - 4)}") + text
-    return Markup("")  # the dot's tip still names it
+    return Markup("")  # the tooltip of the dot has the name
 
 
 def _meet(a: _Box, b: _Box) -> bool:

@@ -1,4 +1,4 @@
-"""The climb of a run folder as data: whatever can be read of trials.jsonl and climb.json."""
+"""Read the climb of a run folder from trials.jsonl and climb.json."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TRIED = frozenset({Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED})
 
 @dataclass(frozen=True, kw_only=True)
 class ClimbRecords:
-    """What a run folder holds of a climb: of one way up, where climbs set out more than once.
+    """The climb of a run folder; if there were several attempts, the one to show.
 
     Attributes:
-        summary: climb.json; empty where the climb did not end.
-        trials: rungs that were tried, oldest first, each trial once, with the last word on it.
-        untried: the last word on every other rung, in the order of the ladder.
+        summary: climb.json; empty if the climb has not ended.
+        trials: rungs that were tried, oldest first; each trial once, with its last verdict.
+        untried: the last verdict of every other rung, in the order of the ladder.
         profiles: oldest first.
-        is_summary_damaged: climb.json is there but cannot be read.
-        num_elsewhere: trials of the ledger that only other climbs made.
+        is_summary_damaged: climb.json exists but cannot be read.
+        num_elsewhere: number of trials in the ledger that belong only to other attempts.
     """
 
     summary: ClimbSummary
@@ -41,18 +41,18 @@ class ClimbRecords:
 
     @property
     def kept(self) -> tuple[Trial, ...]:
-        """The trials whose rungs were kept, each rung once: its last one that was."""
+        """The last kept trial of each rung that was kept."""
         kept = [trial for trial in self.trials if trial.verdict.decision is Decision.KEPT]
         return tuple({trial.rung: trial for trial in kept}.values())
 
 
 @dataclass(kw_only=True)
 class _Way:
-    """What a climb wrote on its way up from the job as written.
+    """One attempt of a climb, starting from the original job.
 
     Attributes:
-        spent_s: what it took, and what climbs took that were stopped before they set out; empty
-            where it has not ended, or was killed.
+        spent_s: its time, and the times of attempts that were stopped before their first trial;
+            empty if it has not ended, or was killed.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -61,15 +61,15 @@ class _Way:
 
     @property
     def tried(self) -> list[Trial]:
-        """The trials of rungs that were tried, as they were written."""
+        """The trials of rungs that were tried, in file order."""
         return [trial for trial in self.trials if trial.verdict.decision in TRIED]
 
 
 def read_climb(run: Path, missing: list[str]) -> ClimbRecords | None:
-    """Read a folder's climb; None if it holds none.
+    """Read the climb of a folder; None if there is no climb.
 
     Args:
-        missing: gets a sentence for each thing that cannot be read.
+        missing: list to append a sentence to for everything that cannot be read.
     """
     path = run / LEDGER_FILE
     try:
@@ -104,16 +104,16 @@ def read_climb(run: Path, missing: list[str]) -> ClimbRecords | None:
 
 
 def positive(value: float | None) -> float | None:
-    """Return a time or a ratio that can be drawn on a logarithmic axis, or None."""
+    """Return a time or ratio that can be drawn on a logarithmic axis; else None."""
     if value is None or not math.isfinite(value):
         return None
     return value if 1e-12 < value < 1e12 else None
 
 
 def _summary(path: Path, missing: list[str]) -> ClimbSummary | None:
-    """Read climb.json: empty where there is none, None where it is damaged."""
+    """Read climb.json; empty if it does not exist, None if it is damaged."""
     if not path.exists():
-        missing.append(f"{CLIMB_FILE} is missing: the climb did not end, or has not yet.")
+        missing.append(f"{CLIMB_FILE} is missing: the climb has not ended.")
         return ClimbSummary()
     try:
         return from_json(ClimbSummary, read_json(path))
@@ -123,14 +123,14 @@ def _summary(path: Path, missing: list[str]) -> ClimbSummary | None:
 
 
 def _read_line(line: Mapping[str, Any], ways: list[_Way]) -> None:
-    """Put what a line of the ledger says to the last way, or to a new one that it begins.
+    """Add a line of the ledger to the last attempt, or to a new attempt that it starts.
 
     Raises:
-        DataError: if it is damaged.
+        DataError: if the line is damaged.
     """
     kind = line.get("kind")
     if kind == "profile":
-        if line.get("is_first") is True or ways[-1].spent_s:  # older ledgers mark none
+        if line.get("is_first") is True or ways[-1].spent_s:  # older ledgers have no is_first
             ways.append(_Way())
         ways[-1].profiles.append(from_json(Profile, line.get("profile")))
     elif kind == "trial":
@@ -141,13 +141,13 @@ def _read_line(line: Mapping[str, Any], ways: list[_Way]) -> None:
 
 
 def _shown_way(ways: Sequence[_Way], *, climb_s: float | None) -> _Way:
-    """Return the way that climb.json tells of; without one the last that came as far as any.
+    """Return the attempt that climb.json describes; without it, the last one that got furthest.
 
-    A climb that goes on finds another way where it keeps what was undecided before, as each later
-    rung is tried anew then; the rows of two ways are no ladder.
+    A resumed climb may keep a rung that was undecided before, and then tries all later rungs again.
+    The trials of two attempts therefore do not form one ladder.
 
     Args:
-        climb_s: of climb.json: what all climbs had taken by then.
+        climb_s: from climb.json: the total time of all attempts so far.
     """
     total_s = 0.0
     for way in ways:
@@ -159,16 +159,16 @@ def _shown_way(ways: Sequence[_Way], *, climb_s: float | None) -> _Way:
 
 
 def _num_elsewhere(ways: Sequence[_Way], shown: _Way) -> int:
-    """Count the trials, each once, that the way which is shown does not tell of."""
-    told = {str(to_json(trial)) for trial in shown.tried}
-    all_told = {str(to_json(t)) for way in ways for t in way.tried if not t.is_undone}
-    return len(all_told - told)
+    """Return the number of distinct trials that are not part of the shown attempt."""
+    listed = {str(to_json(trial)) for trial in shown.tried}
+    every = {str(to_json(t)) for way in ways for t in way.tried if not t.is_undone}
+    return len(every - listed)
 
 
 def _once(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return each trial once, as a climb that went on writes it again; one that was undone as that.
+    """Return each trial once, with its last verdict, at the position of its first line.
 
-    What is said last of a trial stands at the place of the first line.
+    A resumed climb writes its trials again, and a trial may be undone later.
     """
     found: dict[str, Trial] = {}
     kept: dict[tuple[str, str], str] = {}

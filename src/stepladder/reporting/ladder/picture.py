@@ -1,4 +1,4 @@
-"""The ladder as a picture: time to a trained model after each rung, one strip a rung."""
+"""The ladder as a chart: time to a trained model after each rung, one strip per rung."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from stepladder.reporting.charts.svg import coordinate, path
 from stepladder.reporting.ladder.climb_data import ClimbRecords, positive
 from stepladder.training.output.wording import rough_time
 
-_LENGTH, _HEIGHT, _MIDDLE = 1000, 40, 20  # of a strip; the page stretches it to the column
-_APART = 115  # of two labels, along the length: what "10 min" takes on a telephone
+_LENGTH, _HEIGHT, _MIDDLE = (
+    1000,
+    40,
+    20,
+)  # of a strip, which is stretched to the width of the column
+_APART = 115  # minimum distance of two labels, for "10 min" on a phone
 _TIMES: tuple[tuple[float, str], ...] = (
     (1e-3, "1 ms"), (1e-2, "10 ms"), (0.1, "0.1 s"), (1, "1 s"), (10, "10 s"), (60, "1 min"),
     (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (345_600, "4 d"), (3_456_000, "40 d"),
@@ -31,10 +35,10 @@ class Step:
     """One row of the picture.
 
     Attributes:
-        level: its step in the order of the ladder, or empty.
+        level: its level in the ladder, or empty.
         style: start, kept, dropped, undecided or end.
         time: time to a trained model with it.
-        words: how it compares, and what became of it.
+        words: its gain and the decision.
     """
 
     level: str
@@ -47,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderPicture:
-    """The rows, and the axis: where each label stands, in percent of the length."""
+    """The rows, and the ticks as (position in percent of the length, label)."""
 
     steps: tuple[Step, ...]
     ticks: tuple[tuple[str, str], ...]
@@ -56,7 +60,7 @@ class LadderPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class _Move:
-    """A trial as times: before, after with its bounds, and what was predicted."""
+    """The times of a trial: before, after with its interval, and predicted."""
 
     trial: Trial
     before_s: float
@@ -71,7 +75,7 @@ class _Move:
 
 
 def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
-    """Draw the way from the job as written to the result; None where no time is known."""
+    """Draw the steps from the original job to the result; None if no time is known."""
     moves = [move for trial in climb.trials if (move := _move(trial)) is not None]
     baseline, result = climb.summary.baseline, climb.summary.result
     start_s = positive(baseline.total_s) if baseline else None
@@ -89,7 +93,7 @@ def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
         steps.append(_step(move, at_s, scale, grid))
         at_s = move.after_s if move.is_kept else at_s
     if end_s is not None:
-        words = "as written" if climb.summary.is_as_written else gain(start_s / end_s)
+        words = "unchanged" if climb.summary.is_as_written else gain(start_s / end_s)
         steps.append(_end(words, at_s, end_s, scale, grid))
     return LadderPicture(
         steps=tuple(steps),
@@ -130,7 +134,7 @@ def _scale(start_s: float, end_s: float | None, moves: Sequence[_Move]) -> Scale
 
 
 def _ticks(scale: Scale) -> list[tuple[float, str]]:
-    """Return the times that people count in, as many as have room; the roundest go first."""
+    """Return round times as ticks, as many as fit; the roundest have priority."""
     found: list[tuple[float, str]] = []
     for tick in _TIMES:
         is_inside = scale.low <= tick[0] <= scale.high
@@ -145,8 +149,8 @@ def _start(start_s: float, scale: Scale, grid: Sequence[float]) -> Step:
     x = scale(start_s)
     parts = [path("way", f"M{coordinate(x)} {_MIDDLE}V{_HEIGHT}"), _dot("start", x)]
     time = rough_time(start_s)
-    strip = _strip(parts, grid, f"as written: {time}")
-    return Step(level="0", name="as written", style="start", time=time, words="", strip=strip)
+    strip = _strip(parts, grid, f"original: {time}")
+    return Step(level="0", name="original", style="start", time=time, words="", strip=strip)
 
 
 def _step(move: _Move, at_s: float, scale: Scale, grid: Sequence[float]) -> Step:
@@ -200,5 +204,5 @@ def _strip(parts: Sequence[Markup], grid: Sequence[float], tip: str) -> Markup:
 
 
 def _dot(style: str, x: float) -> Markup:
-    """Draw a round dot that stays round when the strip is stretched: a line of no length."""
+    """Draw a dot as a line of zero length, which stays round when the strip is stretched."""
     return path(f"point {style}", f"M{coordinate(x)} {_MIDDLE}h.01")

@@ -1,4 +1,4 @@
-"""The profile before and after a climb: where the time went, and how near the machine's limit."""
+"""The profile before and after a climb: time by phase, and utilisation of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PART_WORDS = {
     "compile": "compiling, once",
     "store": "decoding into a store, once",
     "load": "loading, once",
-    "download": "fetching files from the object store, once",
+    "download": "downloading from the object store, once",
 }
 
 
@@ -33,7 +33,7 @@ class ProfileTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRow:
-    """A measured fact before and after, and where it comes from."""
+    """A measured value before and after, and its source."""
 
     name: str
     before: str
@@ -43,11 +43,11 @@ class ProfileRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileView:
-    """What the profile section shows.
+    """Content of the profile section.
 
     Attributes:
-        has_two: there is an after.
-        note: what the roofline says, in a sentence or two; empty where it was not measured.
+        has_two: there is a profile before and after.
+        note: the roofline in a few sentences; empty if it was not measured.
     """
 
     times: tuple[ProfileTimes, ...]
@@ -58,12 +58,12 @@ class ProfileView:
 
 @dataclass(frozen=True)
 class _Fact:
-    """A fact: its words, where it and its provenance are kept, and how to say it.
+    """A measured value: its title, its field in a profile, and its format.
 
     Attributes:
-        read: gets its number, where it is not the field itself.
-        mark: what a profile adds to its number.
-        why_unknown: says why a profile has none though it was looked for; empty: it was not.
+        read: computes the value, if it is not the field itself.
+        mark: returns a suffix of the value.
+        why_unknown: returns why the value could not be measured; empty if it was not attempted.
     """
 
     name: str
@@ -74,18 +74,18 @@ class _Fact:
     why_unknown: Callable[[Profile], str] = lambda _: ""
 
     def value(self, profile: Profile) -> float | None:
-        """Read its number."""
+        """Return the value."""
         found = getattr(profile, self.field) if self.read is None else self.read(profile)
         return None if found is None else float(found)
 
 
 def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
-    """Compare the first profile with the last, if it is another; None where none was taken."""
+    """Compare the first profile with the last; None without a profile."""
     if not profiles:
         return None
     first, last = profiles[0], profiles[-1]
     shown = [first] if last == first else [first, last]
-    titles = ("Before", "After") if len(shown) == 2 else ("As written",)
+    titles = ("Before", "After") if len(shown) == 2 else ("Original job",)
     parts = [_parts(title, item.time) for title, item in zip(titles, shown, strict=True)]
     steps = [_step(title, item) for title, item in zip(titles, shown, strict=True)]
     times = (
@@ -154,20 +154,20 @@ def _note(profile: Profile) -> str:
     if mfu is not None and math.isfinite(mfu):
         what = "the trunk's one pass over the examples" if _is_cached(profile) else "a step"
         said.append(
-            f"At the end {what} used {percent(mfu)} of the arithmetic that a large matrix product "
-            "reaches on this machine (MFU)."
+            f"At the end, {what} reached {percent(mfu)} of the FLOP/s of a large matrix product on "
+            "this machine (MFU)."
         )
     if ridge is not None:
         said.append(
-            f"Work that does fewer than {tick_label(round(ridge, 1))} operations for each byte it "
-            "moves is held back by memory here, not by arithmetic (the roofline's ridge)."
+            f"Operations with fewer than {tick_label(round(ridge, 1))} FLOP per byte are limited "
+            "by memory bandwidth on this machine (the ridge of the roofline)."
         )
     intensity, attainable = _intensity(profile), _attainable(profile)
     if ridge is not None and intensity is not None and attainable is not None:
-        side = "memory sets the pace" if intensity < ridge else "arithmetic sets the pace"
+        side = "memory bandwidth" if intensity < ridge else "compute"
         said.append(
-            f"The model's forward pass does {tick_label(float(f'{intensity:.2g}'))}, each of its "
-            f"layers by itself: {side}, and {_flops_per_s(attainable)} is the most to be reached."
+            f"The model's forward pass has {tick_label(float(f'{intensity:.2g}'))} FLOP per byte, "
+            f"without fusion of layers: it is limited by {side}, to {_flops_per_s(attainable)}."
         )
     return " ".join(said)
 
@@ -178,13 +178,13 @@ def _ridge(profile: Profile) -> float | None:
 
 
 def _intensity(profile: Profile) -> float | None:
-    """Return FLOPs for each byte that the forward pass moves."""
+    """Return the FLOP per byte of the forward pass."""
     flops, moved = profile.forward_flops, profile.forward_bytes
     return flops / moved if flops and moved else None
 
 
 def _attainable(profile: Profile) -> float | None:
-    """Return the rate that the roofline leaves: min(peak, intensity x bandwidth)."""
+    """Return the limit of the roofline: min(peak, intensity x bandwidth)."""
     intensity = _intensity(profile)
     peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
     if intensity is None or not peak or not bandwidth:
@@ -193,12 +193,12 @@ def _attainable(profile: Profile) -> float | None:
 
 
 def _is_cached(profile: Profile) -> bool:
-    """Return True if features were computed once, so that a step is one of the head alone."""
+    """Return True if features are cached, so that a step only trains the head."""
     return "features" in profile.time.one_time_s
 
 
 def _of_the_trunk(profile: Profile) -> str:
-    return " of the trunk's pass" if _is_cached(profile) else ""
+    return " of the forward pass of the trunk" if _is_cached(profile) else ""
 
 
 def _why_no_noise_scale(profile: Profile) -> str:
@@ -218,7 +218,7 @@ def _wait(profile: Profile) -> float | None:
 
 
 def _data_bound(profile: Profile) -> float | None:
-    """Return how much faster a step could be at most if data were always ready."""
+    """Return the maximum gain of a step if data were always ready."""
     host_s = profile.replay_host_s
     return profile.time.step_s / host_s if host_s else None
 
@@ -260,40 +260,46 @@ def _times(value: float) -> str:
 
 
 _FACTS = (
-    _Fact("examples a second, training", "phases_s", _rounded, read=_examples_per_s),
-    _Fact("a step", "phases_s", rough_time, read=lambda p: p.time.step_s),
+    _Fact("training throughput, examples/s", "phases_s", _rounded, read=_examples_per_s),
+    _Fact("time per step", "phases_s", rough_time, read=lambda p: p.time.step_s),
     _Fact("waiting for data", "phases_s", percent, read=_wait),
-    _Fact("gain if data were always ready, at most", "replay_host_s", _times, read=_data_bound),
-    _Fact("examples a second that the loader gives alone", "loader_per_s", _rounded),
-    _Fact("fetching an example, one thread", "loader_fetch_s", rough_time),
+    _Fact("maximum gain if data were always ready", "replay_host_s", _times, read=_data_bound),
+    _Fact("throughput of the loader alone, examples/s", "loader_per_s", _rounded),
+    _Fact("time to read an example, one thread", "loader_fetch_s", rough_time),
     _Fact(
-        "decoding an example, one thread",
+        "time to decode an example, one thread",
         "loader_decode_s",
         rough_time,
         read=lambda p: p.loader_decode_s or None,
     ),
-    _Fact("bytes a second of one thread while it fetches", "fetch_bytes_per_s", _bytes_per_s),
-    _Fact("trunk forward, an example", "trunk_s", rough_time),
-    _Fact("arithmetic of a step, an example", "step_flops", _flops),
-    _Fact("operations for each byte moved, forward", "forward_bytes", _rounded, read=_intensity),
+    _Fact("read bandwidth of one thread", "fetch_bytes_per_s", _bytes_per_s),
+    _Fact("forward pass of the trunk, per example", "trunk_s", rough_time),
+    _Fact("FLOP of a step, per example", "step_flops", _flops),
     _Fact(
-        "arithmetic that the roofline leaves to them",
+        "arithmetic intensity of the forward pass, FLOP/byte",
+        "forward_bytes",
+        _rounded,
+        read=_intensity,
+    ),
+    _Fact(
+        "roofline limit of the forward pass",
         "forward_bytes",
         _flops_per_s,
         read=_attainable,
     ),
-    _Fact("arithmetic that a large product reaches", "peak_flops_per_s", _flops_per_s),
-    _Fact("bytes a second that a large copy reaches", "bandwidth_bytes_per_s", _bytes_per_s),
-    _Fact(
-        "bytes a second that the disk gives, nothing in memory", "disk_bytes_per_s", _bytes_per_s
-    ),
-    _Fact("bytes a second that the object store gives", "link_bytes_per_s", _bytes_per_s),
-    _Fact("files that the cache had when they were asked for", "cache_hit_frac", percent),
+    _Fact("peak of a large matrix product", "peak_flops_per_s", _flops_per_s),
+    _Fact("memory bandwidth of a large copy", "bandwidth_bytes_per_s", _bytes_per_s),
+    _Fact("disk read bandwidth, without cache", "disk_bytes_per_s", _bytes_per_s),
+    _Fact("download bandwidth of the object store", "link_bytes_per_s", _bytes_per_s),
+    _Fact("hit rate of the file cache", "cache_hit_frac", percent),
     _Fact("model FLOPs utilisation (MFU)", "mfu", percent, mark=_of_the_trunk),
-    _Fact("weights that learn", "trainable_bytes", _bytes),
+    _Fact("size of trainable weights", "trainable_bytes", _bytes),
     _Fact("memory of a step, largest batch tried", "memory_by_batch", _bytes, read=_largest_memory),
     _Fact(
-        "gradient noise scale, examples", "noise_scale", _rounded, why_unknown=_why_no_noise_scale
+        "gradient noise scale, in examples",
+        "noise_scale",
+        _rounded,
+        why_unknown=_why_no_noise_scale,
     ),
-    _Fact("the checkpoint at the end", "save_s", rough_time),
+    _Fact("time of the final checkpoint", "save_s", rough_time),
 )

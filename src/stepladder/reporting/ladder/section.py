@@ -1,4 +1,4 @@
-"""The ladder's sections of the page."""
+"""The sections of the ladder on a report page."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from stepladder.reporting.ladder.table import (
 from stepladder.reporting.ladder.trials import TrialDetail, trial_details
 from stepladder.training.output.wording import rough_time
 
-_OTHER_MACHINES = frozenset({3, 9, 10, 11})  # levels: an accelerator, a larger one, more of them
+_OTHER_MACHINES = frozenset({3, 9, 10, 11})  # levels of rungs that need other hardware
 _ONE_TIME_WORDS = {
-    "features": "features that lay ready",
-    "store": "the decoded copy",
-    "compile": "compiling",
+    "features": "cached features",
+    "store": "decoded copy",
+    "compile": "compilation",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderPage:
-    """What the page shows of a climb, before the training at its end.
+    """The sections of a climb, before the final training.
 
     Attributes:
-        not_again: rungs that would have been tried once more, had there been time; or empty.
-        end_note: what the time of the last row is made of; empty where the climb did not end.
-        found_note: how the training's own time differs from that; empty where it does not.
-        together: what all kept rungs change against the job as written; empty where not tested.
+        not_again: rungs that were not tried again because the time ran out; or empty.
+        end_note: what the time of the last row consists of; empty if the climb has not ended.
+        found_note: how the time of the final training differs from it; empty if it does not.
+        together: effect of all kept rungs compared with the original job; empty if not tested.
         was_repeated: a rung was tried more than once.
-        num_elsewhere: trials of other climbs in the folder, which are not shown.
-        beyond: why nothing beyond this machine was predicted, where the climb ended.
+        num_elsewhere: number of trials of other climbs in the folder, which are not shown.
+        beyond: why no step beyond this machine is predicted, if the climb ended.
         next_gain: predicted gain of the next step over the result, or empty.
         is_for_accuracy: remedies for a poor fit were tried, not speed-ups.
     """
@@ -71,11 +71,11 @@ class LadderPage:
 
 
 def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> LadderPage:
-    """Put the ladder's sections together.
+    """Return the sections of a climb.
 
     Args:
-        status: of the training at the end, or unfinished.
-        train_s: seconds of that training by its own clock.
+        status: status of the final training, or unfinished.
+        train_s: training time of the final training in seconds.
     """
     step = climb.summary.next
     rungs = [trial.rung for trial in climb.trials]
@@ -105,32 +105,31 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
 
 
 def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
-    """Say what the end-to-end time is made of, for the picture and for the training itself."""
+    """Return what the total time consists of: for the ladder, and for the final training."""
     total_s = positive(summary.result.total_s) if summary.result else None
     if total_s is None:
         return "", ""
     outside_s = total_s - train_s if train_s else 0.0
     if train_s is None or outside_s < 0.01 * total_s:
-        return "The last row is the training below, timed from end to end.", ""
+        return "The last row is the total time of the final training.", ""
     times = (outside_s, train_s, total_s)
     outside, own, whole = (rough_time(value).replace(" ", "\u00a0") for value in times)
     parts = summary.result.one_time_s if summary.result else {}
     if parts.keys() <= {"features"}:
         return (
-            f"The last row is the training below: {own} by its own clock, and {outside} that "
-            "features took when they were made; the training found them ready, but they count.",
-            f"It found features ready that had taken {outside}; with them it is the {whole} above.",
+            f"The last row is the final training ({own}) plus the time to compute its cached "
+            f"features ({outside}).",
+            f"With {outside} to compute the cached features, the total is the {whole} above.",
         )
     names = ", ".join(_ONE_TIME_WORDS.get(name, short(name)) for name in sorted(parts))
     return (
-        f"The last row is the training below: {own} by its own clock, and {outside} of work that "
-        f"is done once and lies outside it ({names}).",
-        f"With {outside} of work that is done once ({names}) it is the {whole} above.",
+        f"The last row is the final training ({own}) plus {outside} of one-time work ({names}).",
+        f"With {outside} of one-time work ({names}), the total is the {whole} above.",
     )
 
 
 def _together(change: JointChange | None) -> str:
-    """Say what all that was kept changes on held-out examples, in a sentence."""
+    """Return the effect of all kept rungs on held-out examples, in a sentence."""
     if change is None:
         return ""
     found = ""
@@ -138,11 +137,11 @@ def _together(change: JointChange | None) -> str:
         found = f": accuracy {points_interval(change.accuracy)} points"
     elif change.loss is not None:
         found = f": loss {loss_interval(change.loss)}"
-    return f"All that was kept, {short(together_words(change), 400)}{found}."
+    return f"All kept rungs together, {short(together_words(change), 400)}{found}."
 
 
 def _next_gain(climb: ClimbRecords) -> str:
-    """Say the predicted gain of the next step, and from which time to which; empty without one."""
+    """Return the predicted gain of the next step, with both times; empty without a next step."""
     step, result = climb.summary.next, climb.summary.result
     expected = positive(step.gain) if step else None
     if expected is None:

@@ -1,4 +1,4 @@
-"""The climb in words: its headline, what was tried, and what was not."""
+"""The climb as text: its headline, what was tried, and what was not."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _MAX_REASON = 300
 
 @dataclass(frozen=True, kw_only=True)
 class LadderRow:
-    """A rung in the table; an empty cell says nothing.
+    """A rung in the table; cells may be empty.
 
     Attributes:
         style: the decision, as a CSS class.
-        decision: the same in words.
-        about: what the rung does, where it stands in the table for the first time.
+        decision: the decision as text.
+        about: what the rung does, in its first row.
     """
 
     level: int
@@ -62,10 +62,10 @@ class LadderRow:
 
 
 def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
-    """Say what the climb gave from end to end; without an end, how far it came.
+    """Return the headline: the result of the climb, or how far it got.
 
     Args:
-        status: of the training at the end, or unfinished.
+        status: status of the final training, or unfinished.
     """
     figure, noise = _figure(climb)
     return Headline(
@@ -79,13 +79,13 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
 
 
 def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
-    """Return a row for each of the trials."""
+    """Return a row per trial."""
     about = {rung.name: _first_line(rung) for rung in (*REMEDIES, *RUNGS)}
     return [_row(trial, about.pop(trial.rung, "")) for trial in trials[:MAX_ROWS]]
 
 
 def calibration_note(climb: ClimbRecords) -> str:
-    """Say how far the predictions of this climb were off; empty where none can be judged."""
+    """Return how accurate the predictions of this climb were; empty if unknown."""
     calibration = calibration_from((trial, "") for trial in climb.trials)
     return calibration_words(calibration) if calibration.cases else ""
 
@@ -117,7 +117,7 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
         so_far = "" if climb.is_summary_damaged else "so far"
         return f"{num} rung{'' if num == 1 else 's'} kept", so_far
     if climb.summary.is_as_written:
-        return "As written", rough_time(after.total_s)
+        return "No rung kept", rough_time(after.total_s)
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
     if climb.summary.aim is Aim.ACCURACY:
         return _accuracy_figure(climb.summary), times
@@ -129,7 +129,7 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
 
 
 def _accuracy_figure(summary: ClimbSummary) -> str:
-    """Say what a climb for accuracy gave: on test, else on held-out examples."""
+    """Return the result of a climb for accuracy: on test, else on held-out examples."""
     change = summary.test_change
     if change is not None:
         return f"{points(change.estimate)} points on test"
@@ -139,29 +139,26 @@ def _accuracy_figure(summary: ClimbSummary) -> str:
 def _caption(climb: ClimbRecords) -> str:
     summary = climb.summary
     if climb.is_summary_damaged:
-        return "climb.json is damaged, so what the climb gave from end to end is not known."
+        return "The result of the climb is unknown, because climb.json is damaged."
     if summary.baseline is None or summary.result is None:
         return (
-            "The climb has not ended, so nothing was measured from end to end. "
-            "Gains of single rungs are never multiplied."
+            "The climb has not ended, so the total gain is not known yet. "
+            "It is not the product of the gains of single rungs."
         )
     if summary.is_as_written:
         said = unchanged_words(summary)
-        return f"{said[0].upper()}{said[1:]}. The time is that of the training below."
+        return f"{said[0].upper()}{said[1:]}. The time is that of the final training."
     words = noise_words(summary).lstrip("; ")
     noise = f" ({words})" if words else ""
-    source = f" Both were run to their ends{noise}."
+    source = f" Both were run in full{noise}."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
         source = f" The first time is extrapolated from {measured}{noise}; the second is measured."
     if summary.aim is Aim.ACCURACY:
-        errors = ", ".join(errors_words(summary)) or "its errors were not measured at both ends"
-        return f"The job as it was written, and with every remedy that was kept: {errors}.{source}"
-    return (
-        "Time to a trained model: the job as it was written, and with every step that was "
-        f"shown to pay.{source}"
-    )
+        errors = ", ".join(errors_words(summary)) or "the errors of both were not measured"
+        return f"The original job, compared with all kept remedies: {errors}.{source}"
+    return f"Time to a trained model: the original job, and with all kept speed-ups.{source}"
 
 
 def _result_words(summary: ClimbSummary) -> str:
@@ -170,7 +167,7 @@ def _result_words(summary: ClimbSummary) -> str:
         return ""
     if summary.is_as_written:
         return ""
-    num = f", over {examples_words(summary)} read once" if summary.num_test else ""
+    num = f", over {examples_words(summary)}, evaluated once" if summary.num_test else ""
     replayed = before.provenance is Provenance.REPLAYED
     how = " The first accuracy is by replay: only the head was trained." if replayed else ""
     loss = summary.loss_change
@@ -179,11 +176,11 @@ def _result_words(summary: ClimbSummary) -> str:
         change = summary.test_change
         if change is None:
             return f"Test accuracy {shares}{num}: not compared.{how}"
-        also = f" {_loss_words(summary, loss)}; less is better." if loss else ""
+        also = f" {_loss_words(summary, loss)}; lower is better." if loss else ""
         difference = f" (difference {plus_minus(change)} points {ONE_EACH}{num})"
         return f"Test accuracy {shares}{difference}.{also}{how}{_alike_words(summary)}"
     if loss is not None:
-        words = f"{_loss_words(summary, loss)}{num}; less is better."
+        words = f"{_loss_words(summary, loss)}{num}; lower is better."
         return f"{words}{how}{_alike_words(summary)}"
     return "The results on test were not compared."
 
@@ -192,8 +189,8 @@ def _alike_words(summary: ClimbSummary) -> str:
     if not summary.learns_alike:
         return ""
     return (
-        " What was kept changes no more than rounding: two trainings of one recipe may lie as far "
-        "apart."
+        " The kept rungs change only the rounding; two training runs of one recipe may differ as "
+        "much."
     )
 
 
@@ -208,10 +205,10 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
     summary = climb.summary
     facts = []
     if summary.climb_s is not None:
-        facts.append(Fact(value=rough_time(summary.climb_s), label="the climb took"))
+        facts.append(Fact(value=rough_time(summary.climb_s), label="duration of the climb"))
     num_tried = len({trial.rung for trial in climb.trials})
     if num_tried:
-        facts.append(Fact(value=f"{len(climb.kept)} of {num_tried}", label="rungs tried were kept"))
+        facts.append(Fact(value=f"{len(climb.kept)} of {num_tried}", label="tried rungs were kept"))
     before, after = summary.baseline, summary.result
     if before and after and before.epochs is not None and after.epochs is not None:
         epochs = f"{before.epochs:.3g} → {after.epochs:.3g}"
@@ -224,14 +221,16 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
     if summary.max_accuracy_loss is not None:
         points = f"{100 * summary.max_accuracy_loss:.3g}"
         allowed = f"{points} point{'' if points == '1' else 's'}"
-        facts.append(Fact(value=allowed, label="accuracy that a rung may cost"))
+        facts.append(Fact(value=allowed, label="accuracy loss allowed per rung"))
     if summary.budget_s is not None:
         facts.append(Fact(value=rough_time(summary.budget_s), label="budget"))
     if summary.num_from_ledger:
-        facts.append(Fact(value=str(summary.num_from_ledger), label="verdicts of earlier climbs"))
+        facts.append(
+            Fact(value=str(summary.num_from_ledger), label="verdicts reused from earlier climbs")
+        )
     return facts
 
 
 def has_undecided(climb: ClimbRecords) -> bool:
-    """Return True if noise left a rung open."""
+    """Return True if a rung is undecided because of noise."""
     return any(trial.verdict.decision is Decision.UNDECIDED for trial in climb.trials)

@@ -1,4 +1,4 @@
-"""Every trial in full: its samples, what was predicted from what, and what it changed."""
+"""Every trial in detail: its samples, its prediction, and the options it changed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stepladder.training.output.wording import rough_time
 
 MAX_TRIALS = 40
 _MAX_NUMBERS = 40
-_NOTHING = {"", "0", "0 s"}  # a part that no time has is left out
-_TOTAL = "to a trained model"
+_NOTHING = {"", "0", "0 s"}  # a part without any time is left out
+_TOTAL = "total"
 _KEYS = (("train", "before"), ("val", "with the rung"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartRow:
-    """A part of the time to a trained model: before, as predicted, and as measured."""
+    """A part of the time to a trained model: before, predicted, and measured."""
 
     name: str
     before: str
@@ -37,15 +37,15 @@ class PartRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialDetail:
-    """One trial, opened.
+    """One trial in detail.
 
     Attributes:
-        figures: its samples.
-        samples: the same in numbers, a (name, numbers) each.
+        figures: charts of its samples.
+        samples: its samples, as (name, numbers).
         change: options, as (name, before, after).
-        parts: parts of the time; empty where it was not measured.
-        inputs: what the prediction rests on, as (name, number).
-        predicted_by: where the prediction comes from, a sentence.
+        parts: parts of the time; empty if it was not measured.
+        inputs: inputs of the prediction, as (name, number).
+        predicted_by: source of the prediction, a sentence.
         facts: cost, seed, code, machine.
     """
 
@@ -64,7 +64,7 @@ class TrialDetail:
 
 
 def trial_details(trials: Sequence[Trial]) -> list[TrialDetail]:
-    """Open the trials; of very many, the first forty."""
+    """Return the details of at most the first forty trials."""
     return [_detail(trial) for trial in trials[:MAX_TRIALS]]
 
 
@@ -141,7 +141,7 @@ def _samples(trial: Trial) -> list[tuple[str, str]]:
 
 def _numbers(values: Sequence[float]) -> str:
     shown = ", ".join(f"{value:.4g}" for value in values[:_MAX_NUMBERS])
-    return shown if len(values) <= _MAX_NUMBERS else f"{shown}, … ({len(values)} in all)"
+    return shown if len(values) <= _MAX_NUMBERS else f"{shown}, … ({len(values)} in total)"
 
 
 def _parts(trial: Trial) -> list[PartRow]:
@@ -166,10 +166,10 @@ def _part_values(time: TrainingTime | None) -> dict[str, str]:
         for name, s in time.one_time_s.items()
     }
     return {
-        "a step": rough_time(time.step_s),
-        "steps an epoch": tick_label(time.steps_per_epoch),
+        "time per step": rough_time(time.step_s),
+        "steps per epoch": tick_label(time.steps_per_epoch),
         "epochs": tick_label(time.epochs),
-        "a validation": rough_time(time.validation_s),
+        "time per validation": rough_time(time.validation_s),
         "validations": tick_label(time.num_validations),
         "checkpoints": rough_time(time.checkpoint_s),
         **once,
@@ -181,7 +181,7 @@ def _predicted_by(prediction: Prediction | None) -> str:
     if prediction is None:
         return "Not predicted."
     note = f": {short(prediction.note, 300)}" if prediction.note else ""
-    return f"Written down before the trial; {prediction.provenance.value}{note}."
+    return f"Recorded before the trial; {prediction.provenance.value}{note}."
 
 
 def _facts(trial: Trial) -> str:
@@ -194,14 +194,14 @@ def _facts(trial: Trial) -> str:
 
 
 def _gap_words(verdict: Verdict) -> str:
-    """Say how the generalisation gap moved; empty where it was not measured."""
+    """Return the change of the generalisation gap; empty if it was not measured."""
     before, after = verdict.gap_before, verdict.gap_after
     if before is None or after is None:
         return ""
     if verdict.accuracy is not None:
-        how = f"{100 * before:.1f} to {100 * after:.1f} points (training less held-out accuracy)"
+        how = f"{100 * before:.1f} to {100 * after:.1f} points (training minus held-out accuracy)"
     else:
-        how = f"{before:.2g} to {after:.2g} (held-out less training loss)"
+        how = f"{before:.2g} to {after:.2g} (held-out minus training loss)"
     return f"generalisation gap {how}"
 
 

@@ -1,4 +1,4 @@
-"""What the numbers of logs support: audit.html, and the same as text for a terminal."""
+"""The page and the terminal output of `stepladder audit`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from stepladder.stats import binomial_sem
 from stepladder.stats.shares import wilson_interval
 from stepladder.training.output.wording import clean, duration, percent
 
-MAX_DRAWN = 24  # trainings with curves: a page of more would take long to open
+MAX_DRAWN = 24  # training runs with curves; a page with more would be slow to open
 _NAME = 40
 _CONFIDENCE = 0.95
 _NAMES = {"train": "training, as logged", "val": "validation"}
 _Value = Callable[[LogRow], float | None]
 _TEXT_NAME = 28
-_HEAD = ("training", "result", "of", "best at epoch", "epochs", "time")
+_HEAD = ("training", "result", "examples", "best at epoch", "epochs", "time")
 _ONE_EACH = (
-    "Each is one training: what another seed would give is not in these numbers, and comes on top."
+    "Each is a single training run: the variation between seeds is not included and comes on top."
 )
 
 
 def audit_text(audit: Audit) -> str:
-    """Write what logs support: a table, the differences, and what was found of each training."""
+    """Return an audit as text: a table, the differences, and the findings of each training run."""
     parts = [_table(audit)]
     if audit.differences:
         lines = [_difference_text(difference) for difference in audit.differences]
-        parts.append("\n".join(["Each against the one before it", *lines, _ONE_EACH]))
+        parts.append("\n".join(["Each compared with the previous one", *lines, _ONE_EACH]))
     parts += [_run_text(run) for run in audit.runs]
     if audit.unreadable:
         parts.append("\n".join(["Not read", *(f"  {text}" for text in audit.unreadable)]))
@@ -48,7 +48,7 @@ def audit_text(audit: Audit) -> str:
 
 
 def result_words(run: AuditedRun) -> str:
-    """Write a training's result with one standard error: `78.5 % ± 2.5`."""
+    """Return the result of a training run with one standard error: `78.5 % ± 2.5`."""
     if run.result is None:
         return "none"
     factor = 100 if is_share(run) else 1
@@ -57,7 +57,7 @@ def result_words(run: AuditedRun) -> str:
 
 
 def size_words(run: AuditedRun) -> str:
-    """Write how many examples a result stands on."""
+    """Return the number of examples of a result."""
     if run.num_val is None:
         return "unknown"
     mark = " (inferred)" if run.num_val_from is SizeSource.INFERRED else ""
@@ -65,22 +65,22 @@ def size_words(run: AuditedRun) -> str:
 
 
 def number_words(value: float | None) -> str:
-    """Write a number of epochs."""
+    """Return a number of epochs as text."""
     return "unknown" if value is None else f"{value:g}"
 
 
 def time_words(seconds: float | None) -> str:
-    """Write a time span; unknown where it was not logged."""
+    """Return a time span as text; unknown if it was not logged."""
     return duration(seconds)
 
 
 def difference_mark(difference: Difference) -> str:
-    """Say in one word whether a difference is more than noise."""
-    return {True: "clear", False: "noise", None: "not known"}[difference.is_clear]
+    """Return in one word if a difference is larger than noise."""
+    return {True: "clear", False: "noise", None: "unknown"}[difference.is_clear]
 
 
 def is_share(run: AuditedRun) -> bool:
-    """Return True if a training is judged by a share of examples."""
+    """Return True if the metric of a training run is a fraction of examples."""
     is_score = run.metric is not None and run.metric == run.log.score_name
     return run.metric == "val_accuracy" or (is_score and run.log.is_score_share)
 
@@ -110,7 +110,7 @@ def _difference_text(difference: Difference) -> str:
 
 
 def _run_text(run: AuditedRun) -> str:
-    lines = [f"{run.log.name} ({run.log.format.value}, judged by {run.metric or 'nothing'})"]
+    lines = [f"{run.log.name} ({run.log.format.value}, metric: {run.metric or 'none'})"]
     lines += [f"  note: {note}" for note in run.log.notes]
     for finding in run.findings:
         lines += [f"  {line}" for line in finding_lines(finding).splitlines()]
@@ -119,11 +119,11 @@ def _run_text(run: AuditedRun) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """A training in the table of results.
+    """A training run in the table of results.
 
     Attributes:
-        bounds: the interval of its result, in words; picture: the same, drawn.
-        test: its result on a test set, with bounds; empty: not logged.
+        bounds: confidence interval of the result; picture: the same as a chart.
+        test: result on a test set, with its interval; empty if not logged.
     """
 
     name: str
@@ -139,11 +139,11 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceRow:
-    """A training against the one before it.
+    """A training run compared with the previous one.
 
     Attributes:
-        mark: clear, noise or not known; style: the CSS class of it.
-        change: with bounds, as of two independent sets of examples; empty: not known.
+        mark: clear, noise or unknown; style: its CSS class.
+        change: with its interval, as for independent examples; empty if unknown.
     """
 
     names: str
@@ -155,7 +155,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedView:
-    """One training: its curves, and what was found.
+    """One training run: its curves and findings.
 
     Attributes:
         alarms: failed, warned or could not run; quiet: the rest.
@@ -179,7 +179,7 @@ def write_audit_page(audit: Audit, path: Path) -> Path:
 
 
 def audit_page(audit: Audit) -> str:
-    """Make the page."""
+    """Return the page as HTML."""
     figure, caption = _head(audit)
     return template("audit.html").render(
         title=", ".join(short(run.log.name, _NAME) for run in audit.runs[:3]),
@@ -193,9 +193,9 @@ def audit_page(audit: Audit) -> str:
 
 
 def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
-    """Draw what the log holds of a training, with one standard error around what was held out.
+    """Draw the curves of a training run, with one standard error for held-out metrics.
 
-    The best evaluation of what it is judged by is marked in all of them.
+    The best evaluation of the metric is marked in each chart.
     """
     log = run.log
     label, place = _axis(log.rows)
@@ -232,10 +232,10 @@ def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
 
 
 def bounds_of(run: AuditedRun) -> tuple[float, float] | None:
-    """Bound a training's result from both sides, at 95 %, by its held-out examples alone.
+    """Return the 95 % confidence interval of a result, over the choice of held-out examples.
 
     Returns:
-        None where neither their number nor the result's own noise is known.
+        None if neither their number nor the noise of the result is known.
     """
     if run.result is None:
         return None
@@ -251,25 +251,25 @@ def _around(value: float, sem: float) -> tuple[float, float]:
 
 def _head(audit: Audit) -> tuple[str, str]:
     if len(audit.runs) > 1:
-        return f"{len(audit.runs)} trainings", "What their logs support. Nothing was run again."
+        return f"{len(audit.runs)} training runs", "Read from their logs; nothing was trained."
     (run,) = audit.runs
     if run.result is None:
-        return "No result", "The log has no held-out number."
+        return "No result", "The log has no held-out metric."
     best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
     num = "" if run.num_val is None else f" over {size_words(run)} held-out examples"
-    noise = "" if run.result_sem is None else f" One standard error{num}."
+    noise = "" if run.result_sem is None else f" ± is one standard error{num}."
     return result_words(run), f"The best {run.metric} in the log{best}.{noise}"
 
 
 def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
-    """Write the table; results of one metric are drawn on one scale."""
+    """Return the rows of the table; results of the same metric share one scale."""
     bounds = [bounds_of(run) for run in runs]
     known = [pair for pair in bounds if pair is not None]
     is_drawn = len(known) > 1 and len({run.metric for run in runs}) == 1
     scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
     rows = []
     for run, pair in zip(runs, bounds, strict=True):
-        words = "not known" if pair is None else _bound_words(pair, is_of_share=is_share(run))
+        words = "unknown" if pair is None else _bound_words(pair, is_of_share=is_share(run))
         picture = None
         if pair is not None and run.result is not None and is_drawn:
             picture = interval_line(run.result, *pair, scale=scale, title=words)
@@ -325,13 +325,13 @@ def _view(run: AuditedRun, *, is_drawn: bool) -> AuditedView:
     notes = list(run.log.notes)
     figures = audit_figures(run) if is_drawn else ()
     if not is_drawn:
-        notes.append(f"Curves are drawn of the first {MAX_DRAWN} trainings only.")
+        notes.append(f"Curves are only shown for the first {MAX_DRAWN} training runs.")
     elif not figures:
-        notes.append("Too few evaluations are in the log to draw a curve.")
+        notes.append("The log has too few evaluations to draw a curve.")
     groups = ordered(run.findings)
     return AuditedView(
         name=run.log.name,
-        about=f"{run.log.format.value}, judged by {run.metric or 'nothing'}",
+        about=f"{run.log.format.value}, metric: {run.metric or 'none'}",
         notes=tuple(notes),
         figures=figures,
         alarms=tuple(finding_row(group) for group in groups if group[0].outcome not in QUIET),
@@ -340,7 +340,7 @@ def _view(run: AuditedRun, *, is_drawn: bool) -> AuditedView:
 
 
 def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:
-    """Choose what curves are drawn against: epochs where all are logged, steps, else the order."""
+    """Return the x axis of curves: epochs if all are logged, else steps, else the order."""
     if all(row.epoch is not None for row in rows):
         return "epochs", lambda row: row.epoch
     if all(row.step is not None for row in rows):
@@ -350,7 +350,7 @@ def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:
 
 
 def _noise(run: AuditedRun, *, is_of_share: bool, is_loss: bool) -> _Value:
-    """Return one standard error of a held-out number, by its row."""
+    """Return a function from a row to one standard error of its held-out metric."""
     if is_loss:
         return lambda row: row.val_loss_sem
     num = run.num_val
@@ -373,7 +373,7 @@ def _curve(
     value: _Value | None,
     noise: _Value = lambda _: None,
 ) -> list[Series]:
-    """Return a curve, or nothing where the log does not have it."""
+    """Return a curve; empty if the log does not have it."""
     if value is None:
         return []
     points = [

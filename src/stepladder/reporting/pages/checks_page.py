@@ -1,4 +1,4 @@
-"""checks.html: whether a job is sound, on one page; the same section stands in report.html."""
+"""checks.html: the results of the checks of a job; report.html has the same section."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGE_FILE = "checks.html"
 
 @dataclass(frozen=True, kw_only=True)
 class ChecksView:
-    """The findings of one job: what needs a person first, then what passed.
+    """The findings of one job: first those to act on, then those that passed.
 
     Attributes:
         figure, caption: the headline.
         alarms: failed, warned or could not run; quiet: the rest.
-        left_out: checks for which no time was left.
+        left_out: checks that were skipped because the time limit was reached.
     """
 
     figure: str
@@ -40,12 +40,12 @@ def write_checks_page(run: Path) -> Path:
     """Write RUN/checks.html from checks.json.
 
     Raises:
-        DataError: if there is no checks.json that can be read.
+        DataError: if checks.json does not exist or cannot be read.
     """
     view = checks_view(run)
     if view is None:
         raise DataError(
-            "the folder holds no checks.json",
+            "the folder does not contain a readable checks.json",
             where=str(run),
             fix="Run `stepladder check` with this --run.dir.",
         )
@@ -56,18 +56,18 @@ def write_checks_page(run: Path) -> Path:
 
 
 def checks_view(run: Path) -> ChecksView | None:
-    """Return what a page shows of a run's checks; None where there are none."""
+    """Return the checks of a run for a page; None without checks.json."""
     report = read_checks(run)
     return None if report is None else view_of(report)
 
 
 def view_of(report: CheckReport) -> ChecksView:
-    """Return what a page shows of these findings."""
+    """Return findings for a page."""
     counts = Counter(finding.outcome for finding in report.findings)
-    num_looked = sum(counts.values()) - counts[Outcome.NOT_APPLICABLE]
+    num_applicable = sum(counts.values()) - counts[Outcome.NOT_APPLICABLE]
     groups = ordered(report.findings)
     return ChecksView(
-        figure=f"{counts[Outcome.PASSED]} of {num_looked}",
+        figure=f"{counts[Outcome.PASSED]} of {num_applicable}",
         caption=_caption(counts, len(report.left_out)),
         tier=report.tier,
         alarms=tuple(_row(group) for group in groups if group[0].outcome not in QUIET),
@@ -77,7 +77,7 @@ def view_of(report: CheckReport) -> ChecksView:
 
 
 def _row(group: Sequence[Finding]) -> FindingRow:
-    """Write a finding with the reason of its check; several checks have no reason in common."""
+    """Return a finding with the reason of its check; a group of checks has no reason."""
     names = {finding.check for finding in group}
     check = next((check for check in CHECKS if names == {check.name}), None)
     return finding_row(
@@ -90,8 +90,8 @@ def _caption(counts: Counter[Outcome], num_left_out: int) -> str:
         Outcome.FAILED: "failed",
         Outcome.WARNED: "warned",
         Outcome.COULD_NOT_RUN: "could not run",
-        Outcome.NOT_APPLICABLE: "had nothing to look at",
+        Outcome.NOT_APPLICABLE: "not applicable",
     }
     parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
-    parts += [f"no time was left for {num_left_out}"] if num_left_out else []
+    parts += [f"{num_left_out} skipped (time limit)"] if num_left_out else []
     return "checks passed" + (f"; {', '.join(parts)}" if parts else "")

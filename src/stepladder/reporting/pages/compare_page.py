@@ -1,4 +1,4 @@
-"""Trainings laid over each other: compare.html, and the same as text for a terminal."""
+"""The page and the terminal output of `stepladder compare`."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from stepladder.reporting.pages.audit_page import (
 from stepladder.stats import binomial_sem
 from stepladder.training.output.wording import clean, percent, stop_words
 
-_MAX_BANDS = 3  # more of them cover each other
+_MAX_BANDS = 3  # more bands would overlap
 _MINUTES_FROM_S = 180.0
 _Value = Callable[[LogRow], float | None]
 NAME = 28
 MAX_P = 0.05
-_DIFFERS, _CHANCE = "a difference", "may be chance"
-HEAD = ("training", "accuracy (95 %)", "of", "validation", "epochs", "time", "stopped")
+_DIFFERS, _CHANCE = "significant", "not significant"
+HEAD = ("training", "accuracy (95 %)", "examples", "validation", "epochs", "time", "stopped")
 
 
 def compare_text(comparison: Comparison) -> str:
-    """Write a comparison: a table, options that differ, each run against the first."""
+    """Return a comparison as text: a table, options that differ, each run compared to the first."""
     rows = [HEAD, *(row_words(run) for run in comparison.runs)]
     widths = [max(len(row[idx]) for row in rows) for idx in range(len(HEAD))]
     parts = ["\n".join(_joined(row, widths) for row in rows)]
     if comparison.options:
         lines = [
-            f"  {option.key}: {' | '.join(value or 'not said' for value in option.values)}"
+            f"  {option.key}: {' | '.join(value or 'unknown' for value in option.values)}"
             for option in comparison.options
         ]
         parts.append("\n".join(["Options that differ", *lines]))
-    parts.append("\n".join(["Each against the first", *against_first(comparison)]))
+    parts.append("\n".join(["Each compared with the first", *against_first(comparison)]))
     notes = [
         f"{run.audited.log.name}: {note}"
         for run in comparison.runs
@@ -64,7 +64,7 @@ def compare_text(comparison: Comparison) -> str:
 
 
 def row_words(run: ComparedRun) -> tuple[str, ...]:
-    """Write the cells of a training, in the order of HEAD."""
+    """Return the cells of a training run, in the order of HEAD."""
     log = run.audited.log
     return (
         short(log.name, NAME),
@@ -73,12 +73,12 @@ def row_words(run: ComparedRun) -> tuple[str, ...]:
         _validation_words(run),
         number_words(log.epochs),
         time_words(log.total_s),
-        "not said" if log.stop_reason is None else _stop(log.stop_reason, log.format),
+        "unknown" if log.stop_reason is None else _stop(log.stop_reason, log.format),
     )
 
 
 def accuracy_words(run: ComparedRun) -> str:
-    """Write an accuracy with its split and its bounds: `78.5 % test (73.2 to 83.0)`."""
+    """Return an accuracy with its split and its interval: `78.5 % test (73.2 to 83.0)`."""
     if run.accuracy is None:
         return "none"
     said = f"{percent(run.accuracy)} {run.split}"
@@ -95,14 +95,14 @@ def _validation_words(run: ComparedRun) -> str:
 
 
 def _best_of(run: ComparedRun) -> str:
-    """Say among how many evaluations a result was chosen; that of kept weights was not."""
+    """Return of how many evaluations a result is the best; empty for that of saved weights."""
     series = choose_series(run.audited.log)
     num = 0 if series is None or run.audited.log.kept is not None else len(series.values)
     return f", best of {num}" if num > 1 else ""
 
 
 def against_first(comparison: Comparison) -> list[str]:
-    """Write each training against the first: by its pairs where there are any, else by the logs."""
+    """Return each run compared with the first: by paired examples if possible, else by the logs."""
     lines = []
     by_name = {difference.second: difference for difference in comparison.differences}
     for pair in comparison.pairs:
@@ -110,39 +110,39 @@ def against_first(comparison: Comparison) -> list[str]:
         lines.append(f"    {pair_words(pair)}")
         difference = by_name.get(pair.second)
         if difference is not None and pair.why_not:
-            lines.append(f"    by the logs: {difference_mark(difference)}; {difference.words}")
+            lines.append(f"    from the logs: {difference_mark(difference)}; {difference.words}")
     return lines
 
 
 def pair_words(pair: PairedResult) -> str:
-    """Say what the same examples tell of two trainings."""
+    """Return the paired comparison of two training runs as text."""
     return "; ".join(pair_sentences(pair))
 
 
 def pair_mark(pair: PairedResult, difference: Difference | None) -> str:
-    """Say in a word what two trainings differ by: by their pairs, else by their logs."""
+    """Return the result of a comparison in a few words, by paired examples or from the logs."""
     if pair.p is not None:
         return _DIFFERS if pair.p < MAX_P else _CHANCE
-    return "not paired" if difference is None else f"by the logs: {difference_mark(difference)}"
+    return "not paired" if difference is None else f"from the logs: {difference_mark(difference)}"
 
 
 def pair_sentences(pair: PairedResult) -> list[str]:
-    """Say what the same examples tell of two trainings, part by part."""
+    """Return the paired comparison of two training runs as clauses."""
     if pair.why_not:
         return [f"not paired: {pair.why_not}"]
     said = [f"on the same {pair.num:,} {pair.split} examples"]
     if pair.num_left_out:
-        said[0] += f" ({pair.num_left_out:,} are in one of them only)"
+        said[0] += f" ({pair.num_left_out:,} others are in only one run)"
     if pair.accuracy is not None and pair.p is not None:
         said.append(f"accuracy {_interval(pair.accuracy, 100, ' points')}")
         said.append(
-            f"{pair.only_first} right in the first only, {pair.only_second} in the second only: "
+            f"{pair.only_first} correct only in the first, {pair.only_second} only in the second: "
             f"McNemar p = {pair.p:.2g}, {pair_mark(pair, None)}"
         )
     if pair.loss is not None:
         said.append(f"loss {_interval(pair.loss, 1, '')}")
     if pair.split == "val":
-        said.append("validation chose their weights, so both look better than they are")
+        said.append("both are optimistic, because the weights were chosen by validation")
     return said
 
 
@@ -163,7 +163,7 @@ def _joined(cells: tuple[str, ...], widths: list[int]) -> str:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What the curves are drawn against."""
+    """The x axis of curves."""
 
     label: str
     title: str
@@ -172,10 +172,10 @@ class _Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstRow:
-    """A training against the first.
+    """A training run compared with the first.
 
     Attributes:
-        mark: what it comes to, in a word or two; is_clear: it is more than chance.
+        mark: the result in a few words; is_clear: the difference is significant.
     """
 
     names: str
@@ -194,7 +194,7 @@ def write_compare_page(comparison: Comparison, path: Path) -> Path:
 
 
 def compare_page(comparison: Comparison) -> str:
-    """Make the page."""
+    """Return the page as HTML."""
     return template("compare.html").render(
         names=[short(run.audited.log.name, NAME) for run in comparison.runs],
         head=HEAD,
@@ -220,7 +220,7 @@ def _against(comparison: Comparison) -> list[AgainstRow]:
         difference = by_name.get(pair.second)
         words = pair_sentences(pair)
         if difference is not None and pair.why_not:
-            words.append(f"by the logs: {difference.words}")
+            words.append(f"from the logs: {difference.words}")
         is_clear = difference is not None and difference.is_clear
         rows.append(
             AgainstRow(
@@ -234,7 +234,7 @@ def _against(comparison: Comparison) -> list[AgainstRow]:
 
 
 def _pictures(runs: Sequence[ComparedRun]) -> list[Markup | None]:
-    """Draw the bounds of each accuracy, all on one scale."""
+    """Draw the interval of each accuracy on a common scale."""
     known = [(run.low, run.high) for run in runs if run.low is not None and run.high is not None]
     scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
     return [
@@ -246,23 +246,23 @@ def _pictures(runs: Sequence[ComparedRun]) -> list[Markup | None]:
 
 
 def compare_figures(logs: Sequence[RunLog]) -> list[Figure]:
-    """Draw held-out loss and accuracy of all trainings, against samples seen and against time.
+    """Draw held-out loss and accuracy of all training runs over samples seen and over time.
 
-    Where a log does not tell the samples, the epochs take their place for all.
+    If a log does not have the number of samples, epochs are used for all.
     """
     seen = [with_samples(log) for log in logs]
     counted = [log for log in seen if log is not None]
     by_samples = len(counted) == len(logs)
     place = (
-        _Axis("training samples seen", "against samples seen", lambda row: row.samples_seen)
+        _Axis("training samples seen", "over samples seen", lambda row: row.samples_seen)
         if by_samples
-        else _Axis("epochs", "against epochs", lambda row: row.epoch)
+        else _Axis("epochs", "over epochs", lambda row: row.epoch)
     )
     longest = max((row.elapsed_s or 0.0 for log in logs for row in log.rows), default=0.0)
     unit, word = (60.0, "minutes") if longest > _MINUTES_FROM_S else (1.0, "seconds")
     clock = _Axis(
         word,
-        "against wall time",
+        "over wall time",
         lambda row: None if row.elapsed_s is None else row.elapsed_s / unit,
     )
     shown = counted if by_samples else logs
@@ -289,9 +289,9 @@ def _figure(logs: Sequence[RunLog], axis: _Axis, name: str) -> Figure:
     )
     note = ""
     if svg is None:
-        note = "Nothing to draw: no log has these numbers."
+        note = "No log has these values."
     elif missing:
-        note = f"Not in its log: {', '.join(missing)}."
+        note = f"Not logged by: {', '.join(missing)}."
     keys = [(item.style, item.name) for item in series]
     keys += [("band", "± one standard error")] * any(item.noise for item in series)
     return Figure(title=title, svg=svg, keys=tuple(keys), note=note)

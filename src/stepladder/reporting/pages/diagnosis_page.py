@@ -1,4 +1,4 @@
-"""A diagnosis: diagnosis.html, and the same as text for a terminal."""
+"""The page and the terminal output of `stepladder diagnose`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stepladder.training.output.wording import duration, percent
 
 DIAGNOSIS_PAGE = "diagnosis.html"
 _MIB = 1024**2
-_LEAST_SHOWN = 0.1  # MiB/s or Wh: less is drawn as the little that it is
+_LEAST_SHOWN = 0.1  # MiB/s or Wh: the y axis covers at least this range
 # Title, unit, and (key of the sample, its name, its style).
 _TRAFFIC = (
     (
@@ -47,26 +47,26 @@ _TRAFFIC = (
     ("Energy", "Wh", (("energy_wh", "since the start", "val"),)),
 )
 KINDS = {
-    FitKind.UNDERFIT: "underfit",
+    FitKind.UNDERFIT: "underfitting",
     FitKind.GOOD_FIT: "good fit",
-    FitKind.OVERFIT: "overfit",
-    FitKind.NOT_YET_KNOWN: "not yet known",
+    FitKind.OVERFIT: "overfitting",
+    FitKind.NOT_YET_KNOWN: "fit not yet known",
 }
 _SURENESS = {
-    Confidence.SURE: "surely",
+    Confidence.SURE: "certain",
     Confidence.LIKELY: "likely",
-    Confidence.WEAK: "as far as it can be told",
+    Confidence.WEAK: "with weak evidence",
 }
 _VERDICTS = {
     LrVerdict.TOO_LOW: "too low",
     LrVerdict.IN_RANGE: "within the usable range",
     LrVerdict.TOO_HIGH: "too high",
-    LrVerdict.NOT_TOLD: "not told: the loss never fell by more than its noise",
+    LrVerdict.NOT_TOLD: "unknown, as the loss never decreased by more than its noise",
 }
 
 
 def headline(fit: Fit) -> str:
-    """Say a fit in a few words."""
+    """Return a fit in a few words."""
     words = KINDS[fit.kind]
     if fit.is_overconfident:
         words += " and over-confident"
@@ -78,15 +78,15 @@ def headline(fit: Fit) -> str:
 
 
 def said_of_range(test: RangeTest) -> str:
-    """Say what a range test found."""
+    """Return the result of a range test."""
     verdict = _VERDICTS[test.verdict]
     if test.verdict is LrVerdict.IN_RANGE and test.low is not None and test.lr < test.low:
-        verdict = "a little below the usable range, and it may learn all the same"
+        verdict = "slightly below the usable range, but it may still work"
     said = f"learning rate {test.lr:.3g}: {verdict}"
     if test.low is not None and test.high is not None and test.suggested is not None:
         said += (
-            f" ({test.low:.2g} to {test.high:.2g}; {test.suggested:.2g} is well inside), by "
-            f"{len(test.lrs)} steps in {duration(test.took_s)}"
+            f" ({test.low:.2g} to {test.high:.2g}; {test.suggested:.2g} is well within), "
+            f"measured with {len(test.lrs)} steps in {duration(test.took_s)}"
         )
     return said
 
@@ -109,7 +109,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
             yield f"  {finding.evidence}"
     if diagnosis.remedies:
         yield ""
-        yield "To try, in this order:"
+        yield "Try in this order:"
         for idx, remedy in enumerate(diagnosis.remedies, start=1):
             yield f"  {idx}. {remedy.name}: {remedy.why}"
         commands = dict.fromkeys(remedy.command for remedy in diagnosis.remedies if remedy.command)
@@ -123,32 +123,32 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield from (f"  {sentence}" for sentence in diagnosis.machine.said)
     if diagnosis.could_not:
         yield ""
-        yield "Not known:"
+        yield "Unknown:"
         yield from (f"  {sentence}" for sentence in diagnosis.could_not)
 
 
 def _chain_lines(chain: Chain) -> Iterator[str]:
-    yield f"Stages (error at the end {chain.end_error:.4g}, {chain.num_examples:,} examples):"
+    yield f"Stages (final error {chain.end_error:.4g}, {chain.num_examples:,} examples):"
     for stage in chain.stages:
         words = [f"{percent(stage.time_frac)} of the time"]
         if stage.own_error is not None:
             words.append(f"own error {stage.own_error:.4g}")
         if stage.gain is not None:
-            words.append(f"if it were perfect {stage.gain:.4g} ± {stage.gain_sem:.2g} less")
+            words.append(f"final error {stage.gain:.4g} ± {stage.gain_sem:.2g} lower if perfect")
         yield f"  {stage.name}: {', '.join(words)}"
     first = chain.improve_first
-    yield f"  improve first: {first}" if first else "  no stage stands out from the noise"
+    yield f"  improve first: {first}" if first else "  no stage has an effect larger than the noise"
 
 
 def write_diagnosis_page(run: Path, found: Diagnosed) -> Path:
-    """Write RUN/diagnosis.html and give its path."""
+    """Write RUN/diagnosis.html and return its path."""
     path = run / DIAGNOSIS_PAGE
     write_bytes(path, render_diagnosis(found, read_run(run)).encode("utf-8", "replace"))
     return path
 
 
 def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
-    """Make the page."""
+    """Return the page as HTML."""
     diagnosis = found.diagnosis
     test, curve = diagnosis.range_test, diagnosis.learning_curve
     measured = []
@@ -183,7 +183,7 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
 
 
 def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
-    """Draw what was judged: training as logged and on equal terms, and validation in its noise."""
+    """Draw training as logged and evaluated like validation, and validation with its noise."""
     best = diagnosis.fit.best_step
     figures = []
     for name, keys in (
@@ -192,7 +192,7 @@ def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
     ):
         series = [
             _series(curves, keys[0], "training, as logged", "train"),
-            _series(curves, keys[1], "training, on equal terms", "train equal"),
+            _series(curves, keys[1], "training, evaluated like validation", "train equal"),
             _series(curves, keys[2], "validation", "val"),
         ]
         drawn = [item for item in series if item.xs]
@@ -213,7 +213,7 @@ def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
 
 
 def range_figure(test: RangeTest) -> Figure:
-    """Draw the loss over the decades of the learning rate, with the run's own rate marked."""
+    """Draw the loss over the learning rate, with the rate of the run marked."""
     logs = [math.log10(lr) for lr in test.lrs]
     series = [Series(name="smoothed loss", style="val", xs=logs, ys=list(test.losses))]
     svg = line_chart(
@@ -221,13 +221,13 @@ def range_figure(test: RangeTest) -> Figure:
         title="Training loss over the learning rate",
         x_label="log10 of the learning rate",
         mark=(math.log10(test.lr), "this run"),
-        y_limits=(0.0, 2 * test.losses[0]) if test.losses else None,  # what blew up goes beyond
+        y_limits=(0.0, 2 * test.losses[0]) if test.losses else None,  # clip diverged losses
     )
-    return Figure(title="Range test", svg=svg, note="" if svg else "Too few steps were taken.")
+    return Figure(title="Range test", svg=svg, note="" if svg else "Too few steps.")
 
 
 def learning_curve_figure(curve: LearningCurve) -> Figure:
-    """Draw each training, and the fit up to twice the data."""
+    """Draw the measured errors, and the fit up to twice the data."""
     sizes = sorted(set(curve.sizes))
     low, high = math.log(sizes[0]), math.log(2 * sizes[-1])
     xs = [math.exp(low + (high - low) * idx / 40) for idx in range(41)]
@@ -243,7 +243,7 @@ def learning_curve_figure(curve: LearningCurve) -> Figure:
         for n in sizes
     ]
     measured = Series(
-        name=f"measured, mean of {curve.num_seeds} trainings",
+        name=f"measured, mean of {curve.num_seeds} training runs",
         style="val",
         xs=sizes,
         ys=means,
@@ -264,7 +264,7 @@ def learning_curve_figure(curve: LearningCurve) -> Figure:
 
 
 def traffic_figures(records: RunRecords) -> list[Figure]:
-    """Draw the disk, the network and the energy over the time of the run."""
+    """Draw disk, network and energy usage over the time of the run."""
     samples = records.of("system")
     figures = []
     for title, unit, parts in _TRAFFIC:
@@ -313,7 +313,7 @@ def _tick(value: float, unit: str) -> str:
 
 
 def _use_row(use: Use) -> tuple[str, str, str, str]:
-    """Return name, mean and percentiles of a use as words."""
+    """Return name, mean and percentiles of a resource as text."""
     scale, unit = 1.0, use.unit
     if unit.startswith("bytes"):
         scale, unit = _MIB, unit.replace("bytes", "MiB")

@@ -1,4 +1,4 @@
-"""Findings as rows of a page: what needs a person first."""
+"""Findings as rows of a page, those to act on first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ORDER = (Outcome.FAILED, Outcome.WARNED, Outcome.COULD_NOT_RUN, *QUIET)
 
 @dataclass(frozen=True, kw_only=True)
 class FindingRow:
-    """One finding as a page shows it, or several checks that could not run for one reason.
+    """A finding on a page, or several checks that could not run for the same reason.
 
     Attributes:
-        checks: their names, where there are several.
+        checks: names of the checks, if there are several.
     """
 
     outcome: str
@@ -35,12 +35,12 @@ class FindingRow:
 
 
 def ordered(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """Return the groups of `folded`, what failed first and what had nothing to look at last."""
+    """Return the groups of `folded`: failed first, not applicable last."""
     return sorted(folded(findings), key=lambda group: _ORDER.index(group[0].outcome))
 
 
 def finding_row(group: Sequence[Finding], *, reason: str = "", source: str = "") -> FindingRow:
-    """Write a group of `folded`, with the reason and the source of its check."""
+    """Return a group of `folded` as a row, with the reason and source of its check."""
     finding = group[0]
     seen = f" ({finding.coverage})" if finding.coverage else ""
     return FindingRow(

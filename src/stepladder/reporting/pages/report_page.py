@@ -1,4 +1,4 @@
-"""report.html: one file that opens anywhere, loads nothing and runs nothing."""
+"""report.html: a self-contained page without external resources or scripts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MAX_TEXT = 12_000  # characters of config and of environment
 
 
 def write_report(run: Path) -> Path:
-    """Write RUN/report.html from what the run folder holds, however the run ended.
+    """Write RUN/report.html from the files in a run folder, however the run ended.
 
     Returns:
-        The file, under 300 KB, self-contained and without scripts.
+        Path of the file: below 300 KB, self-contained and without scripts.
 
     Raises:
-        DataError: if the folder holds nothing of a run.
+        DataError: if the folder does not contain a run.
     """
     path = run / REPORT_FILE
     write_bytes(path, render(read_run(run)).encode("utf-8", "replace"))
@@ -40,7 +40,7 @@ def write_report(run: Path) -> Path:
 
 
 def render(records: RunRecords) -> str:
-    """Make the page; while it would weigh too much, photographs and then samples are dropped."""
+    """Return the page as HTML; if it is too large, first pictures and then samples are dropped."""
     num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
     page_of, shown = template("report.html"), _shown(records)
     while True:
@@ -53,7 +53,7 @@ def render(records: RunRecords) -> str:
 
 
 def _shown(records: RunRecords) -> dict[str, object]:
-    """Return what the template shows, but for what is cut to fit."""
+    """Return the variables of the template, except those that depend on the size."""
     head = headline(records)
     ladder = None
     if records.climb is not None:
@@ -79,12 +79,16 @@ def _shown(records: RunRecords) -> dict[str, object]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n… cut; the file has it all."
+    return (
+        text
+        if len(text) <= _MAX_TEXT
+        else f"{text[:_MAX_TEXT]}\n… truncated; see the file in the run folder."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingRow:
-    """A number of the reader, and what stands beside it."""
+    """A statistic of reading, with a note."""
 
     name: str
     value: str
@@ -92,16 +96,16 @@ class ReadingRow:
 
 
 def reading_rows(records: RunRecords) -> list[ReadingRow]:
-    """Return what a run's reader counted; of one that read nothing, why, or nothing."""
+    """Return the statistics of reading; if nothing was read, the reason, or empty."""
     reading = reading_of(records.of("reader"))
     if reading is None:
         return _of_features(records)
     wait = fraction(records.summary.get("data_wait_frac"))
     found = [
         ("examples read", f"{reading.num_read:,.0f}", _stored(reading)),
-        ("fetching one, in a thread", *_of_one(reading, reading.fetch_s)),
-        ("decoding one, in a thread", *_of_one(reading, reading.decode_s)),
-        ("a thread gets, while it fetches", *_rate(reading)),
+        ("time to read one, per thread", *_of_one(reading, reading.fetch_s)),
+        ("time to decode one, per thread", *_of_one(reading, reading.decode_s)),
+        ("read bandwidth per thread", *_rate(reading)),
         ("waiting for batches", rough_time(reading.wait_s), _of_steps(wait)),
         *_of_files(reading),
     ]
@@ -109,24 +113,24 @@ def reading_rows(records: RunRecords) -> list[ReadingRow]:
 
 
 def _of_features(records: RunRecords) -> list[ReadingRow]:
-    """Say that steps learnt from features, which are read by nobody."""
+    """Return a row for training on cached features, without reading."""
     phases = records.summary.get("phases_s")
     seconds = number(phases.get("features")) if isinstance(phases, Mapping) else None
     if seconds is None:
         return []
-    note = f"steps learn from features in memory; to compute or load them took {duration(seconds)}"
-    return [ReadingRow(name="examples read while training", value="none", note=note)]
+    note = f"trained on cached features; computing or loading them took {duration(seconds)}"
+    return [ReadingRow(name="examples read during training", value="none", note=note)]
 
 
 def _stored(reading: Reading) -> str:
-    return f"{_bytes(reading.read_bytes)} as they are stored" if reading.read_bytes else ""
+    return f"{_bytes(reading.read_bytes)} in the store" if reading.read_bytes else ""
 
 
 def _of_one(reading: Reading, seconds: float) -> tuple[str, str]:
     if not seconds:
         return "", ""
     threads = f"{reading.num_threads:.0f} thread{'s' if reading.num_threads != 1 else ''}"
-    return rough_time(seconds / reading.num_read), f"{rough_time(seconds)} in all, on {threads}"
+    return rough_time(seconds / reading.num_read), f"{rough_time(seconds)} in total, on {threads}"
 
 
 def _rate(reading: Reading) -> tuple[str, str]:
@@ -135,21 +139,21 @@ def _rate(reading: Reading) -> tuple[str, str]:
 
 
 def _of_steps(wait: float | None) -> str:
-    return f"data was waited for in {percent(wait)} of the steps' time" if wait is not None else ""
+    return f"{percent(wait)} of the time of the steps" if wait is not None else ""
 
 
 def _of_files(reading: Reading) -> list[tuple[str, str, str]]:
-    """Return what the files of a store in an object store took."""
+    """Return the statistics of downloads from an object store."""
     if not reading.num_requests:
         return []
-    again = f", {reading.num_retries:,.0f} sent again" if reading.num_retries else ""
+    again = f", {reading.num_retries:,.0f} retries" if reading.num_retries else ""
     noun = "request" if reading.num_requests == 1 else "requests"
     requests = f"{reading.num_requests:,.0f} {noun}{again}"
-    rows = [("from the object store", _bytes(reading.received_bytes), requests)]
+    rows = [("downloaded from the object store", _bytes(reading.received_bytes), requests)]
     if reading.hit_frac is not None:
         num_asked = reading.cache_hits + reading.cache_misses
-        counts = f"{reading.cache_hits:,.0f} of {num_asked:,.0f} times that one was asked for"
-        rows.append(("files that the cache had", percent(reading.hit_frac), counts))
+        counts = f"{reading.cache_hits:,.0f} of {num_asked:,.0f} files"
+        rows.append(("hit rate of the file cache", percent(reading.hit_frac), counts))
     return rows
 
 
@@ -160,18 +164,18 @@ def _bytes(value: float) -> str:
 
 @dataclass(frozen=True)
 class ReportView:
-    """The report of a run; a notebook shows it in a frame of its own, a terminal names it.
+    """The report of a run; notebooks show it in a frame.
 
     Args:
-        run: the run folder.
-        height_px: height of the frame.
+        run: run folder.
+        height_px: height of the frame in pixels.
     """
 
     run: Path
     height_px: int = 900
 
     def _repr_html_(self) -> str:
-        """Return the page in a sandboxed frame, so that its styles and the notebook's stay apart."""
+        """Return the page in a sandboxed frame, to isolate its styles from the notebook."""
         return str(
             Markup(
                 '<iframe srcdoc="{}" width="100%" height="{}" sandbox="" '

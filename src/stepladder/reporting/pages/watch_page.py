@@ -1,4 +1,4 @@
-"""What was seen of a script: watch.html, and the same as text for a terminal."""
+"""The page and the terminal output of `stepladder watch`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PHASE_WORDS: Final[Mapping[str, str]] = {
 
 
 def watch_text(report: WatchReport, *, page: str = "") -> str:
-    """Say in a few lines what was seen: ending, alarms, where time goes, the one next step."""
+    """Return a report as text: ending, alarms, time by phase, next step."""
     lines = [f"stepladder watch: {headline(report)}"]
     lines += [_alarm(finding) for finding in report.alarms]
     if report.times:
@@ -50,14 +50,14 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
         lines.append(f"  probe: {duration(report.probe_s)} after the last step{clearing}")
     lines += [f"  not seen: {text}" for text in report.not_seen]
     if report.watcher_error is not None:
-        lines.append(f"  the watcher switched itself off: {report.watcher_error}")
+        lines.append(f"  watching stopped because of an error: {report.watcher_error}")
     if page:
         lines.append(f"  report: {page}")
     return "\n".join(lines) + "\n"
 
 
 def headline(report: WatchReport) -> str:
-    """Say how much was seen and how it ended, in one line."""
+    """Return the steps, the ending and the number of findings in one line."""
     errors = sum(finding.outcome is Outcome.FAILED for finding in report.findings)
     warned = sum(finding.outcome is Outcome.WARNED for finding in report.findings)
     counts = f"{_count(errors, 'error')}, {_count(warned, 'warning')}"
@@ -66,17 +66,17 @@ def headline(report: WatchReport) -> str:
 
 
 def step_words(report: WatchReport) -> str:
-    """Say how long a step takes."""
+    """Return the time per step."""
     if report.step_s is None:
-        return "not known"
-    return f"{1000 * report.step_s:.3g} ms a step, watching apart"
+        return "unknown"
+    return f"{1000 * report.step_s:.3g} ms per step, without the overhead of watching"
 
 
 def next_words(report: WatchReport) -> str:
-    """Say the one next step with its gain."""
+    """Return the next step with its gain."""
     step = report.next
     if step is None:
-        return "too few steps were seen to advise"
+        return "too few steps for advice"
     if step.gain is None:
         return step.text
     most = "at most " if report.is_bound else ""
@@ -84,23 +84,23 @@ def next_words(report: WatchReport) -> str:
 
 
 def overhead_words(report: WatchReport) -> str:
-    """Say what watching took."""
+    """Return the overhead of watching."""
     each = 1e6 * report.overhead_s / report.num_steps if report.num_steps else 0.0
     own_s = report.overhead_s
     took = duration(own_s) if own_s >= 1 else f"{1e3 * own_s:.0f} ms"
-    text = f"watching took {took}, {each:.0f} µs a step"
+    text = f"watching took {took}, {each:.0f} µs per step"
     if isinstance(counted := report.facts.get("num_steps_only_counted"), int) and counted:
         text += f"; {counted:,} of {report.num_steps:,} steps were only counted"
     return text + (f"; the probe took {duration(report.probe_s)}" if report.probe_s else "")
 
 
 def clearing_words(clearing: Clearing) -> str:
-    """Say how gradients are cleared, and what those of one batch then do on a copy."""
+    """Return how gradients are cleared, and the gradient norms of repeated calls on a copy."""
     text = f"gradients of {clearing.optimizer} are {_cleared_by(clearing)}"
     if clearing.norms:
         norms = norms_in_words(clearing.norms)
-        return f"{text}; the norm of one batch's gradient, {NUM_CALLS} times on a copy: {norms}"
-    return f"{text}; not gone through again on a copy: {clearing.why_not}"
+        return f"{text}; gradient norm of the same batch, {NUM_CALLS} times on a copy: {norms}"
+    return f"{text}; not repeated on a copy: {clearing.why_not}"
 
 
 def _cleared_by(clearing: Clearing) -> str:
@@ -132,7 +132,7 @@ def write_watch_page(report: WatchReport, folder: Path) -> Path:
 
 
 def render_watch(report: WatchReport) -> str:
-    """Make the page."""
+    """Return the page as HTML."""
     alarms = [f for f in report.findings if f.outcome not in QUIET]
     quiet = [f for f in report.findings if f.outcome in QUIET]
     return template("watch.html").render(
@@ -154,19 +154,19 @@ def render_watch(report: WatchReport) -> str:
 
 
 def _script(given: str) -> str:
-    """Name the script as it was given, without the folders of one machine."""
+    """Return the script as given, without the folders of an absolute path."""
     return Path(given).name if Path(given).is_absolute() else given
 
 
 def _figure(report: WatchReport) -> str:
     num = len(report.alarms)
     if not report.num_steps:
-        return "Nothing to see"
-    return f"{num} alarm{'' if num == 1 else 's'}" if num else "No alarm"
+        return "No steps seen"
+    return f"{num} alarm{'' if num == 1 else 's'}" if num else "No alarms"
 
 
 def _caption(report: WatchReport) -> str:
-    state = report.ending if report.is_complete else "it still ran as this was written"
+    state = report.ending if report.is_complete else "the script was still running"
     steps = f"{report.num_steps:,} step{'' if report.num_steps == 1 else 's'}"
     return f"{steps} of the optimiser in {duration(report.wall_s)}; {state}."
 
@@ -203,5 +203,5 @@ def _loss_chart(report: WatchReport) -> Markup | None:
 
 
 def _replay(name: str, example_s: float | None, why_not: str | None) -> tuple[str, str]:
-    words = f"{1e3 * example_s:.3g} ms an example" if example_s is not None else why_not or ""
+    words = f"{1e3 * example_s:.3g} ms per example" if example_s is not None else why_not or ""
     return name, words

@@ -43,7 +43,7 @@ def test_the_range_is_where_the_loss_falls() -> None:
 
 
 def test_a_rate_just_below_the_range_is_not_said_to_be_in_it() -> None:
-    for lr, said in ((0.001, "a little below the usable range"), (0.002, "within the usable")):
+    for lr, said in ((0.001, "slightly below the usable range"), (0.002, "within the usable")):
         test = RangeTest(
             lrs=(0.001, 0.01),
             losses=(2.0, 1.0),

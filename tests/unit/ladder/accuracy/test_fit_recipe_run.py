@@ -50,5 +50,5 @@ def test_a_rate_that_is_far_too_low_ends_as_a_recipe_that_learns(
     assert "training error" in end_words(summary)
     page = (done.path / "report.html").read_text()
     assert "points on test" in page
-    assert "Each row is one remedy" in page
+    assert "Each row is a remedy" in page
     assert "learning_rate_higher" in page

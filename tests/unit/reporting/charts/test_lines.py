@@ -92,7 +92,7 @@ def test_an_accuracy_bar_shows_its_noise_within_the_bar() -> None:
 
 def test_a_small_confusion_matrix_counts_in_cells_and_a_large_one_stays_small() -> None:
     svg = str(confusion_map({(0, 0): 7, (0, 1): 3}, ["cat", "dog"]))
-    assert "cat: 3 of 10 taken for dog" in svg
+    assert "cat: 3 of 10 predicted as dog" in svg
     large = {(i, (i * 7 + j) % 1000): 1 for i in range(1000) for j in range(50)}
     svg = str(confusion_map(large, [f"c{i}" for i in range(1000)]))
     assert len(svg) < 60_000

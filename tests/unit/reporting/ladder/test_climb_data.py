@@ -82,7 +82,7 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
         "Predicted and measured", "Every trial", "All samples", "Profile before and after",
         "What was not tried, and why", "no GPU on this machine (a T4: at most 14×)",
         "The next step beyond this machine", "larger_gpu , predicted 3.1×",
-        "The training with what was kept", "Learning", "Where the time went",
+        "The final training, with all kept rungs", "Learning", "Where the time went",
     ]  # fmt: skip
     places = [page.text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
@@ -100,7 +100,7 @@ def test_a_profile_that_is_the_first_again_is_shown_once(
     assert two is not None
     assert one is not None
     assert (two.has_two, one.has_two) == (True, False)
-    assert one.times[0].bars[0].title.startswith("As written")
+    assert one.times[0].bars[0].title.startswith("Original job")
 
 
 def test_an_undone_rung_is_one_trial_that_was_dropped(build_climb: Build, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def is_kept(line: Line) -> bool:
 def test_a_run_without_a_climb_has_no_ladder(build_run: Build, tmp_path: Path) -> None:
     text = page_of(build_run(tmp_path / "run")).text
     assert "ladder " not in text.replace("stepladder report", "")
-    assert "The training with what was kept" not in text
+    assert "The final training, with all kept rungs" not in text
 
 
 def test_every_sample_and_option_of_a_trial_is_on_the_page(
@@ -216,13 +216,13 @@ def test_the_end_says_which_time_was_found_ready(
     climb, summary = (json.loads((folder / f"{n}.json").read_text()) for n in ("climb", "summary"))
     climb["result"]["total_s"] = summary["train_s"]
     (folder / "climb.json").write_text(json.dumps(climb))
-    assert "the training below, timed from end to end" in page_of(folder).text
+    assert "the total time of the final training" in page_of(folder).text
     climb["result"]["total_s"] = summary["train_s"] + 20
     (folder / "climb.json").write_text(json.dumps(climb))
     text = page_of(folder).text
-    assert "timed from end to end" not in text
-    assert "20 s that features took" in text
-    assert "It found features ready that had taken 20 s" in text
+    assert "the total time of the final training" not in text
+    assert "the time to compute its cached features (20 s)" in text
+    assert "With 20 s to compute the cached features, the total is" in text
 
 
 def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
@@ -233,7 +233,7 @@ def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
     (folder / "climb.json").write_text(json.dumps(summary | {"next": None}))
     text = page_of(folder).text
     beyond = text[text.index("The next step beyond this machine") :]
-    assert "None is predicted for the job as it is now" in beyond
+    assert "No gain is predicted for the current job" in beyond
     assert "gpu : no GPU on this machine (a T4: at most 14×)." in beyond
 
 
@@ -256,7 +256,7 @@ def test_the_original_job_is_not_a_speedup(
 ) -> None:
     folder = build_climb(build_run(tmp_path / "run"))
     text = page_of(changed(folder, is_as_written=True, untried=[])).text
-    assert "As written 7.4 s Nothing paid: the job as written." in text
+    assert "No rung kept 7.4 s Nothing paid off: the original job." in text
     assert "196×" not in text
 
 
@@ -264,7 +264,7 @@ def test_what_was_not_tried_once_more_is_named(build_climb: Build, tmp_path: Pat
     folder = build_climb(tmp_path / "run")
     name = climb_of(folder).trials[0].rung
     text = page_of(changed(folder, untried=[name])).text
-    assert f"as the budget ended before: {name}." in text
+    assert f"because the budget ran out: {name}." in text
 
 
 def test_a_difference_within_the_noise_is_not_a_speed_up(
@@ -276,7 +276,7 @@ def test_a_difference_within_the_noise_is_not_a_speed_up(
     text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
     assert "No clear difference 8.0 s → 7.4 s" in text
     said = "as written 6.0 s and 10 s: the noise is larger than the effect)"
-    assert f"Both were run to their ends ({said}" in text
+    assert f"Both were run in full ({said}" in text
     text = page_of(changed(folder, baseline=whole | {"is_extrapolated": True}, speedup=1.08)).text
     assert f"epochs ({said}; the second is measured." in text
     far = whole | {"total_s": 24.0, "runs_s": [20.0, 28.0], "is_extrapolated": True}
@@ -294,7 +294,9 @@ def test_a_task_without_classes_ends_with_the_change_of_its_loss(
     ends = {key: found[key] | {"test_accuracy": None} for key in ("baseline", "result")}
     change = {"estimate": -0.02, "low": -0.05, "high": 0.01}
     text = page_of(changed(folder, **ends, test_change=None, loss_change=change)).text
-    said = "Test loss changed by −0.020 [−0.050, +0.010], over 661 examples read once; less is"
+    said = (
+        "Test loss changed by −0.020 [−0.050, +0.010], over 661 examples, evaluated once; lower is"
+    )
     assert said in text
     text = page_of(changed(folder, test_change=None, loss_change=None)).text
     assert "The results on test were not compared." in text
@@ -304,10 +306,13 @@ def test_what_all_kept_rungs_change_together_is_reported(
     build_climb: Build, tmp_path: Path
 ) -> None:
     folder = build_climb(tmp_path / "run")
-    assert "All that was kept" not in page_of(folder).text
+    assert "All kept rungs together" not in page_of(folder).text
     change = {"accuracy": {"estimate": -0.002, "low": -0.008, "high": 0.003}, "num_trainings": 5}
     text = page_of(changed(folder, together=change | {"undone": ["larger_batch"]})).text
-    said = "All that was kept, compared with the original job; undone: larger_batch: accuracy −0.2"
+    said = (
+        "All kept rungs together, compared with the original job; undone: larger_batch: "
+        "accuracy −0.2"
+    )
     assert said in text
     text = page_of(changed(folder, together={"why_not": EVIL})).text
     assert EVIL in text
@@ -320,9 +325,7 @@ def test_one_time_work_outside_the_clock_is_named(
     train_s = json.loads((folder / "summary.json").read_text())["train_s"]
     changed(folder, result={"total_s": train_s + 20, "one_time_s": {"compile": 19, "store": 1}})
     text = page_of(folder).text
-    assert (
-        "20 s of work that is done once and lies outside it (compiling, the decoded copy)" in text
-    )
+    assert "20 s of one-time work (compilation, decoded copy)" in text
 
 
 def test_a_damaged_file_is_not_taken_for_a_running_climb(
@@ -334,7 +337,7 @@ def test_a_damaged_file_is_not_taken_for_a_running_climb(
     text = page_of(folder).text
     assert "climb.json is damaged" in text
     assert "Result and times: summary.json is damaged." in text
-    for claim in ("kept so far", "has not ended", "did not end"):
+    for claim in ("kept so far", "has not ended"):
         assert claim not in text
 
 
@@ -343,7 +346,7 @@ def test_the_parts_of_a_trial_end_with_their_sum(build_climb: Build, tmp_path: P
     cached = next(detail for detail in details if detail.name == "cached_features")
     names = [part.name for part in cached.parts]
     assert {"features, once", "loading, once"} < set(names)
-    assert names.index("to a trained model") == len(names) - 1
+    assert names.index("total") == len(names) - 1
 
 
 def test_dots_are_in_pairs_in_the_order_of_the_blocks() -> None:
@@ -373,8 +376,8 @@ def test_a_climb_that_has_not_ended_gives_no_product_of_gains(
     folder = build_climb(tmp_path / "run", ended=False)
     page = page_of(folder)
     assert "4 rungs kept so far" in page.text
-    assert "nothing was measured from end to end" in page.text
-    assert "climb.json is missing: the climb did not end, or has not yet." in page.text
+    assert "the total gain is not known yet" in page.text
+    assert "climb.json is missing: the climb has not ended." in page.text
     assert "end to end:" not in page.text
     assert "Learning" not in page.text  # there is no training yet
     missing: list[str] = []

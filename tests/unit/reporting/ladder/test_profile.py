@@ -42,17 +42,17 @@ def test_utilisation_says_whether_it_is_a_steps_or_the_trunks(
     mfu = row(found, "model FLOPs utilisation")
     assert (mfu.before, mfu.after) == ("20.0 %", "40.0 % of the trunk's pass")
     assert "the trunk's one pass over the examples used 40.0 %" in found.note
-    assert "At the end a step used 20.0 %" in view(profile_of(TIME, mfu=0.2)).note
+    assert "At the end, a step reached 20.0 %" in view(profile_of(TIME, mfu=0.2)).note
 
 
 def test_disk_and_checkpoint_are_reported_where_they_were_measured(
     profile_of: Callable[..., Profile],
 ) -> None:
     found = view(profile_of(TIME, disk_bytes_per_s=2e8, save_s=0.025))
-    assert row(found, "bytes a second that the disk").after == "200 MB/s"
-    assert row(found, "the checkpoint at the end").after == "25 ms"
+    assert row(found, "disk read bandwidth").after == "200 MB/s"
+    assert row(found, "time of the final checkpoint").after == "25 ms"
     names = [row.name for row in view(profile_of(TIME)).rows]
-    assert not any(name.startswith(("bytes a second that the disk", "the check")) for name in names)
+    assert not any(name.startswith(("disk read bandwidth", "time of the final")) for name in names)
 
 
 def test_the_roofline_says_on_which_side_of_its_ridge_the_job_is(
@@ -61,14 +61,17 @@ def test_the_roofline_says_on_which_side_of_its_ridge_the_job_is(
     # the ridge is at 1e12 / 1e11 = 10 operations per byte
     machine = {"peak_flops_per_s": 1e12, "bandwidth_bytes_per_s": 1e11}
     low = view(profile_of(TIME, forward_flops=4e6, forward_bytes=1e6, **machine))
-    assert row(low, "operations for each byte").after == "4"
-    assert row(low, "arithmetic that the roofline leaves").after == "400 GFLOP/s"
-    assert "does 4, each of its layers by itself: memory sets the pace, and 400" in low.note
+    assert row(low, "arithmetic intensity of the forward pass").after == "4"
+    assert row(low, "roofline limit of the forward pass").after == "400 GFLOP/s"
+    assert (
+        "has 4 FLOP per byte, without fusion of layers: it is limited by memory bandwidth, to 400"
+        in low.note
+    )
     high = view(profile_of(TIME, forward_flops=4e7, forward_bytes=1e6, **machine))
-    assert row(high, "arithmetic that the roofline leaves").after == "1 TFLOP/s"
-    assert "does 40, each of its layers by itself: arithmetic sets the pace" in high.note
+    assert row(high, "roofline limit of the forward pass").after == "1 TFLOP/s"
+    assert "has 40 FLOP per byte, without fusion of layers: it is limited by compute" in high.note
     unknown = view(profile_of(TIME, forward_flops=4e7, **machine))
-    assert "sets the pace" not in unknown.note
+    assert "it is limited by" not in unknown.note
 
 
 def test_what_reading_takes_is_reported_in_its_parts(profile_of: Callable[..., Profile]) -> None:
@@ -77,13 +80,13 @@ def test_what_reading_takes_is_reported_in_its_parts(profile_of: Callable[..., P
     provenance = dict.fromkeys((*facts, *far), Provenance.MEASURED)
     found = view(profile_of(TIME, **facts, **far, provenance=provenance))
     told = {
-        "fetching an example": "0.2 ms",
-        "decoding an example": "3 ms",
-        "bytes a second of one thread": "100 MB/s",
-        "bytes a second that the object store": "45 MB/s",
-        "files that the cache had": "25.0 %",
+        "time to read an example": "0.2 ms",
+        "time to decode an example": "3 ms",
+        "read bandwidth of one thread": "100 MB/s",
+        "download bandwidth of the object store": "45 MB/s",
+        "hit rate of the file cache": "25.0 %",
     }
     for name, said in told.items():
         assert (row(found, name).after, row(found, name).source) == (said, "measured")
     pixels = view(profile_of(TIME, **facts | {"loader_decode_s": 0.0}))
-    assert not any(row.name.startswith("decoding") for row in pixels.rows)
+    assert not any(row.name.startswith("time to decode") for row in pixels.rows)

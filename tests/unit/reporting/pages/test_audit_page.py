@@ -76,12 +76,12 @@ def test_trainings_are_compared_with_intervals_and_what_was_not_read_is_reported
     tmp_path: Path,
 ) -> None:
     page = audit_page(audit([str(SIX_STEPS), str(tmp_path / "gone.csv")]))
-    assert "<h1>6 trainings</h1>" in page
+    assert "<h1>6 training runs</h1>" in page
     assert page.count('<svg class="interval"') == 6
     assert "-0.4 points (95 %: -7.4 to +6.6)" in page  # 1.96 standard errors of 3.54 points
     assert "Not read" in page
     assert "gone.csv" in page
-    assert "Too few evaluations are in the log to draw a curve." in page
+    assert "The log has too few evaluations to draw a curve." in page
 
 
 def test_a_log_without_held_out_numbers_and_hostile_names_give_a_page(tmp_path: Path) -> None:

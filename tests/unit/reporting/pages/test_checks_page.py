@@ -89,16 +89,16 @@ def test_the_page_of_a_watched_script_names_it_as_it_was_given() -> None:
 
 def test_the_caption_says_how_many_checks_no_time_was_left_for() -> None:
     report = CheckReport(tier="full", key="k", findings=FINDINGS, took_s=1.0)
-    assert "no time was left" not in view_of(report).caption
+    assert "skipped" not in view_of(report).caption
     late = replace(report, left_out=("distribution", "duplicates"))
-    assert view_of(late).caption.endswith("no time was left for 2")
+    assert view_of(late).caption.endswith("2 skipped (time limit)")
 
 
 def test_what_passed_is_not_all_where_no_time_was_left_for_others() -> None:
     passed = (Finding(check="labels", outcome=Outcome.PASSED, evidence="from 0 to 1"),)
     page = page_of(passed)
-    assert "1 of 1 checks passed; nothing is to be done." in page
-    assert "1 other (" in page
+    assert "1 of 1 checks passed; there is nothing to do." in page
+    assert "1 passed or not applicable (" in page
     page = page_of(passed, left_out=("duplicates", "shift"))
-    assert "nothing is to be done" not in page
-    assert "1 of 1 checks passed; no time was left for 2 others" in page
+    assert "there is nothing to do" not in page
+    assert "1 of 1 checks passed; 2 were skipped because of the time limit" in page

@@ -65,8 +65,17 @@ def test_the_headline_gives_the_accuracy_with_its_standard_error(
     html = _report(run)
     assert re.search(r"<h1>75\.0 % <small>± 1\.7</small></h1>", html)
     text = " ".join(Page(html).text.split())
-    assert "Test accuracy. One standard error over 661 pictures. Stopped after 12 epochs" in text
-    for shown in ("2 min 8 s", "68 / s", "2.4 %", "unexplained", "3.6 s", "Energy: no counter"):
+    assert (
+        "Test accuracy. ± is one standard error over 661 pictures. Stopped after 12 epochs" in text
+    )
+    for shown in (
+        "2 min 8 s",
+        "68 / s",
+        "2.4 %",
+        "unexplained",
+        "3.6 s",
+        "Energy: no energy counter",
+    ):
         assert shown in text
 
 
@@ -115,7 +124,7 @@ def test_a_thousand_classes_with_long_names_fit(build_run: Build, tmp_path: Path
         thumb.write_bytes(thumb.read_bytes()[:3].ljust(MAX_THUMB_BYTES, b"\x00"))
     html = _report(run)
     assert "All classes" in html
-    assert "Most frequent mistakes" in html
+    assert "Most frequent confusions" in html
 
 
 def test_more_than_the_page_can_carry_drops_pictures_not_the_page(
@@ -187,7 +196,7 @@ def test_a_run_that_was_killed_shows_its_curves_and_says_what_is_missing(
     text = " ".join(Page(html).text.split())
     assert "unfinished" in text
     assert "Validation accuracy at the best epoch so far" in text
-    assert "The last event is from step 129" in text
+    assert "The last logged event is step 129" in text
     assert html.count('class="line val"') == 2
 
 
@@ -211,7 +220,7 @@ def test_one_sample_is_reported(build_run: Build, tmp_path: Path) -> None:
     kept = [line for line in lines if line["event"] != "system"] + system[:1]
     path.write_text("".join(json.dumps(line) + "\n" for line in kept))
     html = _report(folder)
-    assert "One sample, too few for a line: CPU (100 % is one core) 1" in html
+    assert "Only one sample: CPU (100 % is one core) 1" in html
     assert "CPU and GPU" not in html
 
 
@@ -220,7 +229,7 @@ def test_a_run_of_no_steps_says_so(tmp_path: Path) -> None:
     start = {"event": "start", "step": 0, "epoch": 0, "attempt": 1, "elapsed_s": 0.1}
     (tmp_path / "events.jsonl").write_text(json.dumps(start) + "\n")
     text = Page(_report(tmp_path)).text
-    for said in ("No result yet", "the run logged no loss", "Validation: none was finished"):
+    for said in ("No result yet", "No loss was logged", "Validation: no validation was completed"):
         assert said in text
 
 
@@ -233,7 +242,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(
     with (run / "events.jsonl").open("a") as file:
         file.write(json.dumps(bad) + "\n" + json.dumps(worse) + "\n")
     html = _report(run)
-    assert "2 values were not finite" in html
+    assert "2 values are not finite" in html
     assert not re.search(r'd="[^"]*(nan|inf)', html)
 
 
@@ -241,7 +250,7 @@ def test_without_a_test_split_validation_is_used_and_called_optimistic(
     build_run: Build, tmp_path: Path
 ) -> None:
     text = " ".join(Page(_report(build_run(tmp_path / "run", num_test=0))).text.split())
-    assert "Validation accuracy; there is no test result. One standard error over 57" in text
+    assert "Validation accuracy; there is no test result. ± is one standard error over 57" in text
     assert "Validation accuracy is optimistic" in text
     assert "57 validation pictures" in text
 
@@ -253,7 +262,7 @@ def test_a_gpu_run_shows_its_second_timeline_and_use(build_run: Build, tmp_path:
     (run / "summary.json").write_text(json.dumps(summary))
     text = " ".join(Page(_report(run)).text.split())
     assert "Host, wall time" in text
-    assert "GPU use:" not in text
+    assert "GPU usage:" not in text
     assert "-0.5 s" in text
 
 
@@ -273,9 +282,9 @@ def test_thumbs_outside_the_folder_or_of_another_kind_are_not_read(
 
 
 def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such run folder"):
+    with pytest.raises(DataError, match="the run folder does not exist"):
         write_report(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="does not contain a run"):
         write_report(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -314,7 +323,7 @@ def test_predictions_without_classes_are_no_class(build_run: Build, tmp_path: Pa
     (folder / "predictions.csv").write_text(f"{header}\ntest,0,row 0,,,,0.5\ntest,1,row 1,,,,2\n")
     page = write_report(folder).read_text()
     assert "Accuracy by class" not in page
-    assert "predictions.csv names no classes" in page
+    assert "predictions.csv contains no classes" in page
 
 
 def test_rate_and_wait_are_reported_of_the_steps_where_these_are_not_most_of_the_time(

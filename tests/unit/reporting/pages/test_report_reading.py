@@ -35,31 +35,31 @@ def rows(*events: dict[str, Any], **summary: Any) -> dict[str, tuple[str, str]]:
 
 def test_a_local_store() -> None:
     assert rows(LOCAL, data_wait_frac=0.03) == {
-        "examples read": ("2,000", "400 MB as they are stored"),
-        "fetching one, in a thread": ("0.25 ms", "0.5 s in all, on 4 threads"),
-        "decoding one, in a thread": ("3 ms", "6.0 s in all, on 4 threads"),
-        "a thread gets, while it fetches": ("800 MB/s", ""),
-        "waiting for batches": ("3.0 s", "data was waited for in 3.0 % of the steps' time"),
+        "examples read": ("2,000", "400 MB in the store"),
+        "time to read one, per thread": ("0.25 ms", "0.5 s in total, on 4 threads"),
+        "time to decode one, per thread": ("3 ms", "6.0 s in total, on 4 threads"),
+        "read bandwidth per thread": ("800 MB/s", ""),
+        "waiting for batches": ("3.0 s", "3.0 % of the time of the steps"),
     }
 
 
 def test_a_remote_store_reports_its_cache() -> None:
     found = rows(LOCAL | REMOTE)
-    assert found["from the object store"] == ("398 MB", "1,234 requests, 2 sent again")
-    assert found["files that the cache had"] == ("75.0 %", "9 of 12 times that one was asked for")
+    assert found["downloaded from the object store"] == ("398 MB", "1,234 requests, 2 retries")
+    assert found["hit rate of the file cache"] == ("75.0 %", "9 of 12 files")
 
 
 def test_what_was_not_read_has_no_table(build_run: Callable[..., Path], tmp_path: Path) -> None:
     assert rows() == {}
     page = write_report(build_run(tmp_path / "run")).read_text()
-    assert "<h2>Reading</h2>" not in page
+    assert "<h2>Reading of data</h2>" not in page
 
 
 def test_steps_that_learn_from_features_read_nothing() -> None:
     found = rows(phases_s={"features": 8.2, "forward": 1.0})
-    value, note = found["examples read while training"]
+    value, note = found["examples read during training"]
     assert value == "none"
-    assert note.endswith("to compute or load them took 8.2 s")
+    assert note.endswith("computing or loading them took 8.2 s")
     assert rows(phases_s={"features": "<b>"}) == {}
 
 
@@ -70,6 +70,6 @@ def test_the_page_shows_it(build_run: Callable[..., Path], tmp_path: Path) -> No
         for event in ({"event": "reader"} | LOCAL | REMOTE, evil):
             file.write(json.dumps(event) + "\n")
     page = write_report(run).read_text()
-    assert "<h2>Reading</h2>" in page
-    assert "1,234 requests, 2 sent again" in page
+    assert "<h2>Reading of data</h2>" in page
+    assert "1,234 requests, 2 retries" in page
     assert "<script>" not in page
