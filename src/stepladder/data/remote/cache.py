@@ -28,7 +28,6 @@ from typing import Final
 from stepladder.data.remote.cache_part import (
     Transfer,
     WantedFile,
-    is_same,
     open_part,
     sha256_of,
     write_at,
@@ -38,6 +37,7 @@ from stepladder.data.remote.objects import CancelledTransferError
 from stepladder.data.remote.parallel import run_all
 from stepladder.data.sizes import say_size
 from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.machine.filesystem import leads_to
 
 TAG: Final = "CACHEDIR.TAG"
 TAG_TEXT: Final = (
@@ -181,7 +181,7 @@ class FileCache:
         is_sound = False
         try:
             fcntl.flock(handle, fcntl.LOCK_SH)
-            if not is_same(handle, path):
+            if not leads_to(path, handle):
                 return None
             is_sound = self._is_sound(handle, file)
             if not is_sound:
@@ -224,7 +224,7 @@ class FileCache:
             if not is_done:
                 part.unlink(missing_ok=True)
         fcntl.flock(handle, fcntl.LOCK_SH)
-        if not is_same(handle, path):  # room was made between the two locks
+        if not leads_to(path, handle):  # room was made between the two locks
             return Later.ARRIVING
         self._sound.add(_identity(file, handle))
         return HeldFile(path, handle, was_fetched=True)
