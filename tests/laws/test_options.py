@@ -67,7 +67,7 @@ FUSED = replace(RECIPE, optimizer=replace(RECIPE.optimizer, fused=True))
 NADAM = replace(RECIPE, optimizer=OptimizerConfig(name=OptimizerName.NADAM))
 FUSED_NADAM = replace(NADAM, optimizer=replace(NADAM.optimizer, fused=True))
 ONCE = replace(RECIPE, data=replace(RECIPE.data, decode_once=True))
-COMPILED = replace(RECIPE, device=DeviceConfig(compile=True))
+COMPILED = replace(ALL, device=DeviceConfig(compile=True))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,6 @@ def best(folder: Path) -> dict[str, Tensor]:
         (RECIPE, FUSED, 1e-5),
         (NADAM, FUSED_NADAM, 1e-5),
         (RECIPE, ONCE, 0.0),
-        pytest.param(RECIPE, COMPILED, 1e-4, marks=pytest.mark.slow),
     ],
     ids=[
         "fold_batchnorm",
@@ -111,7 +110,6 @@ def best(folder: Path) -> dict[str, Tensor]:
         "fused",
         "fused nadam",
         "decode_once",
-        "compile",
     ],
 )
 def test_training_ends_as_it_does_without(
@@ -204,6 +202,17 @@ class Own(Task):
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         return Metrics(losses=self.loss(model, batch))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_as_it_does_uncompiled(store: Path, tmp_path: Path) -> None:
+    """Of few layers, as each takes seconds to compile; that of pictures is in test_exactness."""
+    run(ALL, store, tmp_path / "plain", Own())
+    run(COMPILED, store, tmp_path / "compiled", Own())
+    ours, theirs = best(tmp_path / "compiled"), best(tmp_path / "plain")
+    assert list(ours) == list(theirs)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
 
 
 class Split2(Own):
