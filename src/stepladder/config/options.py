@@ -64,7 +64,7 @@ class PrepareConfig:
     group_by: str | None = None
     """Keep groups in one split: a column, `folder`, or a regular expression for the path."""
     max_bad: float = 0.01
-    """Maximum fraction of unreadable pictures to skip; more is an error. In [0, 1]."""
+    """Fraction of unreadable pictures to skip before the command fails, in [0, 1]."""
     max_pixels: int = 50_000_000
     """Largest picture to decode, in pixels."""
     follow_symlinks: bool = False

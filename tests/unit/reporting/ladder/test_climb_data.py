@@ -398,7 +398,7 @@ def test_damaged_lines_are_counted_and_the_others_shown(
     page = page_of(folder)
     assert "trials.jsonl: 4 lines could not be read." in page.text
     assert "'soon' is no float" in page.text
-    assert "5 cached_features" in page.text
+    assert "5 Cached features" in page.text
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[]\n[]\n", b'{"kind": "trial"}\n'])
