@@ -397,7 +397,7 @@ def test_damaged_lines_are_counted_and_the_others_shown(
     (folder / "climb.json").write_text('{"baseline": {"total_s": "soon"}}')
     page = page_of(folder)
     assert "trials.jsonl: 4 lines could not be read." in page.text
-    assert "'soon' is no float" in page.text
+    assert "expected float, got 'soon'" in page.text
     assert "5 Cached features" in page.text
 
 
