@@ -87,7 +87,7 @@ def test_it_opens_without_an_error_or_a_request(
     page = write_report(build_run(tmp_path / "run"))
     done = browse(page, "--enable-logging=stderr", "--v=0", "--dump-dom")
     assert _console(done) == []
-    assert "Test accuracy. ± is one standard error over 661 pictures." in done.stdout
+    assert "Test accuracy over 661 pictures." in done.stdout
     assert done.stdout.count('<svg class="chart"') == 6
     assert done.stdout.count("<img ") == 12
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from stepladder.diagnosis.fit.baseline import baseline_finding
 from stepladder.reporting.charts.bars import Part, stacked_bar
 from stepladder.reporting.tables import RunRecords, count, fraction, number
+from stepladder.reporting.titles import titled
 from stepladder.training.output.events import redacted
 from stepladder.training.output.wording import (
     accuracy_noise,
@@ -57,6 +58,8 @@ class Headline:
         noise: such as `± 1.7`, in percentage points, or empty.
         caption: what the figure is.
         ending: how long the run was and why it stopped; a sentence or empty.
+        method: how it was measured, one sentence each.
+        next: what to do next, a sentence.
         status: finished, interrupted, diverged or unfinished.
     """
 
@@ -66,6 +69,8 @@ class Headline:
     ending: str
     status: str
     facts: tuple[Fact, ...]
+    method: tuple[str, ...] = ()
+    next: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +95,7 @@ class TimeSpent:
 def headline(records: RunRecords) -> Headline:
     """Return the headline: test accuracy, else val accuracy, else the best validation so far."""
     summary = records.summary
-    figure, noise, caption = _result(records)
+    figure, noise, caption, method = _result(records)
     return Headline(
         figure=figure,
         noise=noise,
@@ -98,28 +103,46 @@ def headline(records: RunRecords) -> Headline:
         ending=_ending(records),
         status=str(summary.get("status") or "unfinished"),
         facts=tuple(_facts(records)),
+        method=(method,) if method else (),
+        next=_next_words(records),
     )
 
 
-def _result(records: RunRecords) -> tuple[str, str, str]:
+def _result(records: RunRecords) -> tuple[str, str, str, str]:
+    """Return figure, noise, caption, and how the noise was measured."""
     summary = records.summary
     for key, count_key, word in (
-        ("test_accuracy", "num_test", "test accuracy"),
-        ("val_accuracy", "num_val", "validation accuracy; there is no test result"),
+        ("test_accuracy", "num_test", "Test accuracy{}."),
+        ("val_accuracy", "num_val", "Validation accuracy{}; there is no test result."),
     ):
         share, num = fraction(summary.get(key)), count(summary.get(count_key))
         if share is not None:
             noise = accuracy_noise(share, num)
-            size = f"{num:,} {examples_word(summary)}."
-            size = f"± is one standard error over {size}" if noise else size
-            return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
+            size = f"{num:,} {examples_word(summary)}"
+            caption = word.format(f" over {size}" if num else "")
+            method = f"± is one standard error over the choice of {size}." if noise else ""
+            return percent(share), noise, caption, method
     best = [event for event in records.of("validation") if event.get("is_best")]
     if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
-        return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
+        caption = "Validation accuracy at the best epoch so far; there is no test result."
+        return percent(share), "", caption, ""
     for split, word in (("test", "Test"), ("val", "Validation")):
         if (loss := number(summary.get(f"{split}_loss"))) is not None:
-            return f"{loss:.4g}", "", f"{word} loss; the task has no accuracy."
-    return "No result yet", "", "The run has not evaluated any held-out data yet."
+            return f"{loss:.4g}", "", f"{word} loss; the task has no accuracy.", ""
+    return "No result yet", "", "The run has not evaluated any held-out data yet.", ""
+
+
+def _next_words(records: RunRecords) -> str:
+    status = records.summary.get("status")
+    if status == "diverged":
+        return "Lower the learning rate (`--batch.lr`), and train to another folder (`--run.dir`)."
+    if status != "finished":
+        return "If the run is not active, run the same command again to resume it."
+    if records.diagnosis is None:
+        return "Run `stepladder diagnose` on this folder to see what would improve the result."
+    if records.diagnosis.remedies:
+        return f"Try {titled(records.diagnosis.remedies[0].name)}; see “Diagnosis” below."
+    return "Use the model with `stepladder predict` or `stepladder export`."
 
 
 def _ending(records: RunRecords) -> str:

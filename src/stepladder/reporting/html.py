@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from stepladder.errors import ResourceError
 from stepladder.records import write_bytes
 from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.titles import titled
 from stepladder.training.output.wording import percent
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -26,7 +27,7 @@ def coded(text: str) -> Markup:
 def template(name: str) -> Template:
     """Load a template, with autoescaping.
 
-    Its filters are `short`, `coded`, and `percent`, with a non-breaking space before the sign.
+    Its filters are `short`, `coded`, `titled`, and `percent` (with a non-breaking space).
     """
     environment = Environment(
         loader=PackageLoader("stepladder.reporting"),
@@ -37,6 +38,7 @@ def template(name: str) -> Template:
     )
     environment.filters["short"] = short
     environment.filters["coded"] = coded
+    environment.filters["titled"] = titled
     environment.filters["percent"] = _percent
     return environment.get_template(name)
 

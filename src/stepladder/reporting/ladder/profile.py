@@ -152,7 +152,7 @@ def _note(profile: Profile) -> str:
     ridge, mfu = _ridge(profile), profile.mfu
     said = []
     if mfu is not None and math.isfinite(mfu):
-        what = "the trunk's one pass over the examples" if _is_cached(profile) else "a step"
+        what = "the trunk's single pass over the examples" if _is_cached(profile) else "a step"
         said.append(
             f"At the end, {what} reached {percent(mfu)} of the FLOP/s of a large matrix product on "
             "this machine (MFU)."

@@ -33,6 +33,7 @@ from stepladder.records.profile import Provenance
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.headline import Fact, Headline
 from stepladder.reporting.ladder.climb_data import ClimbRecords, positive
+from stepladder.reporting.titles import titled
 from stepladder.rungs import REMEDIES, RUNGS, Rung
 from stepladder.training.output.wording import percent, rough_time
 
@@ -68,13 +69,17 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
         status: status of the final training, or unfinished.
     """
     figure, noise = _figure(climb)
+    caption, source = _caption(climb)
+    ending, *notes = _result_words(climb.summary)
     return Headline(
         figure=figure,
         noise=noise,
-        caption=_caption(climb),
-        ending=_result_words(climb.summary),
+        caption=caption,
+        ending=ending,
         status=status,
         facts=tuple(_facts(climb)),
+        method=tuple(text for text in (source, *notes) if text),
+        next=_next_words(climb, status),
     )
 
 
@@ -136,60 +141,69 @@ def _accuracy_figure(summary: ClimbSummary) -> str:
     return next(iter(reversed(errors_words(summary))), "Not compared").capitalize()
 
 
-def _caption(climb: ClimbRecords) -> str:
+def _next_words(climb: ClimbRecords, status: str) -> str:
+    if climb.summary.result is None or status != "finished":
+        return "If the climb is not active, run the same command again to resume it."
+    if climb.summary.next is not None:
+        name = titled(short(climb.summary.next.rung))
+        return f"{name} is the most promising step beyond this machine; see below."
+    return "Train with the recipe in `config.yaml`, or use the model with `stepladder predict`."
+
+
+def _caption(climb: ClimbRecords) -> tuple[str, str]:
+    """Return what the figure is, and how its times were measured."""
     summary = climb.summary
     if climb.is_summary_damaged:
-        return "The result of the climb is unknown, because climb.json is damaged."
+        return "The result of the climb is unknown, because climb.json is damaged.", ""
     if summary.baseline is None or summary.result is None:
         return (
-            "The climb has not ended, so the total gain is not known yet. "
-            "It is not the product of the gains of single rungs."
+            "The climb has not ended, so the total gain is not known yet.",
+            "The total gain is not the product of the gains of single rungs.",
         )
     if summary.is_as_written:
         said = unchanged_words(summary)
-        return f"{said[0].upper()}{said[1:]}. The time is that of the final training."
+        return f"{said[0].upper()}{said[1:]}.", "The time is that of the final training."
     words = noise_words(summary).lstrip("; ")
     noise = f" ({words})" if words else ""
-    source = f" Both were run in full{noise}."
+    source = f"Both were run in full{noise}."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
-        source = f" The first time is extrapolated from {measured}{noise}; the second is measured."
+        source = f"The first time is extrapolated from {measured}{noise}; the second is measured."
     if summary.aim is Aim.ACCURACY:
         errors = ", ".join(errors_words(summary)) or "the errors of both were not measured"
-        return f"The original job, compared with all kept remedies: {errors}.{source}"
-    return f"Time to a trained model: the original job, and with all kept speed-ups.{source}"
+        return f"The original job, compared with all kept remedies: {errors}.", source
+    return "Time to a trained model: the original job, and with all kept speed-ups.", source
 
 
-def _result_words(summary: ClimbSummary) -> str:
+def _result_words(summary: ClimbSummary) -> tuple[str, ...]:
+    """Return the result on test in a sentence, and notes on how it was measured."""
     before, after = summary.baseline, summary.result
-    if before is None or after is None:
-        return ""
-    if summary.is_as_written:
-        return ""
+    if before is None or after is None or summary.is_as_written:
+        return ("",)
     num = f", over {examples_words(summary)}, evaluated once" if summary.num_test else ""
     replayed = before.provenance is Provenance.REPLAYED
-    how = " The first accuracy is by replay: only the head was trained." if replayed else ""
+    how = "The first accuracy is by replay: only the head was trained." if replayed else ""
+    notes = (how, _alike_words(summary))
     loss = summary.loss_change
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{percent(before.test_accuracy)} → {percent(after.test_accuracy)}"
         change = summary.test_change
         if change is None:
-            return f"Test accuracy {shares}{num}: not compared.{how}"
-        also = f" {_loss_words(summary, loss)}; lower is better." if loss else ""
+            return f"Test accuracy {shares}{num}: not compared.", how
+        also = f"{_loss_words(summary, loss)}; lower is better." if loss else ""
         difference = f" (difference {plus_minus(change)} points {ONE_EACH}{num})"
-        return f"Test accuracy {shares}{difference}.{also}{how}{_alike_words(summary)}"
+        return f"Test accuracy {shares}{difference}.", also, *notes
     if loss is not None:
-        words = f"{_loss_words(summary, loss)}{num}; lower is better."
-        return f"{words}{how}{_alike_words(summary)}"
-    return "The results on test were not compared."
+        return f"{_loss_words(summary, loss)}{num}; lower is better.", *notes
+    return ("The results on test were not compared.",)
 
 
 def _alike_words(summary: ClimbSummary) -> str:
     if not summary.learns_alike:
         return ""
     return (
-        " The kept rungs change only the rounding; two training runs of one recipe may differ as "
+        "The kept rungs change only the rounding; two training runs of one recipe may differ as "
         "much."
     )
 

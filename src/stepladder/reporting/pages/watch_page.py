@@ -76,7 +76,7 @@ def next_words(report: WatchReport) -> str:
     """Return the next step with its gain."""
     step = report.next
     if step is None:
-        return "too few steps for advice"
+        return "too few steps for advice; let the script run longer"
     if step.gain is None:
         return step.text
     most = "at most " if report.is_bound else ""

@@ -71,7 +71,7 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
 ) -> None:
     page = page_of(build_climb(build_run(tmp_path / "run")))
     order = [
-        "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
+        "196× faster 24 min → 7.4 s",
         "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points from a single "
         "training run each, over 661 examples read once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
@@ -81,8 +81,9 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
         "dropped : 17 epochs (by replay, 5 seeds); accuracy may fall by more than 1.0 points",
         "Predicted and measured", "Every trial", "All samples", "Profile before and after",
         "What was not tried, and why", "no GPU on this machine (a T4: at most 14×)",
-        "The next step beyond this machine", "larger_gpu , predicted 3.1×",
+        "The next step beyond this machine", "Larger GPU , predicted 3.1×",
         "The final training, with all kept rungs", "Learning", "Where the time went",
+        "How this was measured", "extrapolated from 3 measured epochs",
     ]  # fmt: skip
     places = [page.text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
@@ -129,7 +130,7 @@ def is_kept(line: Line) -> bool:
 
 def test_a_run_without_a_climb_has_no_ladder(build_run: Build, tmp_path: Path) -> None:
     text = page_of(build_run(tmp_path / "run")).text
-    assert "ladder " not in text.replace("stepladder report", "")
+    assert "ladder " not in text.replace("stepladder ", "")
     assert "The final training, with all kept rungs" not in text
 
 
@@ -234,7 +235,7 @@ def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
     text = page_of(folder).text
     beyond = text[text.index("The next step beyond this machine") :]
     assert "No gain is predicted for the current job" in beyond
-    assert "gpu : no GPU on this machine (a T4: at most 14×)." in beyond
+    assert "GPU : no GPU on this machine (a T4: at most 14×)." in beyond
 
 
 def changed(folder: Path, **values: Any) -> Path:
@@ -248,7 +249,7 @@ def test_the_next_step_is_distinguished_from_the_result(build_climb: Build, tmp_
     result = json.loads((folder / "climb.json").read_text())["result"]
     step = {"rung": "gpu", "gain": 2.0, "text": "a bound"}
     changed(folder, result=result | {"total_s": 4.8}, next=step)
-    assert "gpu , predicted 2.0× (4.8 s → 2.4 s): a bound." in page_of(folder).text
+    assert "GPU , predicted 2.0× (4.8 s → 2.4 s): a bound." in page_of(folder).text
 
 
 def test_the_original_job_is_not_a_speedup(
@@ -275,7 +276,7 @@ def test_a_difference_within_the_noise_is_not_a_speed_up(
     whole = baseline | {"total_s": 8.0, "runs_s": [6.0, 10.0], "is_extrapolated": False}
     text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
     assert "No clear difference 8.0 s → 7.4 s" in text
-    said = "as written 6.0 s and 10 s: the noise is larger than the effect)"
+    said = "the original job took 6.0 s and 10 s: the noise is larger than the effect)"
     assert f"Both were run in full ({said}" in text
     text = page_of(changed(folder, baseline=whole | {"is_extrapolated": True}, speedup=1.08)).text
     assert f"epochs ({said}; the second is measured." in text
@@ -283,7 +284,7 @@ def test_a_difference_within_the_noise_is_not_a_speed_up(
     text = page_of(changed(folder, baseline=far, speedup=24 / 7.4)).text
     assert "No clear difference" not in text
     assert "3.2× faster 24 s → 7.4 s" in text
-    assert "epochs (as written 20 s and 28 s); the second is measured." in text
+    assert "epochs (the original job took 20 s and 28 s); the second is measured." in text
 
 
 def test_a_task_without_classes_ends_with_the_change_of_its_loss(
@@ -399,7 +400,7 @@ def test_damaged_lines_are_counted_and_the_others_shown(
     page = page_of(folder)
     assert "trials.jsonl: 4 lines could not be read." in page.text
     assert "expected float, got 'soon'" in page.text
-    assert "5 cached_features" in page.text
+    assert "5 Cached features" in page.text
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[]\n[]\n", b'{"kind": "trial"}\n'])

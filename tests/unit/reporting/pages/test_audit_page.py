@@ -66,7 +66,7 @@ def test_each_finding_has_its_evidence_and_its_fix(found: Audit) -> None:
     alarms = [f for f in found.runs[0].findings if f.is_alarm]
     assert len(alarms) >= 2
     for finding in alarms:
-        assert f"<b>{finding.check}</b>" in page
+        assert f"<code>{finding.check}</code>" in page
         assert finding.evidence[:30] in page
         assert finding.fix[:30] in page
     assert page.index("length") < page.index("evaluation_size")  # what passed is collapsed below

@@ -65,9 +65,8 @@ def test_the_headline_gives_the_accuracy_with_its_standard_error(
     html = _report(run)
     assert re.search(r"<h1>75\.0 % <small>± 1\.7</small></h1>", html)
     text = " ".join(Page(html).text.split())
-    assert (
-        "Test accuracy. ± is one standard error over 661 pictures. Stopped after 12 epochs" in text
-    )
+    assert "Test accuracy over 661 pictures. Stopped after 12 epochs" in text
+    assert "± is one standard error over the choice of 661 pictures." in text
     for shown in (
         "2 min 8 s",
         "68 / s",
@@ -250,7 +249,8 @@ def test_without_a_test_split_validation_is_used_and_called_optimistic(
     build_run: Build, tmp_path: Path
 ) -> None:
     text = " ".join(Page(_report(build_run(tmp_path / "run", num_test=0))).text.split())
-    assert "Validation accuracy; there is no test result. ± is one standard error over 57" in text
+    assert "Validation accuracy over 57 pictures; there is no test result." in text
+    assert "± is one standard error over the choice of 57" in text
     assert "Validation accuracy is optimistic" in text
     assert "57 validation pictures" in text
 
