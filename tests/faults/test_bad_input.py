@@ -216,7 +216,7 @@ def test_a_damaged_store_is_told_and_the_remedy_mends_it(
     assert "stepladder prepare … --overwrite" in said
     assert "train-all.parquet" in run("verify", "store", code=3)
     prepare("photos", "--overwrite")
-    assert run("verify", "store") == "store: sound\n"
+    assert run("verify", "store") == "store: no damage found\n"
     assert Path("store/train-all.parquet").read_bytes() == sound
     train()
 
@@ -374,7 +374,7 @@ def test_a_disk_that_is_full_while_saving_is_loud_and_the_run_resumes_later(
         said = train(epochs=2, code=4)
     assert "checkpoint" in said
     assert {path: path.read_bytes() for path in before} == before
-    assert run("verify", "run") == "run: sound\n"
+    assert run("verify", "run") == "run: no damage found\n"
     train(epochs=2)
     assert read_json(Path("run/summary.json"))["epochs"] == 2
 

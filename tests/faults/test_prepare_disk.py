@@ -123,7 +123,7 @@ def test_a_full_disk_is_distinguished_from_other_errors(tmp_path: Path, code: in
 
 def test_a_second_prepare_in_the_same_place_is_refused(source: Path) -> None:
     work = WorkFolder.beside(source.parent / "store")
-    with work.held(), pytest.raises(ResourceError, match=f"process {os.getpid()}") as caught:
+    with work.held(), pytest.raises(ResourceError, match=f"pid {os.getpid()}") as caught:
         prepare(config_of(source))
     assert f"kill {os.getpid()}" in str(caught.value)
     prepare(config_of(source))  # available again

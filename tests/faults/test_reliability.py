@@ -328,8 +328,8 @@ def test_bombs_and_huge_files_take_no_memory(photos: Path) -> None:
     assert grown_bytes < 100e6
     listed = (photos.parent / "store" / "quarantine.csv").read_text()
     for name, reason in (
-        ("sof.jpg", "is 65500x65500 pixels"),
-        ("wide.png", "is 40000x40000 pixels"),
+        ("sof.jpg", "has 65500x65500 pixels"),
+        ("wide.png", "has 40000x40000 pixels"),
         ("large.png", "has 10000x10000 pixels, more than the limit of 50000000"),
         ("huge.jpg", "larger than the maximum size of a picture"),
     ):

@@ -86,8 +86,8 @@ def test_the_report_gives_the_accuracy_in_one_offline_file(stepladder: Command, 
 
 
 def test_verify_finds_store_and_run_sound(stepladder: Command) -> None:
-    assert stepladder("verify", "store") == "store: sound\n"
-    assert stepladder("verify", "run") == "run: sound\n"
+    assert stepladder("verify", "store") == "store: no damage found\n"
+    assert stepladder("verify", "run") == "run: no damage found\n"
 
 
 def test_predict_says_what_the_evaluation_said(stepladder: Command, run: Path) -> None:

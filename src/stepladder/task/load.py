@@ -130,7 +130,7 @@ def _make(found: object, name: str, store: Path) -> Task:
         raise UsageError(
             f"the Task cannot be created: {error}",
             where=name,
-            fix="Its __init__ may require no parameter but `store`: give all others defaults.",
+            fix="Give every parameter of __init__ except `store` a default value.",
         ) from error
 
 

@@ -124,7 +124,7 @@ def test_a_store_is_checked_as_the_recipe_says(
         ("signs.py:Sings", "Did you mean Signs?"),
         ("signs.py:Nothing", "Tasks in it: Signs."),
         ("signs.py:NOT_A_TASK", "NOT_A_TASK is not a Task"),
-        ("signs.py:Half", "Half lacks data, loss"),
+        ("signs.py:Half", "Half does not implement data, loss"),
         ("missing.py:Signs", "missing.py: the Task's file does not exist"),
         ("signs", "--task FILE.py:NAME"),
         ("signs.Signs", "--task FILE.py:NAME"),

@@ -25,7 +25,7 @@ def test_an_audit_is_printed_as_text_and_as_json(
 ) -> None:
     assert main(["audit", str(log), "--num-val", "100"]) == 0
     text = capsys.readouterr().out
-    assert "100 held-out examples (as given)" in text
+    assert "100 held-out examples (as passed)" in text
     assert main(["audit", str(log), "--num-val", "100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"][0]["result"] == 0.7
@@ -83,7 +83,7 @@ def test_a_comparison_is_printed_and_its_page_written(
     other.write_text(CSV.replace("0.7\n", "0.75\n"))
     assert main(["compare", str(log), str(other), "--out", str(page), "--num-val", "100"]) == 0
     text = capsys.readouterr().out
-    assert "5 examples of 100 apart" in text
+    assert "differ by 5 examples of 100" in text
     assert f"page: {page}" in text
     assert page.read_text().startswith("<!doctype html>")
 

@@ -299,7 +299,7 @@ def test_a_run_without_checkpoints_or_facts_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run", a_model())
     (run / "config.yaml").write_text(CONFIG.replace("hidden: 8", "hidden: 9"))
-    with pytest.raises(DataError, match="another model"):
+    with pytest.raises(DataError, match="does not fit the model"):
         load_trained(run)
 
 

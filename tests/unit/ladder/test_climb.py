@@ -158,7 +158,9 @@ def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile
     assert "--stopping.early" in advice.next.flags
     assert "--stopping.validate-every-steps 5" in advice.next.flags
     text = advice_text(advice, profile)
-    assert "`stepladder climb` tries it, and keeps it if it pays; by hand:" in text
+    assert (
+        "`stepladder climb` tries it and keeps it if it pays off. To apply it by hand, add:" in text
+    )
     assert [f"    {flag}" in text.splitlines() for flag in advice.next.flags] == [True] * 3
 
 
@@ -183,7 +185,7 @@ def test_advice_on_a_rung_that_cannot_be_applied_names_no_flags(
     advice = advise_on(profile, climb.recipe, climb.options, rungs=(bad,))
     assert advice.next is not None
     assert advice.next.flags == ()
-    assert "keeps it if it pays." in advice_text(advice, profile)
+    assert "keeps it if it pays off." in advice_text(advice, profile)
 
 
 @pytest.mark.parametrize("asked", [KeyboardInterrupt(), InterruptedRun("end", signal_number=15)])

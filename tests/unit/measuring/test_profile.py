@@ -238,7 +238,7 @@ def test_probes_that_cannot_do_with_a_model_whose_steps_run_leave_their_numbers_
         "measure_replays": {"op_replays": {}},
         "measure_saves": {"save_s": None},
         "estimate_noise_scale": {
-            "noise_scale_unknown_because": "its gradients raised ValueError: its own"
+            "noise_scale_unknown_because": "computing its gradients raised ValueError: its own"
         },
     }
     for probe in unknown:

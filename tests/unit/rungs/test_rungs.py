@@ -546,7 +546,7 @@ def test_checkpointing_is_for_a_batch_that_memory_blocks(make_profile: Make) -> 
     assert found.time.step_s == pytest.approx(1.25)
     roomy = replace(profile, free_memory_bytes=10**12)
     refusal = GradientCheckpointing().why_not(roomy, Recipe())
-    assert refusal == "memory does not limit the batch"
+    assert refusal == "memory does not limit the batch size"
 
 
 def test_a_larger_model_takes_the_ratio_of_the_flops(make_profile: Make) -> None:

@@ -51,10 +51,20 @@ def rehearse(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(
     ("method", "line", "code", "told"),
     [
-        ("build_model", "return None", 2, "build_model of Mine gave NoneType, not a torch.nn.Mod"),
-        ("build_model", "return nn.Linear", 2, "build_model of Mine gave type, not a torch.nn.Mod"),
-        ("data", "return None", 3, "data(Split.TRAIN) of Mine gave None"),
-        ("data", "self.size = 0", 3, "data(Split.TRAIN) of Mine gave no example"),
+        (
+            "build_model",
+            "return None",
+            2,
+            "build_model of Mine returned NoneType, not a torch.nn.Mod",
+        ),
+        (
+            "build_model",
+            "return nn.Linear",
+            2,
+            "build_model of Mine returned type, not a torch.nn.Mod",
+        ),
+        ("data", "return None", 3, "data(Split.TRAIN) of Mine returned None"),
+        ("data", "self.size = 0", 3, "data(Split.TRAIN) of Mine returned no example"),
     ],
 )
 def test_a_method_that_gives_nothing_is_named(

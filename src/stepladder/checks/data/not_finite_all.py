@@ -65,9 +65,10 @@ def _losses(job: CheckedJob) -> Answer | None:
         return None
     return found(
         "loss_not_finite",
-        f"the loss of {len(lost)} of {num} training examples is not finite before the first step: "
-        "training stops at the first batch with one of them",
-        fix="Check these examples for a softmax over an empty set, a division by 0, or log(0).",
+        f"the untrained model has a NaN or infinite loss on {len(lost)} of {num} training "
+        "examples: training would stop at the first batch that contains one",
+        fix="Look in the model and in loss() for what fails on these examples: a division by 0, "
+        "log(0), or a softmax whose inputs are all masked.",
         examples=tuple(job.describe(Split.TRAIN, row) for row in lost[:6]),
         coverage=coverage(num, len(source), Split.TRAIN),
         num=len(lost),

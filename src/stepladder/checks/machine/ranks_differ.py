@@ -35,7 +35,7 @@ _MAX_POSITIONS = 100_000  # of an epoch whose order is checked
 _NUM_COPIES = 8  # of one example, augmented for each rank
 _NUM_EPOCHS = 4
 _FRESH_S = 10.0  # that must be left for another interpreter
-_SEED_FIX = "Seed build_model with recipe.seed only, not by rank: the run seeds each rank itself."
+_SEED_FIX = "In build_model, do not use the rank: seed with recipe.seed, the same on every rank."
 _DATA_FIX = (
     "Return the same examples in the same order on every rank: stepladder splits each batch by "
     "rank. Sort what comes from a set, as its order differs between processes."

@@ -17,6 +17,10 @@ from stepladder.measuring.probe import untouched
 from stepladder.records.findings import Severity
 
 FEW = 4  # examples; Wu and He measure a loss of accuracy below 16, and a large one at 2
+_NO_REST = (
+    "Choose {option} so that no single example is left at the end of an epoch, or use GroupNorm "
+    "or a frozen BatchNorm."
+)
 _FIX = "Use more examples per forward pass ({option}), GroupNorm, or a frozen BatchNorm."
 
 
@@ -36,9 +40,9 @@ def batch_norm(job: CheckedJob) -> Answer:
     if smallest == 1 and _has_one_value(job, model, layers):
         return found(
             "batch_norm_tiny_batch",
-            "BatchNorm raises in training with one value per channel, and an epoch has forward "
-            f"passes of {_listed(sizes)} examples",
-            fix=fix,
+            "training would fail: a forward pass of an epoch has only 1 example (sizes: "
+            f"{_listed(sizes)}), and a BatchNorm layer then gets one value per channel",
+            fix=fix if usual == 1 else _NO_REST.format(option=option),
             severity=Severity.ERROR,
             **numbers,
         )

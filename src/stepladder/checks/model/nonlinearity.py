@@ -53,7 +53,7 @@ def nonlinearity(job: CheckedJob) -> Answer:
             )
         return found(
             "no_nonlinearity",
-            f"{len(calls)} layers compute a single linear map, up to {error:.0e} of their outputs",
+            f"the model is linear: its {len(calls)} layers could be replaced by one",
             fix="Add an activation, such as nn.ReLU(), between the layers.",
             error=error,
         )

@@ -62,7 +62,8 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         outcome=Outcome.PASSED,
         evidence=f"its best {series.name} was {_after(wasted)} the end"
         if wasted
-        else f"its last evaluation has the best {series.name}, within noise of those before",
+        else f"it had leveled off: the last {series.name} is the best, but not clearly better than "
+        "those before",
         numbers={"after_best": wasted},
     )
 

@@ -198,7 +198,7 @@ def _is_cached(profile: Profile) -> bool:
 
 
 def _of_the_trunk(profile: Profile) -> str:
-    return " of the forward pass of the trunk" if _is_cached(profile) else ""
+    return " in the trunk" if _is_cached(profile) else ""
 
 
 def _why_no_noise_scale(profile: Profile) -> str:

@@ -59,7 +59,7 @@ def test_weights_of_their_own_are_an_error_where_there_are_several_ranks(
     finding = look(Seeded(), tmp_path)
     assert finding.outcome is Outcome.FAILED
     assert finding.fault == "ranks_differ"
-    assert "6 of 6 weights" in finding.evidence
+    assert "6 of 6 initial weights" in finding.evidence
     assert (os.environ["WORLD_SIZE"], os.environ["RANK"]) == ("4", "3")
 
 

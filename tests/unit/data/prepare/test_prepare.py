@@ -174,7 +174,7 @@ def test_a_store_of_other_pictures_or_options_is_not_overwritten_unasked(
         make(split_photos, out, size=16)
     assert "--overwrite" in str(caught.value)
     save_photo(split_photos / "train" / "class 0" / "new.jpg", 999)
-    with pytest.raises(UsageError, match="other pictures"):
+    with pytest.raises(UsageError, match="different pictures"):
         make(split_photos, out)
     assert contents(out) == before
     again = make(split_photos, out, overwrite=True)

@@ -263,15 +263,18 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"order": "bogus"}, r"order: 'bogus' .*\n.*auto, global, windowed, sequential"),
-        ({"where": "disk"}, r"where: 'disk' .*\n.*auto, memory, stream"),
+        (
+            {"order": "bogus"},
+            r"order: invalid choice 'bogus'\n.*auto, global, windowed, sequential",
+        ),
+        ({"where": "disk"}, r"where: invalid choice 'disk'\n.*auto, memory, stream"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
         ({"rank": 2, "world_size": 2}, "rank 2 is not in"),
         ({"prefetch_batches": 0}, "prefetch_batches is 0"),
         ({"threads": -1}, "threads is -1"),
         ({"min_last": -1}, "min_last is -1"),
-        ({"min_last": 5, "n": 4}, "4 examples are fewer than a batch of 5, and min_last"),
+        ({"min_last": 5, "n": 4}, "4 examples are fewer than a batch of 5, which min_last"),
         ({"n": 7, "drop_last": True}, "7 examples are fewer than a batch of 8"),
         ({"n": 0}, "the data has no examples"),
         ({"num_epochs": 0}, "num_epochs is 0"),

@@ -76,7 +76,7 @@ def test_an_access_point_is_a_bucket() -> None:
         ("s3a://photos/store", "Use s3://photos/store"),
         ("S3://photos/store", "Use s3://photos/store"),
         ("dbfs:/photos/store", "Use /dbfs/photos/store"),
-        ("file:///photos/store", "Write /photos/store"),
+        ("file:///photos/store", "Use /photos/store"),
     ],
 )
 @pytest.mark.parametrize("kind", [str, Path])

@@ -161,7 +161,7 @@ def test_only_one_process_makes_it(store: Store) -> None:
         pytest.raises(ResourceError, match="another process") as caught,
     ):
         pixel_copy(store)
-    assert "data.decode_once" in str(caught.value)
+    assert "data.decode-once" in str(caught.value)
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(

@@ -334,7 +334,9 @@ def test_the_version_is_that_of_the_training_data_alone(
     assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, possibly
     with pytest.raises(UsageError, match="no version 9; its latest is 2"):
         open_at_version(task, 9)
-    with pytest.raises(UsageError, match=r"version 1 is that of the training data(.|\n)*version=N"):
+    with pytest.raises(
+        UsageError, match=r"version 1 applies to the training table(.|\n)*version=N"
+    ):
         open_at_version(OpenedOnce(place, tmp_path / "other"), 1)
 
 

@@ -110,7 +110,7 @@ def test_steps_that_took_little_are_not_what_held_a_run_up() -> None:
     assert "larger batches" not in words
     assert "waiting for data" not in words
     on_gpu = said(files(gpu(*[30.0] * 10), phases, wait=0.4))
-    assert "use is low, by the final evaluation" in on_gpu
+    assert "use is low, because of the final evaluation" in on_gpu
 
 
 @pytest.mark.parametrize("validation_s", [0.5, 60.0])

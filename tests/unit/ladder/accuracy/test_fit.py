@@ -52,7 +52,7 @@ def test_both_errors_are_means_over_trainings() -> None:
     assert found.held_out == pytest.approx(0.3)
     assert found.num_held_out == 200
     assert found.training_sem == pytest.approx(0.1), "trainings differ more than examples explain"
-    assert fit_words(found) == "20.0 % in training, 30.0 % held out"
+    assert fit_words(found) == "20.0 % on training examples, 30.0 % held out"
 
 
 def test_the_error_of_one_training_is_that_of_its_examples() -> None:
@@ -106,7 +106,7 @@ def test_a_high_training_error_never_calls_for_more_data_or_for_fitting_less(run
     assert (refusal is not None) == (rung.against is Against.GAP)
     if refusal is not None:
         assert "training error is the larger part" in refusal
-        assert "40.0 % in training" in refusal
+        assert "40.0 % on training examples" in refusal
 
 
 @pytest.mark.parametrize("rung", REMEDIES, ids=lambda rung: rung.name)

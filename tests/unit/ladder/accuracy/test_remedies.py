@@ -325,7 +325,7 @@ def test_what_was_grown_and_gets_less_right_in_the_end_is_undone(
     assert grown, "the training error falls"
     assert after.batch.lr < grown[-1]
     assert shown[-1].is_undone
-    assert "tested against the original job: " in shown[-1].verdict.reason
+    assert "against the original job: " in shown[-1].verdict.reason
     assert climb.together is not None
     assert set(climb.together.undone) == {"learning_rate_higher"}
     assert climb.together.accuracy is not None

@@ -21,7 +21,7 @@ from stepladder.training.output.display import Display
 from stepladder.training.output.wording import rough_time
 
 NUM = 90 + 30
-REFUSED = "takes 0.5 MB of disk, and ladder.max_cache_bytes allows 0.4 MB"
+REFUSED = "needs 0.5 MB of disk; ladder.max_cache_bytes allows 0.4 MB"
 
 
 @pytest.fixture(name="large")
@@ -88,7 +88,7 @@ def test_work_that_a_trial_does_whole_has_to_fit_in_what_is_left(large, recipe) 
     assert why_no_time(compile_s + 1, options, large, compiled) is None
     found = why_no_time(compile_s - 1, options, large, compiled)
     left, needed = rough_time(compile_s - 1), rough_time(compile_s)
-    assert found == f"the budget leaves {left}, and compiling takes {needed}"
+    assert found == f"compiling takes {needed}, but only {left} of the budget are left"
     features = CachedFeatures().predict(large, recipe)  # timed in parts
     assert features.time is not None
     assert features.time.one_time_s["features"] > 10

@@ -126,7 +126,7 @@ def test_the_end_is_reported_with_its_noise() -> None:
     )
     assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, 200)
     assert end_line({"baseline": BASELINE}) == (
-        " end to end                          not measured: the climb did not end"
+        " end to end                          not measured: the climb did not finish"
     )
 
 

@@ -40,7 +40,7 @@ def test_utilisation_says_whether_it_is_a_steps_or_the_trunks(
 ) -> None:
     found = view(profile_of(TIME, mfu=0.2), profile_of(CACHED, mfu=0.4))
     mfu = row(found, "model FLOPs utilisation")
-    assert (mfu.before, mfu.after) == ("20.0 %", "40.0 % of the forward pass of the trunk")
+    assert (mfu.before, mfu.after) == ("20.0 %", "40.0 % in the trunk")
     assert "the trunk's single pass over the examples reached 40.0 %" in found.note
     assert "At the end, a step reached 20.0 %" in view(profile_of(TIME, mfu=0.2)).note
 
