@@ -60,18 +60,7 @@ def compare_speed(
         return once
 
     def command(*words: str) -> Callable[[Checkout], float]:
-        def once(checkout: Checkout) -> float:
-            shutil.rmtree(folder / "out-command", ignore_errors=True)
-            for features in folder.glob("*.features"):
-                shutil.rmtree(features)
-            started = time.perf_counter()
-            done = checkout.command(*words, cwd=folder)
-            seconds = time.perf_counter() - started
-            if done.returncode not in (0, UNSOUND):
-                raise RuntimeError(f"{checkout.name}: {' '.join(words)}: {done.stderr[-1000:]}")
-            return seconds
-
-        return once
+        return lambda checkout: _time_command(checkout, folder, words)
 
     kinds = {
         "tiny steps": probe("tiny steps", epochs=8),
@@ -98,6 +87,17 @@ def compare_speed(
         notes.append(line)
         found += [f"slower: {line}"] if is_slower else []
     return found, notes
+
+
+def _time_command(checkout: Checkout, folder: Path, words: tuple[str, ...]) -> float:
+    for left in (folder / "out-command", folder / "pixels.features"):
+        shutil.rmtree(left, ignore_errors=True)
+    started = time.perf_counter()
+    done = checkout.command(*words, cwd=folder)
+    seconds = time.perf_counter() - started
+    if done.returncode not in (0, UNSOUND):
+        raise RuntimeError(f"{checkout.name}: {' '.join(words)}: {done.stderr[-1000:]}")
+    return seconds
 
 
 def _measure(
