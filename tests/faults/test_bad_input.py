@@ -213,7 +213,7 @@ def test_a_damaged_store_is_told_and_the_remedy_mends_it(
     damage(Path("store/train-all.parquet"))
     said = train(code=3)
     assert found in said
-    assert "stepladder prepare … --overwrite" in said
+    assert "`stepladder prepare` command with --overwrite" in said
     assert "train-all.parquet" in run("verify", "store", code=3)
     prepare("photos", "--overwrite")
     assert run("verify", "store") == "store: no damage found\n"

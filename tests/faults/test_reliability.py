@@ -631,7 +631,7 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
         file.write_bytes(file.read_bytes() + b" ")  # each is now a different file
     said = run("verify", "store", "--repair", "--source", "moved", code=3)
     assert "cannot recreate train-all.parquet" in said
-    assert "stepladder prepare … --overwrite" in said
+    assert "`stepladder prepare` command with --overwrite" in said
     assert Path("store/train-all.parquet").read_bytes() == b"PAR1"
     log = json.loads(Path("store/prepare_log.json").read_text())
     del log["config"]

@@ -127,11 +127,22 @@ def _make(found: object, name: str, store: Path) -> Task:
         with exits_told(cast("type", found), name):
             return make(store=store) if takes_store else make()
     except TypeError as error:
+        if not _needs_more_than_store(make):
+            raise  # of the user's own code, which the traceback names
         raise UsageError(
             f"the Task cannot be created: {error}",
             where=name,
             fix="Give every parameter of __init__ except `store` a default value.",
         ) from error
+
+
+def _needs_more_than_store(make: Callable[..., Task]) -> bool:
+    parameters = inspect.signature(make).parameters.values()
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(
+        one.default is one.empty and one.kind not in many and one.name != "store"
+        for one in parameters
+    )
 
 
 def _line_in(path: Path, error: BaseException) -> int:

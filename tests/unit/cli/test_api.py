@@ -137,6 +137,18 @@ def test_a_task_that_cannot_be_loaded_is_reported(task_file: Path, name: str, wo
     assert words in str(caught.value)
 
 
+def test_a_task_with_a_parameter_of_its_own_is_told_from_one_that_fails(task_file: Path) -> None:
+    text = task_file.read_text()
+    task_file.write_text(
+        f"{text}\n\nclass Needs(Signs):\n    def __init__(self, root):\n        self.root = root\n"
+        "\n\nclass Fails(Signs):\n    def __init__(self):\n        self.size = 1 + 'a'\n"
+    )
+    with pytest.raises(UsageError, match="except `store` a default value"):
+        load_task("signs.py:Needs", store=Path("store"))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        load_task("signs.py:Fails", store=Path("store"))
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [("a = 1\nb = a / 0\n", 2), ("a = 1\n\nimport nothing_here\n", 3), ("a = (", 1)],

@@ -23,7 +23,7 @@ MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 COPY_OF = "decoded_from"
 """Option of a decoded copy of a store: the fingerprint of the original."""
-PREPARE_AGAIN = "Create the store again: stepladder prepare … --overwrite"
+PREPARE_AGAIN = "Create the store again: repeat your `stepladder prepare` command with --overwrite"
 
 _SHARD_NAME = re.compile(r"(train|val|test)-[0-9A-Za-z_]+\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

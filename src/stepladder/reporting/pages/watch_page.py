@@ -48,7 +48,7 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
     if report.probe_s is not None:
         clearing = f"; {clearing_words(report.clearing)}" if report.clearing is not None else ""
         lines.append(f"  probe: {duration(report.probe_s)} after the last step{clearing}")
-    lines += [f"  not seen: {text}" for text in report.not_seen]
+    lines += [f"  note: {text}" for text in report.not_seen]
     if report.watcher_error is not None:
         lines.append(f"  watching stopped because of an error: {report.watcher_error}")
     if page:
