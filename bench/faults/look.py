@@ -72,7 +72,7 @@ def trace(program: Program, *, timeout_s: float) -> dict[str, Any]:
 
     Returns:
         `fell`: True if it ended without an error and the mean loss of the last tenth of steps is
-        below that of the first tenth; `first`, `last`: these means, or None if there are none.
+        below that of the first tenth; `first`, `last`: these means, or None without losses.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

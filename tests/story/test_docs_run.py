@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -23,11 +23,15 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-IN_SHELL = re.compile(r"(pip|make) ")  # set-up: `make demo` and the like are targets of their own
 # What makes a command short enough for a test, without changing what it does
 SHORTER = {
-    "climb": ("--budget", "5s", "--ladder.block-s", "0.02", "--ladder.num-seeds", "2"),
-    "advise": ("--ladder.block-s", "0.02"),
+    "climb": (
+        *("--budget", "5s", "--ladder.block-s", "0.02", "--ladder.num-seeds", "2"),
+        *("--device.threads", "1"),
+    ),
+    "advise": ("--ladder.block-s", "0.02", "--device.threads", "1"),
+    "train": ("--device.threads", "1"),
+    "check": ("--device.threads", "1"),
     "prepare": ("--size", "32"),
 }
 CHECKED = (0, 6)  # `check` exits with 6 where a check fails, as on pictures as few as these
@@ -42,10 +46,6 @@ for _ in range(12):
     optimizer.step()
 """
 LOG = "epoch,train_loss,val_loss,val_acc\n0,1.0,1.1,0.5\n1,0.7,0.9,0.6\n2,0.5,0.8,0.7\n"
-
-
-class Run(Protocol):
-    def __call__(self, *words: str, code: int = 0) -> str: ...
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -90,14 +90,9 @@ def run_as_printed(page: Path, folder: Path, capsys: pytest.CaptureFixture[str])
     printed = list(commands(page, "bash"))
     assert printed
     for command, *words in printed:
-        own, dashes, others = " ".join(words).partition(" -- ")
-        more = [] if "--size" in words else list(SHORTER.get(command, ()))
-        if command in ("climb", "advise", "train", "check"):
-            more += ["--device.threads", "1"]
-        given = [command, *more, *own.split()] if command == "watch" else [command, *own.split()]
-        given += [] if command == "watch" else more
-        code = main([*given, *([dashes.strip(), *others.split()] if dashes else [])])
-        assert code in (CHECKED if command == "check" else (0,)), (given, capsys.readouterr())
+        more = () if "--size" in words else SHORTER.get(command, ())
+        code = main([command, *words, *more])
+        assert code in (CHECKED if command == "check" else (0,)), (words, capsys.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -140,8 +135,8 @@ def test_its_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     modules = {command.name: command.module for command in COMMANDS}
     for command, *given in commands(page, "", "text", "bash"):
-        if command in modules and command != "watch":
+        assert command in modules
+        if command != "watch":  # what follows its script is the script's own
             words = ["--source" if word == "--from" else word for word in given]
-            flags = importlib.import_module(modules[command])
-            if hasattr(flags, "Flags"):
-                assert parse(flags.Flags, words, command=command), words
+            flags = importlib.import_module(modules[command]).Flags
+            assert parse(flags, words, command=command), words
