@@ -33,7 +33,7 @@ from stepladder.records import to_json
 LR = 0.01
 ROOT = Path(stepladder.__file__).parent
 COMMON = {"name", "weight_decay", "clip_norm", "fused"}
-"""Options of every optimiser."""
+"""Options of every optimizer."""
 every_optimizer = pytest.mark.parametrize("spec", OPTIMIZERS, ids=lambda spec: spec.name)
 
 
@@ -94,12 +94,12 @@ def test_it_is_declared_in_the_file_of_its_name(spec: OptimizerSpec) -> None:
     assert spec in vars(import_module(f"stepladder.optim.{spec.name}")).values()
 
 
-def test_every_option_is_of_all_optimisers_or_declared_by_one() -> None:
+def test_every_option_is_of_all_optimizers_or_declared_by_one() -> None:
     declared = {option for spec in OPTIMIZERS for option in spec.options}
     assert declared == {field.name for field in fields(OptimizerConfig)} - COMMON
 
 
-def test_nothing_outside_the_package_asks_which_optimiser_it_is() -> None:
+def test_nothing_outside_the_package_asks_which_optimizer_it_is() -> None:
     """Only a recipe may name one; the watcher inspects optimizers of other scripts."""
     wrong = []
     for file in sorted(ROOT.rglob("*.py")):

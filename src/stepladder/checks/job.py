@@ -130,7 +130,7 @@ class CheckedJob:
 
     @contextmanager
     def subject(self, **changes: Any) -> Iterator[Subject]:
-        """Yield a model with the run's optimiser and step, to take real steps with.
+        """Yield a model with the run's optimizer and step, to take real steps with.
 
         Args:
             changes: groups of the recipe that are replaced, such as `augment=...`.

@@ -128,7 +128,7 @@ class LrRule(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Optimiser; `stepladder.optim.table` has a spec of each, in this order."""
+    """Optimizer; `stepladder.optim.table` has a spec of each, in this order."""
 
     SGD = "sgd"
     ADAM = "adam"
@@ -169,7 +169,7 @@ class Precision(StrEnum):
     """Numerical precision of the training step.
 
     bf16 and fp16 use autocast with fp32 weights (fp16 with a loss scaler); fp16_master keeps
-    half-precision weights in the model and an fp32 master copy in the optimiser.
+    half-precision weights in the model and an fp32 master copy in the optimizer.
     """
 
     FP32 = "fp32"

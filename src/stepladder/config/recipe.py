@@ -134,7 +134,7 @@ class BatchConfig:
     """Batch size and learning rate, which are scaled together."""
 
     global_batch_size: int = 16
-    """Examples per optimiser step, over all ranks and accumulation steps."""
+    """Examples per optimizer step, over all ranks and accumulation steps."""
     micro_batch_size: int | None = None
     """Examples per forward pass on one device; none: all examples of the device at once."""
     lr: float = 1e-3
@@ -164,10 +164,10 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The optimiser and its hyperparameters."""
+    """The optimizer and its hyperparameters."""
 
     name: OptimizerName = OptimizerName.NADAM
-    """Optimiser."""
+    """Optimizer."""
     momentum: float = ranged(0.9, Range(0, 1))
     """Momentum of SGD, in [0, 1)."""
     beta1: float = ranged(0.9, Range(0, 1))
@@ -181,7 +181,7 @@ class OptimizerConfig:
     clip_norm: float | None = ranged(None, Range(0, takes_low=False))
     """Maximum norm of the gradients; none: no clipping."""
     fused: bool = False
-    """Use the fused implementation of the optimiser (nadam: on the CPU only)."""
+    """Use the fused implementation of the optimizer (nadam: on the CPU only)."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "optimizer")
@@ -194,7 +194,7 @@ class ScheduleConfig:
     max_epochs: int = 60
     """Maximum number of epochs, per stage of head_then_all; early stopping usually ends sooner."""
     max_steps: int | None = None
-    """Maximum number of optimiser steps; none: no limit."""
+    """Maximum number of optimizer steps; none: no limit."""
     max_time_s: float | None = None
     """Maximum training time in seconds; none: no limit. With it, results depend on the machine's
     speed."""

@@ -289,7 +289,7 @@ class Lab:
         return max(1, round(len(self.sources.train) * recipe.data.fraction))
 
     def steps_per_epoch(self, recipe: Recipe) -> int:
-        """Return the optimiser steps per epoch, including a short last one."""
+        """Return the optimizer steps per epoch, including a short last one."""
         return -(-self.num_train(recipe) // recipe.batch.global_batch_size)
 
     def groups(self) -> NDArray[np.int64]:

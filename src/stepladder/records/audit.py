@@ -51,7 +51,7 @@ class LogRow:
 
     Attributes:
         epoch: completed epochs; 1 after the first.
-        step: completed optimiser steps.
+        step: completed optimizer steps.
         samples_seen: training examples used.
         elapsed_s: seconds since the start.
         train_loss, train_accuracy: as logged, usually a mean over the epoch in training mode.

@@ -19,7 +19,7 @@ class Baseline:
         measured_epochs: epochs that were timed.
         epochs: epochs until the recipe ends.
         epochs_are: provenance of epochs.
-        global_batch_size: examples of an optimiser step.
+        global_batch_size: examples of an optimizer step.
         is_extrapolated: whether total_s is extrapolated from fewer epochs.
         runs_s: the timings before and after the climb; total_s is their mean, or the shorter one if
             they differ by more than a factor of two. For a short job each is a whole run. Empty if

@@ -51,8 +51,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "zero_grad_before_step", "gradients are cleared after backward, before the step", _WATCH
     ),
-    _fault("parameters_never_step", "weights in use are not updated by any optimiser", _WATCH),
-    _fault("parameters_not_in_optimizer", "some weights are missing from the optimiser", _BOTH),
+    _fault("parameters_never_step", "weights in use are not updated by any optimizer", _WATCH),
+    _fault("parameters_not_in_optimizer", "some weights are missing from the optimizer", _BOTH),
     _fault("parameters_twice", "weights are updated twice with the same gradients", _WATCH),
     _fault("frozen_by_accident", "weights that should be trained get no gradient", _BOTH),
     _fault("unregistered_modules", "layers in a plain list are not registered in the model", _BOTH),

@@ -32,7 +32,7 @@ class TrainingTime:
     Attributes:
         one_time_s: work done once, by name: features, compile, store, load.
         epochs: epochs until training ends.
-        steps_per_epoch: optimiser steps of an epoch; a smaller last one counts as a fraction.
+        steps_per_epoch: optimizer steps of an epoch; a smaller last one counts as a fraction.
         step_s: one full step, including waiting for data and copying.
         num_validations: validations until training ends.
         validation_s: one validation.

@@ -71,7 +71,7 @@ class Clearing:
     """How a script clears gradients, and the effect on the gradient of one batch on a copy.
 
     Attributes:
-        optimizer: the optimiser's class.
+        optimizer: the optimizer's class.
         stepped_at: the script's line that steps it.
         how: the call that clears them, such as `optimizer.zero_grad()`; None: there was none.
         where: the script's line of that call.
@@ -113,7 +113,7 @@ class WatchReport:
         is_complete: whether the script has ended; False: it is still running, or was killed.
         ending: how it ended, in words.
         exit_code: exit code of the script; None: it has not ended.
-        num_steps: observed optimiser steps; with several optimisers, those of one of them.
+        num_steps: observed optimizer steps; with several optimizers, those of one of them.
         wall_s: seconds from the script's first line to its end.
         watched_s: total seconds of the parts in `times`.
         times: breakdown of a step's time.
@@ -128,7 +128,7 @@ class WatchReport:
         replays: variants that the probe timed.
         clearing: how gradients are cleared according to the probe; None: it was off, or there were
             no two consecutive steps.
-        facts: batch size, devices, optimisers and versions, by name.
+        facts: batch size, devices, optimizers and versions, by name.
         watcher_error: why the watcher was disabled after an error of its own; None: it was not.
     """
 

@@ -32,7 +32,7 @@ PHASE_WORDS = {
     "augment": "augmentation",
     "forward": "forward",
     "backward": "backward",
-    "optimizer": "optimiser step",
+    "optimizer": "optimizer step",
     "validation": "validation",
     "checkpoint": "checkpoints",
     "logging": "logging",

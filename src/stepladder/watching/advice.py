@@ -95,7 +95,7 @@ def _bounds(
             NextStep(
                 rung="fused_optimizer",
                 gain=1 / (1 - step),
-                text=f"the optimiser takes {100 * step:.0f} % of the time: pass fused=True to it",
+                text=f"the optimizer takes {100 * step:.0f} % of the time: pass fused=True to it",
             )
         )
     held_out = shares.get("validation", 0.0)

@@ -26,7 +26,7 @@ finding names the line of the script that led to the call.
 
 ```
 stepladder watch train.py -- --epochs 2      run the script to its end
-stepladder watch --steps 300 train.py        stop after 300 optimiser steps, with exit code 0
+stepladder watch --steps 300 train.py        stop after 300 optimizer steps, with exit code 0
 stepladder watch --probe -m package.train    and replay steps on a copy at the end
 ```
 
@@ -39,10 +39,10 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   random numbers, adds nothing to the autograd graph and synchronises nothing. A test compares
   weights.
 - **Overhead is small.** A step that is followed costs a few hundred microseconds: wrappers around
-  backward, the optimiser's step, the loader and torch's loss functions. The first 64 steps and
+  backward, the optimizer's step, the loader and torch's loss functions. The first 64 steps and
   then 14 of every 50 are followed; for the others only losses, counts and the wait for data are
   recorded, as long as training proceeds normally. A model in evaluation mode or without gradients,
-  an additional call of a model, a new epoch or a new optimiser ends that at once. All steps are
+  an additional call of a model, a new epoch or a new optimizer ends that at once. All steps are
   followed in scripts with a GradScaler, with closures, with batches sliced from one tensor, with
   training in evaluation mode, and under `--probe`: see `num_steps_only_counted` in `watch.json`.
   Values are read in the first four steps and in every tenth; hooks are on all modules in one step
@@ -64,8 +64,8 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
 ## Where a step's time goes
 
 Host times of all steps but the first three: waiting for data, forward and loss (from the first call
-of a model in a step to backward), backward, the optimiser's step, validation, saving files; the
-rest is reported as `unexplained`. Forward, backward and the optimiser's step are timed in the steps
+of a model in a step to backward), backward, the optimizer's step, validation, saving files; the
+rest is reported as `unexplained`. Forward, backward and the optimizer's step are timed in the steps
 that are followed and extrapolated to the others.
 **Waiting for data is an upper bound** on the cost of the input pipeline: on a GPU, work may still
 be queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
@@ -74,7 +74,7 @@ later. The next step is listed with what it can save *at most*; `--probe` measur
 ## What needs `--probe`
 
 `missing_zero_grad` is the one fault for which passive watching may not be enough: it takes five
-steps, and follows one gradient per optimiser, a dense one with at most 65,536 numbers. With
+steps, and follows one gradient per optimizer, a dense one with at most 65,536 numbers. With
 `--probe` up to 1,024 numbers of every gradient, including sparse and large ones, are read in some
 steps: two steps are enough, and weights whose gradients are not cleared while others are can be
 named. The rest happens after the script's last step, on copies, and its time is reported
@@ -86,9 +86,9 @@ separately.
   keep their norm, accumulated ones grow as 1, 2, 3, 4, 5. A fault that was seen between only two
   steps, or for only some weights, is a warning. If the script itself modifies the gradients, as in
   `p.grad.mul_(0.9)`, no fault is reported.
-- **Times.** On a copy of model and optimiser, steps are run on up to eight stored batches:
+- **Times.** On a copy of model and optimizer, steps are run on up to eight stored batches:
   unchanged (what an infinitely fast loader would give), with bfloat16 autocast, with channels_last
-  (NHWC), and with twice the batch size. This requires a single optimiser. After two warm-up runs
+  (NHWC), and with twice the batch size. This requires a single optimizer. After two warm-up runs
   each, all are timed in nine rounds in alternating order, or three rounds if they are slow. A gain
   is the median over rounds of the ratio of both times in the same round, and is limited to what a
   change can give: twice the batch can save at most half of a step's computation. If the rounds
@@ -113,7 +113,7 @@ Results on published training scripts, run unmodified, with repository, path and
 
 ## What it cannot see
 
-- Schedulers or optimisers that are not torch's, and training loops without
+- Schedulers or optimizers that are not torch's, and training loops without
   `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
@@ -122,7 +122,7 @@ Results on published training scripts, run unmodified, with repository, path and
 - Whether ranks hold the same weights (`ranks_differ`): each watched process reports for itself.
 - The first of several validations without a loader, in training mode and with gradients, if it
   comes after step 64: it is taken for the step's own call. All later steps are followed.
-- Intentions. Weights that are frozen or left out of the optimiser on purpose look the same as by
+- Intentions. Weights that are frozen or left out of the optimizer on purpose look the same as by
   accident if they could still learn: these findings are therefore warnings.
 - Where a warning comes from: a warning raised by torch in a wrapped function names a file of
   stepladder instead of the script's line.

@@ -99,7 +99,7 @@ def _mean(values: list[float] | None) -> float | None:
 
 
 def facts_of(watcher: Watcher) -> dict[str, Json]:
-    """Return facts about the run: versions, optimisers, loader and model."""
+    """Return facts about the run: versions, optimizers, loader and model."""
     import torch
 
     seen = watcher.seen
@@ -142,7 +142,7 @@ def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
     has_times = watcher.phases.num_steps > 0
     has_validation = any(one.validation for one in seen.loaders)
     lines = (
-        (not has_steps, "No step of a torch optimiser was seen: training was not checked."),
+        (not has_steps, "No step of a torch optimizer was seen: training was not checked."),
         (
             not has_steps and seen.num_processes > 0,
             f"The script started {seen.num_processes} processes, which are not watched.",
@@ -172,7 +172,7 @@ def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
 
 
 def losses_of(seen: Seen) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the losses of the optimiser with the most steps, thinned out."""
+    """Return the losses of the optimizer with the most steps, thinned out."""
     main = max(seen.optimizers, key=lambda one: one.num_steps, default=None)
     if main is None or not main.losses:
         return (), ()

@@ -14,7 +14,7 @@ OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its l
 
 @dataclass(kw_only=True)
 class OptimizerSeen:
-    """One optimiser.
+    """One optimizer.
 
     Attributes:
         kind: its class.
@@ -33,12 +33,12 @@ class OptimizerSeen:
         losses: by step, the mean of what backward was called on.
         decayed: weights of one dimension that are decayed, by name.
         has_closure: its step calls backward itself, any number of times.
-        num_waiting: inspections at which it had not stepped although weights in no other optimiser
+        num_waiting: inspections at which it had not stepped although weights in no other optimizer
             had a gradient.
         num_spared: one-dimensional weights in groups without decay, if others are decayed.
         climbs: by inspected step, the median over matrices of the cosine of update and gradient.
         twice: weights that it was given more than once, by name.
-        shared: weights that another optimiser had stepped just before, on the same gradients.
+        shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
     """
@@ -81,11 +81,11 @@ class ScheduleSeen:
 
     Attributes:
         num_stepped: number of its steps.
-        num_idle: steps without a step of its optimiser in between, after training had begun.
+        num_idle: steps without a step of its optimizer in between, after training had begun.
         longest_idle: the most of these in a row.
         horizon: steps after which it ends, if it has such a number.
         is_optional: it never stepped, but the script has a line that would step it.
-        is_early: it stepped before its optimiser's first step.
+        is_early: it stepped before its optimizer's first step.
         is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
         metrics: the metrics that it received.
     """
@@ -295,8 +295,8 @@ class ModelSeen:
         num_train_without_grad: calls in training mode without gradients, between steps.
         calls_of_a_step: the largest number of calls that one backward learned from.
         dropped: by step, calls in training mode whose graph was freed before any backward.
-        not_in_optimizer: names of weights that got a gradient but are in no optimiser.
-        num_unheld: inspections at which it was learned from, but no optimiser held its weights.
+        not_in_optimizer: names of weights that got a gradient but are in no optimizer.
+        num_unheld: inspections at which it was learned from, but no optimizer held its weights.
         constant_factors: weights with a constant initial value that are multiplied as matrices.
         num_live_dropout: calls of dropout that were active while it was in evaluation mode.
         wanted_pixels, given_pixels: pixels per image that it expects and that it received.

@@ -210,7 +210,7 @@ class Rest:
     what it does in a tight loop. Once training proceeds normally, most steps are therefore only
     counted, with their losses and the time of the loader; a stretch of every fifty is followed as
     before and represents the others. Anything unusual ends the rest at once: a model in evaluation
-    mode or without gradients, a new pass over a loader, a new optimiser. More calls of models than
+    mode or without gradients, a new pass over a loader, a new optimizer. More calls of models than
     usual in a step end it permanently: one of them may have been part of a validation, which is
     seen before the step's own call. Trainings whose order, precision or validation can be judged
     only from all of their steps never rest.

@@ -37,13 +37,13 @@ class Watcher:
 
     Attributes:
         rest: whether steps are only counted.
-        step: steps of the main optimiser: the first one, until another steps twice in a row.
-        backwards: calls of backward since the last step of any optimiser.
+        step: steps of the main optimizer: the first one, until another steps twice in a row.
+        backwards: calls of backward since the last step of any optimizer.
         new_batches: batches returned by loaders since then.
         current: the pass over a loader that returned the last batch; None if no loader did.
         is_following: whether the clearing of gradients is followed in this step.
         is_scaled: a GradScaler has scaled the loss of the last backward, and not unscaled since.
-        is_fused: the optimiser runs one kernel for all weights; None if it has no such kernel.
+        is_fused: the optimizer runs one kernel for all weights; None if it has no such kernel.
         inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: weak references to the last input of the outermost module.
@@ -113,7 +113,7 @@ class Watcher:
                 self.switch.fail(error)
 
     def next_step(self) -> None:
-        """Count a step of the main optimiser, and decide whether the next one is inspected."""
+        """Count a step of the main optimizer, and decide whether the next one is inspected."""
         self.step += 1
         seen, switch = self.seen, self.switch
         seen.num_steps = switch.num_steps = self.step

@@ -332,7 +332,7 @@ def test_a_tensor_that_learns_and_is_not_a_parameter_is_unknown(tmp_path: Path) 
     assert finding_of(gradients_reach, by_model(Scaled)(), tmp_path).fault == "unregistered_modules"
 
 
-def test_weights_of_the_task_are_not_in_the_optimiser(tmp_path: Path) -> None:
+def test_weights_of_the_task_are_not_in_the_optimizer(tmp_path: Path) -> None:
     class Margin(SoundPictures):
         def __init__(self) -> None:
             self.head = nn.Linear(4, 4)

@@ -55,7 +55,7 @@ def test_state_of_another_rule_model_or_shape_is_refused_and_changes_nothing() -
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_weights_without_names_in_the_optimiser_are_looked_up_in_the_model() -> None:
+def test_weights_without_names_in_the_optimizer_are_looked_up_in_the_model() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for weight in model.parameters():

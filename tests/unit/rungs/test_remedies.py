@@ -56,7 +56,7 @@ def with_lr(lr: float, name: OptimizerName = OptimizerName.ADAM) -> Recipe:
     return Recipe(batch=BatchConfig(lr=lr), optimizer=OptimizerConfig(name=name))
 
 
-def test_higher_rates_stay_where_the_optimiser_learns(built_in: Callable[..., Profile]) -> None:
+def test_higher_rates_stay_where_the_optimizer_learns(built_in: Callable[..., Profile]) -> None:
     rung, profile = LearningRateHigher(), built_in()
     assert of(rung.variants(profile, with_lr(1e-3)), "batch", "lr") == [0.01, 0.003, 0.03]
     assert of(rung.variants(profile, with_lr(0.02)), "batch", "lr") == [0.06]

@@ -206,7 +206,7 @@ for step in range(140):
 """,
         ("net.load_state_dict(old.state_dict())", "net = old"),
     ),
-    "own_optimiser_climbs": (
+    "own_optimizer_climbs": (
         "loss_maximised",
         """
 class Own(torch.optim.Optimizer):
@@ -387,7 +387,7 @@ for epoch in range(8):
 """,
         ("torch.randperm(320)", "torch.arange(320).flip(0)"),
     ),
-    "two_optimisers": (
+    "two_optimizers": (
         "parameters_never_step",
         """
 body, head = nn.Linear(8, 16), nn.Linear(16, 3)
@@ -555,7 +555,7 @@ file = io.BytesIO()
 torch.save([net.drop, net.attend, net.loss], file)
 assert len(torch.load(io.BytesIO(file.getvalue()), weights_only=False)) == 3
 """,
-    "an_optimiser_with_copies_of_its_own": """
+    "an_optimizer_with_copies_of_its_own": """
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 masters = [p.detach().clone() for p in net.parameters()]
 sgd = torch.optim.SGD([nn.Parameter(master) for master in masters], 1e-2)
@@ -733,7 +733,7 @@ for step in range(40):
     scores = 30 * torch.sigmoid(model(x[rows]) / 7.5)
     learn(F.cross_entropy(scores, y[rows]), optimizer)
 """,
-    "two_optimisers_that_share_weights_and_each_go_back": """
+    "two_optimizers_that_share_weights_and_each_go_back": """
 body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
 first = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
 second = torch.optim.Adam([*body.parameters(), *other.parameters()], 1e-3)
@@ -746,7 +746,7 @@ for step in range(40):
     F.mse_loss(other(body(x[rows]).relu()).squeeze(1), x[rows, 0]).backward()
     second.step()
 """,
-    "an_optimiser_around_another": """
+    "an_optimizer_around_another": """
 class Slow(torch.optim.Optimizer):
     def __init__(self, inner):
         self.inner = inner
@@ -992,8 +992,8 @@ for step in range(160):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_that_is_ended_early_accuses_no_optimiser_of_waiting(watched: Watched) -> None:
-    _, sound, (right, wrong) = PAIRS["two_optimisers"]
+def test_a_run_that_is_ended_early_accuses_no_optimizer_of_waiting(watched: Watched) -> None:
+    _, sound, (right, wrong) = PAIRS["two_optimizers"]
     report = watched(START + sound.replace(right, wrong), max_steps=50)
     assert not report.alarms, report.alarms
 

@@ -73,7 +73,7 @@ for step in range(150):
 """,
         True,
     ),
-    "two_optimisers": (
+    "two_optimizers": (
         """
 judge = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
 other = torch.optim.Adam(judge.parameters(), 1e-3)

@@ -1,4 +1,4 @@
-"""Short trainings on a few examples, with the run's own optimiser and step."""
+"""Short trainings on a few examples, with the run's own optimizer and step."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def practise(
 
 @contextmanager
 def short_subject(job: CheckedJob, **changes: Any) -> Iterator[Subject]:
-    """Yield a model with the run's own optimiser and step, for a few steps: see `short_device`.
+    """Yield a model with the run's own optimizer and step, for a few steps: see `short_device`.
 
     A frozen trunk computes each batch once.
 

@@ -48,7 +48,7 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
 
     - The model that a new process loads, from config and checkpoint alone, has the same outputs on
     a held-out batch as the one in memory.
-    - k steps, a restart and m steps have the same result as k + m steps: weights, optimiser, random
+    - k steps, a restart and m steps have the same result as k + m steps: weights, optimizer, random
     states, early stopping, position; bitwise equal on a CPU.
     """
     train = job.sources.train

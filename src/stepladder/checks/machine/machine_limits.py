@@ -83,7 +83,7 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if job.recipe.data.where is Where.MEMORY and isinstance(train, PictureSource):
         held = decoded_bytes(train, fraction=job.recipe.data.fraction)
     numbers = spec_of(job.recipe.optimizer.name).state_numbers
-    weights = sum(  # trainable ones: with a gradient and optimiser state
+    weights = sum(  # trainable ones: with a gradient and optimizer state
         weight.nbytes * 2 + weight.itemsize * numbers(weight)
         if weight.requires_grad
         else weight.nbytes
@@ -93,7 +93,7 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if held + on_host <= free:
         return []
     what = (
-        f"pictures ({held / 1e9:.1f} GB) and weights with optimiser state "
+        f"pictures ({held / 1e9:.1f} GB) and weights with optimizer state "
         f"({on_host / 1e9:.1f} GB) do not fit into {free / 1e9:.1f} GB of free memory"
     )
     return [(what, "Stream the data (--data.where stream), or use a smaller model.")]

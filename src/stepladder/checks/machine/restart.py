@@ -42,7 +42,7 @@ class Reached:
     """The state after some steps.
 
     Attributes:
-        tensors: all tensors of a checkpoint, by group and name: weights, optimiser, random
+        tensors: all tensors of a checkpoint, by group and name: weights, optimizer, random
         states, stopping.
         state: its other values.
         outputs: on a held-out batch, in evaluation mode; the losses if a task returns no outputs.
@@ -72,7 +72,7 @@ def take_steps(
 ) -> Reached:
     """Train up to some step, from the start or from a checkpoint, as a new process would.
 
-    Model, optimiser, reader and task are built from scratch. The job is not changed.
+    Model, optimizer, reader and task are built from scratch. The job is not changed.
 
     Args:
         folder: of this run; exists.

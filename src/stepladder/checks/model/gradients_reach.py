@@ -147,7 +147,7 @@ def _strangers(
         return found(
             "parameters_not_in_optimizer",
             f"{len(strangers)} weights in the loss belong to the Task, not to the model, so the "
-            "optimiser does not have them",
+            "optimizer does not have them",
             fix="Create them in build_model, as part of the model that it returns.",
             num=len(strangers),
         )
@@ -297,7 +297,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="gradients_reach",
-    reason="Weights without a gradient, or that are not in the optimiser, keep their random "
+    reason="Weights without a gradient, or that are not in the optimizer, keep their random "
     "values; the rest is trained without any error.",
     source="PyTorch, documentation of nn.ModuleList and of autograd mechanics; TrainCheck (Jiang "
     "et al. 2025, OSDI)",

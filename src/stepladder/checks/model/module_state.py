@@ -34,7 +34,7 @@ def module_state(job: CheckedJob) -> Answer:
     if lazy:
         return found(
             "uninitialised_module_state",
-            f"{listed(lazy)} have no shape yet when the optimiser is created",
+            f"{listed(lazy)} have no shape yet when the optimizer is created",
             fix="Run a forward pass in build_model, or use layers with explicit sizes.",
             names=[*lazy],
         )

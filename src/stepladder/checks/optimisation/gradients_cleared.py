@@ -21,7 +21,7 @@ from stepladder.records.findings import Severity
 def gradients_cleared(job: CheckedJob) -> Answer:
     """Call the run's step five times with fixed weights: the gradient must not grow."""
     if job.recipe.device.precision is Precision.FP16_MASTER:
-        return not_applicable("weights are stored twice, in the model and in the optimiser")
+        return not_applicable("weights are stored twice, in the model and in the optimizer")
     plain = replace(job.recipe.optimizer, clip_norm=None)
     with short_subject(job, optimizer=plain) as subject:
         stop_dropping(subject.model)

@@ -30,7 +30,7 @@ class _Moves:
     Attributes:
         before: values at the start, by name.
         sizes: largest gradient of each, by name; absent without a gradient.
-        outside: names that are in the model but not in the optimiser.
+        outside: names that are in the model but not in the optimizer.
         first_bad: first step whose loss or gradient was not finite, or None.
     """
 
@@ -41,7 +41,7 @@ class _Moves:
 
 
 def parameters_move(job: CheckedJob) -> Answer:
-    """Take some steps with the run's optimiser, and compare weights and gradients."""
+    """Take some steps with the run's optimizer, and compare weights and gradients."""
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_STEPS)]
     with short_subject(job) as subject:
         names = {id(weight): name for name, weight in subject.model.named_parameters()}
@@ -92,7 +92,7 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
     if moves.outside:
         return found(
             "parameters_not_in_optimizer",
-            f"{len(moves.outside)} weights were added to the model after the optimiser was "
+            f"{len(moves.outside)} weights were added to the model after the optimizer was "
             f"created, so they are not trained: {listed(moves.outside)}",
             fix="Create all layers in build_model, not in the first forward pass.",
             coverage=steps,
@@ -131,7 +131,7 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
 
 
 def broken() -> Example:
-    """A head that is created in the first forward pass, after the optimiser."""
+    """A head that is created in the first forward pass, after the optimizer."""
 
     class LateHead(nn.Module):
         def __init__(self, trunk: nn.Module) -> None:

@@ -52,7 +52,7 @@ _SQUARES = {
 
 
 def weight_decay_groups(job: CheckedJob) -> Answer:
-    """Check which weights the optimiser decays, and which the loss penalises."""
+    """Check which weights the optimizer decays, and which the loss penalises."""
     model = _with_shapes(job)
     if model is None:
         return not_applicable("some weights have no shape even after a forward pass")

@@ -33,7 +33,7 @@ class Flags:
 
     Examples:
       stepladder watch train.py -- --epochs 2     where the time goes, and what is wrong
-      stepladder watch --steps 300 train.py       stop after 300 optimiser steps
+      stepladder watch --steps 300 train.py       stop after 300 optimizer steps
       stepladder watch --probe -m package.train   also test other settings at the end
     """
 
@@ -44,7 +44,7 @@ class Flags:
     out: Path | None = None
     """Folder for watch.json and watch.html; default: watch-NAME in the current folder."""
     steps: int | None = None
-    """Stop the script after this number of optimiser steps, with exit code 0."""
+    """Stop the script after this number of optimizer steps, with exit code 0."""
     probe: Switch = False
     """After the last step, replay steps with other settings on a copy, and test how gradients are
     cleared."""

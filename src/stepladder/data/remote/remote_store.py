@@ -243,7 +243,7 @@ class RemoteShardFiles:
             value = json.loads(self._objects.read(place))
         except NoSuchObjectError:
             raise DataError(
-                f"not a store: there is no {MANIFEST_NAME}",
+                f"the address is not a store (a store has a {MANIFEST_NAME})",
                 where=str(self.place),
                 fix=f"Create one with stepladder prepare … --out {self.place}, or set --data.store "
                 "to an existing store.",

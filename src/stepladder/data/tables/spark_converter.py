@@ -230,8 +230,8 @@ def _require_types(frame: DataFrame) -> None:
                 f"column {field.name} has type {odd.simpleString()}, which cannot be converted to "
                 "a tensor or a list",
                 where="DataFrame",
-                fix=f"Drop the column: df.drop('{field.name}'); or extract values, such as "
-                f"variant_get({field.name}, '$.name', 'double') for a variant.",
+                fix=f"Drop the column: df.drop('{field.name}'); or extract values, for a variant "
+                f"with df.selectExpr(\"variant_get({field.name}, '$.name', 'double') AS name\").",
             )
 
 

@@ -19,7 +19,7 @@ class Point:
     """One evaluation, and the training before it. None: not measured.
 
     Attributes:
-        step: optimiser steps done.
+        step: optimizer steps done.
         epoch: epochs done.
         train_loss, train_accuracy: as logged: in training mode, with dropout and augmentation,
             averaged over the steps since the last evaluation.
@@ -58,7 +58,7 @@ class Curves:
             is_running: training has not ended: it is running, or was interrupted.
             is_whole: these are all evaluations; False if some may be missing or were still to come.
             is_diverged: a loss was not finite.
-            diverged_step: optimiser steps done when it first was not; None if unknown.
+            diverged_step: optimizer steps done when it first was not; None if unknown.
             target_error: share of examples that cannot be predicted correctly, such as wrong
             labels, in [0, 1].
     """

@@ -73,8 +73,8 @@ def measure_learning_curve(
     if run.sources.val is None:
         raise DataError(
             "there is no validation split for a learning curve",
-            fix="Prepare the data with --prepare.val-frac 0.1, or return a validation split from "
-            "data(Split.VAL) in the Task.",
+            fix="Run stepladder prepare again with --prepare.val-frac 0.1; in your own Task, "
+            "return a validation split from data(Split.VAL).",
         )
     num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:

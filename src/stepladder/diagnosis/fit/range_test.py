@@ -33,7 +33,7 @@ INSIDE = 3.0  # the suggested rate is the highest usable one divided by this
 def range_test(run: OpenedRun, *, budget_s: float, num_steps: int = NUM_STEPS) -> RangeTest:
     """Train from the run's initial weights with an exponentially rising learning rate.
 
-    The run's own Task, data, batch size and optimiser are used; nothing of the run is changed. It
+    The run's own Task, data, batch size and optimizer are used; nothing of the run is changed. It
     ends when the loss has blown up or the time is up.
 
     Args:

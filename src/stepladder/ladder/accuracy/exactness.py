@@ -42,7 +42,7 @@ WEIGHTS: Final = "weights after a step"
 _KNOWN: Final = 1e-2
 """Largest relative difference of two gradients for which their steps are compared.
 
-Optimisers like Adam take a full step for any gradient, and the sign of a tiny one is rounding.
+Optimizers like Adam take a full step for any gradient, and the sign of a tiny one is rounding.
 """
 _RATES: Final = ("drop_prob", "drop_rate", "dropout")
 """Attributes with the rate of a dropout that a layer calls as a function: attention, DropPath."""
@@ -89,7 +89,7 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     computed from them. This does not affect a model that calls `dropout` with a rate of its own.
 
     Args:
-        steps: also take optimiser steps, and add the weights after each.
+        steps: also take optimizer steps, and add the weights after each.
 
     Raises:
         UsageError: if the recipe caches features, but they cannot be cached.

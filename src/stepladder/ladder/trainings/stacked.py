@@ -340,7 +340,7 @@ _known_rows = lru_cache(maxsize=_MAX_EPOCHS_KEPT)(_draw_rows)
 def why_not_stacked(recipe: Recipe) -> str | None:
     """Return why a recipe cannot train many heads in one step, or None."""
     reasons = {
-        "the optimiser uses norms of whole weights, which stacking would mix": (
+        "the optimizer uses norms of whole weights, which stacking would mix": (
             not spec_of(recipe.optimizer.name).is_elementwise
         ),
         "gradient clipping uses the norm of each head": recipe.optimizer.clip_norm,
@@ -446,7 +446,7 @@ class _Stack:
         return sum(weight.numel() for weight in self._params.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each stacked weight with its name, for the optimiser."""
+        """Yield each stacked weight with its name, for the optimizer."""
         yield from self._params.items()  # type: ignore[misc]
 
     def train(self) -> None:

@@ -25,7 +25,7 @@ PHASE_WORDS: Final[Mapping[str, str]] = {
     "data_wait": "waiting for data (upper bound)",
     "forward": "forward and loss",
     "backward": "backward",
-    "optimizer": "optimiser step",
+    "optimizer": "optimizer step",
     "validation": "validation",
     "checkpoint": "saving files",
     "unexplained": "unexplained",
@@ -168,7 +168,7 @@ def _figure(report: WatchReport) -> str:
 def _caption(report: WatchReport) -> str:
     state = report.ending if report.is_complete else "the script was still running"
     steps = f"{report.num_steps:,} step{'' if report.num_steps == 1 else 's'}"
-    return f"{steps} of the optimiser in {duration(report.wall_s)}; {state}."
+    return f"{steps} of the optimizer in {duration(report.wall_s)}; {state}."
 
 
 def _row(finding: Finding) -> FindingRow:

@@ -26,14 +26,14 @@ class LearningRateHigher(Remedy):
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse if the optimiser rarely trains well at a higher rate."""
+        """Refuse if the optimizer rarely trains well at a higher rate."""
         if self._within(recipe):
             return None
         most, name = most_lr(recipe), recipe.optimizer.name
         return f"{name} rarely trains well at a learning rate above {most:g}"
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Return one variant per rate, up to the largest rate of the optimiser."""
+        """Return one variant per rate, up to the largest rate of the optimizer."""
         return tuple(with_lr(recipe, times * recipe.batch.lr) for times in self._within(recipe))
 
     def _within(self, recipe: Recipe) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ _LR_DIGITS = 6
 
 
 def most_lr(recipe: Recipe) -> float:
-    """Return the learning rate above which the recipe's optimiser rarely trains well."""
+    """Return the learning rate above which the recipe's optimizer rarely trains well."""
     return spec_of(recipe.optimizer.name).most_lr
 
 

@@ -19,7 +19,7 @@ _STRENGTHS = {Decay.DECOUPLED: (0.1, 1.0, 0.01), Decay.L2: (1e-3, 1e-2, 0.1)}
 class WeightDecay(Remedy):
     """Apply weight decay to matrices and kernels, at the best of three strengths.
 
-    Biases and the scales of normalisation layers do not decay. It depends on the optimiser: AdamW
+    Biases and the scales of normalisation layers do not decay. It depends on the optimizer: AdamW
     and NAdam decay the weights directly, SGD and Adam add to the gradient.
 
     Trades: a higher training error.

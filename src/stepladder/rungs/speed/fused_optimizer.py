@@ -1,4 +1,4 @@
-"""Use a fused kernel for the optimiser's update."""
+"""Use a fused kernel for the optimizer's update."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FusedOptimizer(Rung):
         return f"{spec.title} has no fused kernel on a {place}"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Scale the optimiser's share of the step by its update replayed with a fused kernel."""
+        """Scale the optimizer's share of the step by its update replayed with a fused kernel."""
         now, ratio = profile.time, profile.op_replays.get("fused_optimizer")
         if ratio is None:
             note = "not measured: the update was not replayed with a fused kernel"

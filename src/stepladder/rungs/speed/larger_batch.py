@@ -30,7 +30,7 @@ class LargerBatch(Rung):
 
     The knee is the smallest doubling within 10 % of the largest end-to-end throughput, not the
     limit of memory. With early stopping, the gradient noise scale, a rough estimate, may favour a
-    smaller batch: for SGD that one is used. Adam-like optimisers benefit from larger batches than
+    smaller batch: for SGD that one is used. Adam-like optimizers benefit from larger batches than
     it predicts, so that it only adds a variant for the probe. Batch size, learning rate, warm-up
     and everything that counts in steps change together, and are kept or dropped together.
 
@@ -38,7 +38,7 @@ class LargerBatch(Rung):
     worse, so held-out examples decide.
     Source: linear rule and warm-up: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
     2014, arXiv:1404.5997; noise scale: McCandlish et al. 2018, arXiv:1812.06162; that it is larger
-    for Adam-like optimisers: Zhang et al. 2019, arXiv:1907.04164; generalisation gap: Keskar et
+    for Adam-like optimizers: Zhang et al. 2019, arXiv:1907.04164; generalisation gap: Keskar et
     al. 2017, arXiv:1609.04836.
     """
 
@@ -148,7 +148,7 @@ class LargerBatch(Rung):
     def _more_epochs(self, profile: Profile, recipe: Recipe, larger: int) -> float:
         """Return the ratio of epochs with a larger batch and with this one; 1 if they are fixed.
 
-        For Adam-like optimisers, the noise scale is not valid beyond the batch that it favours.
+        For Adam-like optimizers, the noise scale is not valid beyond the batch that it favours.
         """
         if not self._stops_early(profile, recipe):
             return 1.0

@@ -222,7 +222,7 @@ def no_shuffle(seen: Seen) -> Answer:
                 numbers={"num_epochs": len(one.training)},
             )
     learnt = [model for model in seen.models if model.is_optimised]
-    for model in learnt or seen.models:  # the fallback: training without torch's optimisers
+    for model in learnt or seen.models:  # the fallback: training without torch's optimizers
         period = _period(model.window_offsets)
         if period is not None:
             return Found(

@@ -1,4 +1,4 @@
-"""Faults in what is learned and how fast: optimisers, learning rates, non-finite losses."""
+"""Faults in what is learned and how fast: optimizers, learning rates, non-finite losses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import OptimizerSeen, Seen
 
-_NO_STEP = Unseen("no optimiser step was seen")
+_NO_STEP = Unseen("no optimizer step was seen")
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts
 _TOO_HIGH = 0.1  # of the weights per step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
-_MIN_WAITING = 4  # inspections at which an optimiser had not stepped yet
-_MIN_SHARED = 2  # inspections at which two optimisers stepped the same weights
-_LONG = 40  # steps of the other optimisers in the meantime
+_MIN_WAITING = 4  # inspections at which an optimizer had not stepped yet
+_MIN_SHARED = 2  # inspections at which two optimizers stepped the same weights
+_LONG = 40  # steps of the other optimizers in the meantime
 _MIN_LOST = 3  # non-finite losses at the end
 _MIN_CLIMBS = 5  # steps at which update and gradient were compared
 _UP = 0.2  # the cosine of an ascending step
@@ -25,7 +25,7 @@ _LEARNT = 0.05  # of the loss: a fall that counts as learning
 
 
 def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
-    """Checks for backward without step, steps without gradients, and an optimiser left idle."""
+    """Checks for backward without step, steps without gradients, and an optimizer left idle."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     dead = [
@@ -37,17 +37,17 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         return Found(
             evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
             f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times: "
-            "the optimiser holds weights that the model does not use",
-            fix="Create the optimiser from model.parameters() after the model is final.",
+            "the optimizer holds weights that the model does not use",
+            fix="Create the optimizer from model.parameters() after the model is final.",
             where=one.built_at or one.stepped_at,
             numbers={"num_steps": one.num_steps},
         )
     unheld = [m for m in seen.models if m.num_unheld >= _MIN_STEPS]
     if unheld and seen.num_steps >= _MIN_STEPS:
         return Found(
-            evidence=f"{unheld[0].built} is trained, but no optimiser that steps holds any of its "
-            "weights: the optimisers hold those of another model",
-            fix="Create the optimiser after the model is final, or load weights into the same "
+            evidence=f"{unheld[0].built} is trained, but no optimizer that steps holds any of its "
+            "weights: the optimizers hold those of another model",
+            fix="Create the optimizer after the model is final, or load weights into the same "
             "model with model.load_state_dict(…).",
             where=unheld[0].called_at,
         )
@@ -57,8 +57,8 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
     if waiting and seen.num_steps >= _LONG and not seen.was_cut and not seen.precision.num_scaled:
         one = waiting[0]
         return Found(
-            evidence=f"{one.kind} never stepped in {seen.num_steps} steps of another optimiser, "
-            f"though its {one.num_params} weights had gradients and are in no other optimiser",
+            evidence=f"{one.kind} never stepped in {seen.num_steps} steps of another optimizer, "
+            f"though its {one.num_params} weights had gradients and are in no other optimizer",
             fix="Call its step() after backward, or remove it and freeze its weights.",
             where=one.built_at,
             numbers={"num_steps": seen.num_steps},
@@ -72,29 +72,29 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         )
     if all(one.num_empty == one.num_looked for one in stepped):
         return Unseen("no step with a gradient was inspected")
-    return Sound("every optimiser that stepped had gradients")
+    return Sound("every optimizer that stepped had gradients")
 
 
 def parameters_not_in_optimizer(seen: Seen) -> Answer:
-    """Compares the weights that get a gradient with those held by optimisers."""
+    """Compares the weights that get a gradient with those held by optimizers."""
     models = [m for m in seen.models if m.is_optimised or m.not_in_optimizer]
     if not models:
-        return Unseen("no model with weights in an optimiser was seen for three steps")
+        return Unseen("no model with weights in an optimizer was seen for three steps")
     for model in models:
         names = model.not_in_optimizer
         if names and model.num_unheld < _MIN_STEPS:
             return Found(
                 evidence=f"{len(names)} weights of {model.built} have a gradient but are in no "
-                f"optimiser: {_listed(names)}",
-                fix="Pass them to the optimiser, or freeze them with requires_grad_(False).",
+                f"optimizer: {_listed(names)}",
+                fix="Pass them to the optimizer, or freeze them with requires_grad_(False).",
                 where=seen.optimizers[0].built_at or seen.optimizers[0].stepped_at,
                 numbers={"num_weights": len(names)},
             )
-    return Sound("every weight with a gradient is in an optimiser")
+    return Sound("every weight with a gradient is in an optimizer")
 
 
 def parameters_twice(seen: Seen) -> Answer:
-    """Checks for weights that are twice in an optimiser, or stepped by two optimisers in a row."""
+    """Checks for weights that are twice in an optimizer, or stepped by two optimizers in a row."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
         return _NO_STEP
@@ -111,8 +111,8 @@ def parameters_twice(seen: Seen) -> Answer:
         if one.num_shared >= _MIN_SHARED:
             return Found(
                 evidence=f"{len(one.shared)} weights of {one.kind} had just been stepped by "
-                f"another optimiser on the same gradients: {_listed(one.shared)}",
-                fix="Pass each weight to one optimiser only, or clear gradients and call backward "
+                f"another optimizer on the same gradients: {_listed(one.shared)}",
+                fix="Pass each weight to one optimizer only, or clear gradients and call backward "
                 "between their steps.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(one.shared)},
@@ -125,7 +125,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def frozen_by_accident(seen: Seen) -> Answer:
-    """Lists weights that an optimiser holds and that never got a gradient."""
+    """Lists weights that an optimizer holds and that never got a gradient."""
     looked = [o for o in seen.optimizers if o.num_looked - o.num_empty >= _MIN_STEPS]
     if not looked:
         return _NO_STEP
@@ -136,7 +136,7 @@ def frozen_by_accident(seen: Seen) -> Answer:
                 evidence=f"{len(names)} of {one.num_params} weights of {one.kind} had no gradient "
                 f"at any of {one.num_looked} inspected steps: {_listed(names)}",
                 fix="Look for detach(), no_grad(), .data or .item() between them and the loss. If "
-                "they are meant to be frozen, leave them out of the optimiser.",
+                "they are meant to be frozen, leave them out of the optimizer.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(names)},
             )
@@ -152,7 +152,7 @@ def unregistered_modules(seen: Seen) -> Answer:
         where = next((m.called_at for m in seen.models if m.called_at), None)
         return Found(
             evidence=f"the model calls {len(seen.unregistered)} layers that are not registered in "
-            f"it, and no optimiser holds their weights: {names}",
+            f"it, and no optimizer holds their weights: {names}",
             fix="Store layers in nn.ModuleList or nn.ModuleDict instead of a list or dict.",
             where=where,
             numbers={"num_layers": len(seen.unregistered)},
@@ -179,7 +179,7 @@ def loss_maximised(seen: Seen) -> Answer:
     if not calls or not stepped:
         return Unseen("no backward followed by a step was inspected")
     if len(stepped) > 1:
-        return Unseen("several optimisers: one of them may maximise a loss on purpose")
+        return Unseen("several optimizers: one of them may maximise a loss on purpose")
     sign = -1.0 if stepped[0].maximises else 1.0
     for call in calls:
         known = [t for t in call.terms if t.kind != "other" and t.sign]
@@ -195,7 +195,7 @@ def loss_maximised(seen: Seen) -> Answer:
                 evidence=f"{kinds} has a minus sign in the value that backward is called on, so "
                 f"each step increases the loss: the value went from {values[0]:.3g} to "
                 f"{values[-1]:.3g}",
-                fix="Change the sign, or remove maximize=True: optimisers minimise.",
+                fix="Change the sign, or remove maximize=True: optimizers minimise.",
                 where=call.where,
                 numbers={"first": values[0], "last": values[-1]},
             )
@@ -208,7 +208,7 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one return 
     if not stepped:
         return Unseen("fewer than ten steps with a loss were seen")
     if len(stepped) > 1:
-        return Unseen("several optimisers: their losses need not fall")
+        return Unseen("several optimizers: their losses need not fall")
     one = stepped[0]
     _, last = _ends(one)
     first = one.losses[0][1]
@@ -283,7 +283,7 @@ def learning_rate_too_low(seen: Seen) -> Answer:
     if not stepped:
         return Unseen("fewer than fifty steps were seen")
     if len(stepped) > 1:
-        return Unseen("several optimisers: their losses need not fall")
+        return Unseen("several optimizers: their losses need not fall")
     one = stepped[0]
     ratio = max(r for _, r in one.ratios)
     values = _values(one)

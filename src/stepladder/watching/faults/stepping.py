@@ -17,7 +17,7 @@ from stepladder.watching.seen import ScheduleSeen, Seen
 _ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
 _MIN_STEPS = 30
 _MIN_METRICS = 4
-_ONE_CALL = frozenset(  # torch's optimisers that call a closure once
+_ONE_CALL = frozenset(  # torch's optimizers that call a closure once
     ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Rprop"]
 )
 _MIN_IDLE = 6
@@ -55,7 +55,7 @@ def missing_zero_grad(seen: Seen) -> Answer:
     if found is not None:
         return found
     if not stepped and probed is None:
-        return Unseen("fewer than two optimiser steps were seen")
+        return Unseen("fewer than two optimizer steps were seen")
     if not stepped and probed is not None:
         told = f"between {probed.num_looked - probed.num_uncleared} of {probed.num_looked} steps"
         return Sound(f"gradients were cleared or changed {told}{_measured(probed)}")
@@ -104,7 +104,7 @@ def zero_grad_before_step(seen: Seen) -> Answer:
     """Checks for gradients that are always cleared between backward and the step."""
     looked = [o for o in seen.optimizers if o.num_looked]
     if not looked:
-        return Unseen("no optimiser step was seen")
+        return Unseen("no optimizer step was seen")
     for one in looked:
         if one.num_looked >= _MIN_LOOKED and one.num_cleared_late == one.num_looked:
             return Found(
@@ -136,7 +136,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     numbers: dict[str, Json] = {"num_stepped": one.num_stepped, "num_steps": steps}
     if one.is_early:
         return Found(
-            evidence=f"{one.kind} stepped before the first step of the optimiser: the first "
+            evidence=f"{one.kind} stepped before the first step of the optimizer: the first "
             "learning rate is skipped",
             fix="Call scheduler.step() after optimizer.step().",
             where=where,
@@ -147,9 +147,9 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     if is_often and not is_own_unit and seen.world_size == 1:  # some step it once per process
         return Found(
             evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times without a step "
-            f"of its optimiser in between: the learning rate went from {one.base_rate or 0:g} to "
+            f"of its optimizer in between: the learning rate went from {one.base_rate or 0:g} to "
             f"{one.least_rate or 0:.2g}, and the values in between were never used",
-            fix="Create it for the optimiser that steps, and call scheduler.step() once per epoch "
+            fix="Create it for the optimizer that steps, and call scheduler.step() once per epoch "
             "or once after each optimizer.step().",
             where=where,
             numbers={**numbers, "num_idle": one.num_idle},
@@ -212,7 +212,7 @@ def _waits_for_a_rise(one: ScheduleSeen) -> bool:
 
 
 def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
-    """Return whether a schedule that steps with the optimiser ended long before training did."""
+    """Return whether a schedule that steps with the optimizer ended long before training did."""
     if one.kind == "CosineAnnealingLR" and one.horizon:
         return one.num_stepped > 1.5 * one.horizon
     has_fallen = (
@@ -277,15 +277,15 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
     """Counts backwards and batches per step, and reads what the loss was divided by."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
-        return Unseen("no optimiser step was seen")
+        return Unseen("no optimizer step was seen")
     one = max(stepped, key=lambda o: o.num_steps)
     usual, times = max(one.backwards.items(), key=lambda item: item[1], default=(1, 0))
     if usual < 2 or times < 0.5 * one.num_steps or one.num_steps < 3:
         return Unseen("each step follows a single backward")
     if one.has_closure and one.kind not in _ONE_CALL:
-        return Unseen("the optimiser calls backward itself")
+        return Unseen("the optimizer calls backward itself")
     if len(stepped) > 1:
-        return Unseen("several optimisers: a backward may belong to any of them")
+        return Unseen("several optimizers: a backward may belong to any of them")
     calls = [
         c for c in seen.backward_calls if c.step >= 1 and max(c.num_new_batches, c.num_inputs) >= 2
     ]

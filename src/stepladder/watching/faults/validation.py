@@ -169,7 +169,7 @@ def graph_retained(seen: Seen) -> Answer:
 
 
 def checkpoint_incomplete(seen: Seen) -> Answer:
-    """Reads the keys of what torch.save writes: a model or position without its optimiser."""
+    """Reads the keys of what torch.save writes: a model or position without its optimizer."""
     empty = next((one for one in seen.saved if one.is_empty), None)
     if empty is not None and seen.num_steps:
         return Found(
@@ -187,7 +187,7 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
             return Found(
                 evidence=f"the checkpoint ({', '.join(one.keys[:6])}) lacks {lacks}: training "
                 "cannot be resumed exactly from it",
-                fix="Also save the state_dict() of the optimiser, the scheduler and the "
+                fix="Also save the state_dict() of the optimizer, the scheduler and the "
                 "GradScaler.",
                 where=one.where,
             )
@@ -195,18 +195,18 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
     if not whole:
         return Found(
             evidence="weights are saved without what is needed to resume training",
-            fix="To resume training, also save the optimiser, the scheduler, the GradScaler, the "
+            fix="To resume training, also save the optimizer, the scheduler, the GradScaler, the "
             "epoch and the step.",
             where=saved[0].where,
             severity=Severity.INFO,
         )
-    return Sound("checkpoints contain the optimiser")
+    return Sound("checkpoints contain the optimizer")
 
 
 def _lacks(one: SavedSeen, seen: Seen) -> str:
     parts = []
     if not one.has_optimizer and seen.optimizers:
-        parts.append("the optimiser")
+        parts.append("the optimizer")
     if one.has_optimizer and not one.has_schedule and seen.schedules:
         parts.append("the scheduler")
     if one.has_optimizer and not one.has_scaler and seen.precision.num_scaled:
@@ -217,7 +217,7 @@ def _lacks(one: SavedSeen, seen: Seen) -> str:
 def seeds_wrong(seen: Seen) -> Answer:
     """Checks that a seed is set exactly once: setting it repeatedly repeats random draws."""
     if seen.num_steps == 0:
-        return Unseen("no optimiser step was seen")
+        return Unseen("no optimizer step was seen")
     for (where, seed), times in seen.reseeded.items():
         if times >= 2:
             return Found(

@@ -37,7 +37,7 @@ class ScheduleWatch:
         self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
         self._steps: dict[
             int, tuple[int, int]
-        ] = {}  # steps of its optimiser, and idle ones in a row
+        ] = {}  # steps of its optimizer, and idle ones in a row
 
     def install(self, watcher: Watcher) -> None:
         """Wrap the construction and step of every scheduler."""
@@ -219,7 +219,7 @@ class PrecisionWatch:
         limit = args[1] if len(args) > 1 else kwargs.get("clip_value")
         if not self._watcher.is_close or not isinstance(limit, (int, float)):
             return
-        # Read from the optimisers: the argument may be a generator that can be used only once.
+        # Read from the optimizers: the argument may be a generator that can be used only once.
         held = [p for o in self._optimizers.live_optimizers() for p in learning(o)]
         grads = [p.grad for p in held if is_plain(p.grad)]
         some = [part(grad, _MAX_OF_A_GRADIENT).abs() for grad in grads[:_MAX_GRADIENTS]]

@@ -25,7 +25,7 @@ from stepladder.watching.watcher import Watcher
 
 _MAX_LOOKS: Final = 6  # inspected calls per step
 _MAX_CALLS: Final = 200  # and in total
-_SETTLED: Final = 3  # steps until every optimiser is known
+_SETTLED: Final = 3  # steps until every optimizer is known
 _OLD: Final = 5  # steps after which the graph of a loss should be freed
 _ALL_GRAPHS: Final = 32  # steps whose graphs are all followed
 _GRAPHS_EVERY: Final = 8  # every 8th of the later steps
@@ -33,7 +33,7 @@ _ALL_WEIGHTS_EVERY: Final = 50  # steps between searches for weights added to a 
 _MAX_DROPPED: Final = 500
 _MAX_MOVED: Final = 8  # weights, and values of each, that are compared for movement
 _MAX_OFFSETS: Final = 4000
-_MIN_LEFT: Final = 2  # steps at which weights were in no optimiser
+_MIN_LEFT: Final = 2  # steps at which weights were in no optimizer
 _KEY: Final = "stepladder.watch"
 
 
@@ -280,9 +280,9 @@ class BackwardWatch:
                 seen.without_grad_at = seen.without_grad_at or one.where
 
     def _find_left_out(self) -> None:
-        """Find weights that have a gradient but are in no optimiser.
+        """Find weights that have a gradient but are in no optimizer.
 
-        They count once an optimiser has stepped afterwards: gradients may have other uses.
+        They count once an optimizer has stepped afterwards: gradients may have other uses.
         """
         self._confirm()
         held = self._optimizers.held
@@ -305,7 +305,7 @@ class BackwardWatch:
         is_other = held and all(root.ids.isdisjoint(held) for root in self._learnt)
         if is_other:
             marks, self._marks = self._marks, self._optimizers.gradient_marks()
-            if marks == self._marks:  # no weight of any optimiser was learned
+            if marks == self._marks:  # no weight of any optimizer was learned
                 self._unheld = (self._watcher.step, list(self._learnt))
 
     def _confirm(self) -> None:
@@ -321,7 +321,7 @@ class BackwardWatch:
             self._unheld = None
 
     def _moved(self, weights: list[Any]) -> bool:
-        """Return whether weights moved since the last time, not by an optimiser in `held`."""
+        """Return whether weights moved since the last time, not by an optimizer in `held`."""
         moved = False
         for weight in weights:
             if is_plain(weight):

@@ -1,4 +1,4 @@
-"""State of one optimiser while a script runs: its weights before and after its steps."""
+"""State of one optimizer while a script runs: its weights before and after its steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_PROOF: Final = 65_536  # elements
 
 
 class ClearingWatch:
-    """Follows the gradient of one weight of an optimiser from one step to the next.
+    """Follows the gradient of one weight of an optimizer from one step to the next.
 
     A gradient was not cleared if both steps have the same tensor object and all its changes in
     between (torch counts them) were made by backward, clipping or unscaling. Changes that torch
@@ -128,7 +128,7 @@ def _small(optimizer: Optimizer) -> Any:
 
 
 class HeldOptimizer:
-    """State of one optimiser while the script runs."""
+    """State of one optimizer while the script runs."""
 
     def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
         self.ref = weakref.ref(optimizer)
@@ -209,6 +209,6 @@ def _slope(param: Any) -> Any:
 
 
 def learning(optimizer: Optimizer) -> list[Any]:
-    """Return the trainable weights of an optimiser, at most the first 2,000."""
+    """Return the trainable weights of an optimizer, at most the first 2,000."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     return params[:_MAX_CHECKED]

@@ -1,4 +1,4 @@
-"""Watch optimisers: what they hold, what moves, whether gradients are cleared."""
+"""Watch optimizers: what they hold, what moves, whether gradients are cleared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EnoughSteps(SystemExit):
 
 
 class OptimizerWatch:
-    """Hooks into the step of every optimiser, and wraps what clears gradients."""
+    """Hooks into the step of every optimizer, and wraps what clears gradients."""
 
     def __init__(self, names: Names, max_steps: int | None = None) -> None:
         self._names = names
@@ -49,7 +49,7 @@ class OptimizerWatch:
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
-        """Hook into all optimisers, including existing ones."""
+        """Hook into all optimizers, including existing ones."""
         self._watcher = watcher
         watcher.patches.wrap(Optimizer, "__init__", after=self._built)
         for owner in (Optimizer, torch.nn.Module):
@@ -71,7 +71,7 @@ class OptimizerWatch:
         watcher.patches.on_undo(post.remove)
 
     def _is_first(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimiser steps for the first time; if so, follow the next steps."""
+        """Return whether an optimizer steps for the first time; if so, follow the next steps."""
         is_first = self.steps_of(optimizer) == 0
         if is_first:
             self._watcher.rest.stir()
@@ -113,7 +113,7 @@ class OptimizerWatch:
         return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
 
     def _find_shared(self, live: HeldOptimizer) -> None:
-        """Note the weights that the previous optimiser has stepped on the same gradients."""
+        """Note the weights that the previous optimizer has stepped on the same gradients."""
         last = self._last() if self._last is not None else None
         if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
             return
@@ -162,16 +162,16 @@ class OptimizerWatch:
                 live.was_cleared = False
 
     def holds(self, ids: set[int]) -> bool:
-        """Return whether an optimiser holds one of these weights."""
+        """Return whether an optimizer holds one of these weights."""
         return any(not live.ids.isdisjoint(ids) for live in self._live.values())
 
     @property
     def held(self) -> set[int]:
-        """Return the ids of all weights that optimisers hold."""
+        """Return the ids of all weights that optimizers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
     def steps_of(self, optimizer: Any) -> int:
-        """Return the number of steps of an optimiser."""
+        """Return the number of steps of an optimizer."""
         live = self._live.get(id(optimizer))
         return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
 
@@ -182,7 +182,7 @@ class OptimizerWatch:
         return [(g.data_ptr(), float(part(g, 64).sum())) for g in grads if is_plain(g)]
 
     def find_waiting(self) -> None:
-        """Count the optimisers that never stepped and alone hold weights with a gradient."""
+        """Count the optimizers that never stepped and alone hold weights with a gradient."""
         waiting = [live for live in self._live.values() if live.seen.num_steps == 0]
         if not waiting:
             return
@@ -194,7 +194,7 @@ class OptimizerWatch:
             live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
 
     def live_optimizers(self) -> list[Optimizer]:
-        """Return the optimisers that have stepped and still exist."""
+        """Return the optimizers that have stepped and still exist."""
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
         return [optimizer for optimizer in found if optimizer is not None]
 
@@ -255,7 +255,7 @@ class OptimizerWatch:
             raise EnoughSteps(0)
 
     def _is_main(self, optimizer: Optimizer) -> bool:
-        """Return whether a step counts: the first optimiser's, until another's two in a row."""
+        """Return whether a step counts: the first optimizer's, until another's two in a row."""
         if self._main is None or id(optimizer) == self._main:
             self._main, self._since = id(optimizer), {}
             return True

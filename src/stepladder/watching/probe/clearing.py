@@ -102,7 +102,7 @@ def probe_clearing(
         why_not: why nothing can be replayed; None if it can.
 
     Returns:
-        What was seen, and the five norms or why they are missing; None if no optimiser took two
+        What was seen, and the five norms or why they are missing; None if no optimizer took two
         steps with a backward in between.
     """
     habits = [habit for habit in habits if habit.fates]
@@ -129,7 +129,7 @@ def probe_clearing(
 
 
 def _held(batch: KeptCall, habit: Habit) -> dict[int, str]:
-    """Return the names, by id, of the weights of a batch's module that an optimiser steps."""
+    """Return the names, by id, of the weights of a batch's module that an optimizer steps."""
     return {
         id(param): _plain(name)
         for name, param in batch.module.named_parameters()
@@ -138,7 +138,7 @@ def _held(batch: KeptCall, habit: Habit) -> dict[int, str]:
 
 
 def _seen(habit: Habit, names: Mapping[int, str]) -> Clearing:
-    """Summarise what was seen of one optimiser."""
+    """Summarise what was seen of one optimizer."""
     kept = _with(habit, Fate.KEPT)
     counts = [fates[Fate.KEPT] for _, fates in kept.values()]
     is_cleared = len(kept) < len(habit.fates)

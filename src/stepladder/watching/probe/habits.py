@@ -76,7 +76,7 @@ class _Tracked:
 
 @dataclass
 class Habit:
-    """What happens to gradients between the steps of one optimiser.
+    """What happens to gradients between the steps of one optimizer.
 
     Attributes:
         kind: its class.
@@ -98,7 +98,7 @@ class Habit:
 
 
 class _Window:
-    """The time from one step of an optimiser to its next."""
+    """The time from one step of an optimizer to its next."""
 
     def __init__(self, optimizer: Optimizer, habit: Habit) -> None:
         self.habit = habit
@@ -130,7 +130,7 @@ class Habits:
     large and sparse gradients, from the second step on.
 
     Attributes:
-        all: what was seen, by optimiser.
+        all: what was seen, by optimizer.
         optimizers: those that stepped last, which a script's function may have released.
     """
 

@@ -52,7 +52,7 @@ class Kept:
     be replayed without knowing the script.
 
     Attributes:
-        optimizers: returns the script's optimisers.
+        optimizers: returns the script's optimizers.
         habits: what happens to gradients between steps.
     """
 
@@ -154,11 +154,11 @@ class Kept:
         own = {id(p) for p in self._module.parameters()}
         fitting = [o for o in self._stepping() if _ids(o) & own]
         if len(fitting) != 1:
-            return f"{len(fitting)} optimisers hold the model's weights; only one can be replayed"
+            return f"{len(fitting)} optimizers hold the model's weights; only one can be replayed"
         return None
 
     def _stepping(self) -> list[Any]:
-        """Return the script's optimisers, including those it has released since."""
+        """Return the script's optimizers, including those it has released since."""
         found = {id(o): o for o in self.optimizers()} | self.habits.optimizers
         return list(found.values())
 
@@ -316,7 +316,7 @@ _LANES: Final[tuple[tuple[str, Callable[..., _Lane | Replay]], ...]] = (
 
 
 def _copied(module: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
-    """Copy both at once, so that the copy's optimiser holds the copy's weights."""
+    """Copy both at once, so that the copy's optimizer holds the copy's weights."""
     model, copied = copy.deepcopy((module, optimizer))
     vars(copied).pop("step", None)  # a scheduler's wrapper, which steps the original
     model.train()

@@ -42,7 +42,7 @@ class Session:
         own: distinguishes its lines from those of libraries.
         folder: where watch.json is written.
         publish: called once with the final report.
-        max_steps: number of optimiser steps after which the script is ended; None: no limit.
+        max_steps: number of optimizer steps after which the script is ended; None: no limit.
         is_probing: replay steps on a copy at the end.
     """
 

@@ -260,7 +260,7 @@ def weight_bytes(job: CheckedJob) -> int:
     return sum(weight.nbytes for weight in job.model().parameters())
 
 
-def test_weights_with_their_optimiser_have_to_fit(machine: Machine, tmp_path: Path) -> None:
+def test_weights_with_their_optimizer_have_to_fit(machine: Machine, tmp_path: Path) -> None:
     needed = 4 * weight_bytes(job_of(tmp_path))
     machine(memory_bytes=needed)
     assert look(tmp_path).outcome is Outcome.PASSED

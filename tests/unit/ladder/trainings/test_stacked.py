@@ -45,7 +45,7 @@ def assert_alike(lab, recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in OPTIMIZERS if spec.is_elementwise])
-def test_each_optimiser_takes_the_same_steps(make_lab, recipe, name: OptimizerName) -> None:
+def test_each_optimizer_takes_the_same_steps(make_lab, recipe, name: OptimizerName) -> None:
     recipe = replace(recipe, optimizer=replace(recipe.optimizer, name=name))
     assert_alike(make_lab(recipe, num_seeds=2), recipe)
 

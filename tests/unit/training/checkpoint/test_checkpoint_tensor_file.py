@@ -52,7 +52,7 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(
     assert_equal(load(write({"x": tensor})), {"x": tensor})
 
 
-def test_the_bytes_of_a_model_and_its_optimiser_are_those_that_the_package_writes() -> None:
+def test_the_bytes_of_a_model_and_its_optimizer_are_those_that_the_package_writes() -> None:
     tensors = {
         "b": torch.randn(3, 4),
         "a": torch.tensor([True, False]),

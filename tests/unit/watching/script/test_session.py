@@ -183,7 +183,7 @@ def test_compiled_models_are_inspected_from_outside(watched: Watched) -> None:
     assert alarms(report) == []
 
 
-def test_optimisers_that_take_turns_count_one_step_each_round(watched: Watched) -> None:
+def test_optimizers_that_take_turns_count_one_step_each_round(watched: Watched) -> None:
     code = loop().replace("optimizer.step()", "optimizer.step(); second.step()")
     code = code.replace(
         "for step", "second = torch.optim.SGD(model[2:].parameters(), 1e-3)\nfor step"
@@ -191,7 +191,7 @@ def test_optimisers_that_take_turns_count_one_step_each_round(watched: Watched) 
     assert watched(code).num_steps == 20
 
 
-def test_steps_keep_counting_with_the_optimiser_of_the_next_stage(watched: Watched) -> None:
+def test_steps_keep_counting_with_the_optimizer_of_the_next_stage(watched: Watched) -> None:
     report = watched(loop() + loop(steps=15))
     assert report.num_steps == 20 + 14  # the first step of the second stage may have been a turn
 
