@@ -32,8 +32,22 @@ class StepladderError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
+        return "\n  ".join(self._parts())
+
+    def brief(self) -> str:
+        """Return the message in at most three lines: what, why and how to fix it.
+
+        If a part has more lines, its first one says how many `--debug` prints in addition.
+        """
+        shown = []
+        for part in self._parts():
+            first, *rest = part.splitlines()
+            shown.append(f"{first} ({len(rest)} more with --debug)" if rest else first)
+        return "\n  ".join(shown)
+
+    def _parts(self) -> list[str]:
         head = f"{self.where}: {self.what}" if self.where else self.what
-        return "\n  ".join([head, *(part for part in (self.why, self.fix) if part)])
+        return [head, *(part for part in (self.why, self.fix) if part)]
 
 
 class UsageError(StepladderError):

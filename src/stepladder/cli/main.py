@@ -119,9 +119,10 @@ def _help() -> str:
 
 def _report(error: StepladderError, cause: BaseException, words: list[str]) -> int:
     """Print an error that the user can act on."""
-    if "--debug" in words:
+    is_debug = "--debug" in words
+    if is_debug:
         traceback.print_exception(cause)
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(f"{error if is_debug else error.brief()}\n")
     if "--json" in words:
         parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
         event = {"event": "error", "exit_code": error.exit_code, "kind": type(error).__name__}

@@ -165,6 +165,22 @@ def test_debug_prints_the_trace(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_message_has_three_lines_and_debug_prints_the_rest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "head.weight: (5, 9), (4, 9)\n  head.bias: (5,), (4,)\n  stem.bias: (1,), none"
+    failing_with(DataError("it does not fit", where="run", why=why, fix="Use it."), monkeypatch)
+    assert run("train") == 3
+    brief = capsys.readouterr().err.splitlines()
+    assert brief == [
+        "run: it does not fit",
+        "  head.weight: (5, 9), (4, 9) (2 more with --debug)",
+        "  Use it.",
+    ]
+    assert run("train", "--debug") == 3
+    assert "stem.bias" in capsys.readouterr().err
+
+
 def test_json_reports_an_error_to_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
