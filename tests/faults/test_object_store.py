@@ -599,7 +599,7 @@ def test_verify_reads_what_is_there_and_not_the_cache(
 
 def test_no_store_there_says_how_to_make_one(objects: S3Objects, tmp_path: Path) -> None:
     files = open_shard_files(Path("s3://photos/none"), cache_dir=tmp_path, max_cache_bytes=10)
-    with pytest.raises(DataError, match=r"s3://photos/none: not a store") as caught:
+    with pytest.raises(DataError, match=r"s3://photos/none: the address is not a store") as caught:
         files.manifest()
     assert "--out s3://photos/none" in str(caught.value)
 
