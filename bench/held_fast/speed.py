@@ -83,6 +83,8 @@ def compare_speed(
         )
         counts["climb"] = climb_pairs
     for name, once in kinds.items():
+        if not counts[name]:
+            continue
         line, is_slower = _measure(name, once, (old, new), counts[name])
         notes.append(line)
         found += [f"slower: {line}"] if is_slower else []
