@@ -155,7 +155,7 @@ class _Columns:
     named: Set[str | None]
 
     def optional(self, name: str | None) -> int | None:
-        """Return the index of a column, or None if there is none of that name."""
+        """Return the index of a column, or None if no column has the name."""
         header = self.file.header
         return header.index(name) if name is not None and name in header else None
 

@@ -7,7 +7,7 @@ The readings, in this order:
     dataset/cat, dataset/dog       a single folder around the others is skipped
     cat, dog                       classes, whatever is below them
 
-Folders that share subfolders and are none of these are ambiguous: an error asks for
+Folders that share subfolders in another way are ambiguous: an error asks for
 `--split-folders` or `--classes-from top`.
 """
 
@@ -298,7 +298,7 @@ class _Reading:
         return folder
 
     def _tell_names(self, splits: Mapping[str, Split]) -> None:
-        """Tell how names that are not the usual ones were read."""
+        """Report how names that are not the usual ones were read."""
         unusual = [
             f"{printable(name)} as {split.value}"
             for name, split in splits.items()
