@@ -32,7 +32,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_picture
 from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, prepare
-from stepladder.data.sources.listing import list_pictures
+from stepladder.data.sources.pictures import list_pictures
 from stepladder.data.sources.source_file import read_file
 from stepladder.data.store.index import encode_index, index_path
 from stepladder.data.store.manifest import fingerprint_of

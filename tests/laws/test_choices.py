@@ -13,7 +13,7 @@ from stepladder.config import choices, options, recipe
 from stepladder.config.schema import Option, field_docs
 from stepladder.config.schema import options as all_options
 
-# External names: of a timm model, CSV columns, a server, a regular expression on paths.
+# External names: of a timm model, CSV columns, folders, a server, an expression on paths.
 NAMES = {
     "model.name",
     "prepare.image_column",
@@ -21,6 +21,9 @@ NAMES = {
     "prepare.label_column",
     "prepare.split_column",
     "prepare.group_by",
+    "prepare.columns",
+    "prepare.path_format",
+    "prepare.split_folders",
     "run.mlflow_uri",
 }
 OPTIONS = tuple(all_options().values())

@@ -13,6 +13,13 @@ class Split(StrEnum):
     TEST = "test"
 
 
+class ClassesFrom(StrEnum):
+    """Which folders of a source are the classes; auto: read it from their names."""
+
+    AUTO = "auto"
+    TOP = "top"
+
+
 class SourceFormat(StrEnum):
     """Format of a source of pictures; auto detects it from file names and the first bytes.
 

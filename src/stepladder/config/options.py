@@ -9,6 +9,7 @@ from stepladder.config.checks import require
 from stepladder.config.choices import (
     BaselineAt,
     Checks,
+    ClassesFrom,
     ClimbAim,
     Compression,
     Encoding,
@@ -53,6 +54,14 @@ class PrepareConfig:
     """Column of class names or numbers; in a tar, a key of the JSON file."""
     split_column: str = "split"
     """Optional column with the values train, val or test."""
+    columns: str | None = None
+    """Names of the columns of a CSV without a header, such as `path,label`."""
+    path_format: str | None = None
+    """How to make a path of a CSV's cell, such as `images/{}.jpg`; none: the cell is the path."""
+    split_folders: str | None = None
+    """Which folders are which split, such as `2019=train,2020=test`; none: read their names."""
+    classes_from: ClassesFrom = ClassesFrom.AUTO
+    """Which folders are the classes: top, whatever is inside them, or auto, by their names."""
     pixel_height: int | None = None
     """Height of pictures stored as raw pixels in a column; none: read it from the column height."""
     pixel_width: int | None = None

@@ -67,13 +67,14 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
     """Compare the classes of the splits.
 
     Returns:
-        Warnings: classes of train that are missing in val or test, with their counts in train.
+        Warnings: classes whose names are probably one, and classes of train that are missing in
+        val or test, with their counts in train.
 
     Raises:
         DataError: if train or val is empty, or val or test has a class that is not in train.
     """
     train = counts.get(Split.TRAIN, Counter())
-    warnings = []
+    warnings = _similar_names(train)
     for split in (Split.VAL, Split.TEST):
         held_out = counts.get(split, Counter())
         unknown = sorted(held_out.keys() - train.keys())
@@ -144,3 +145,18 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
             fix="Use a CSV column, `folder`, or an expression that matches each path.",
         )
     return groups
+
+
+def _similar_names(train: Counter[str]) -> list[str]:
+    """Return a warning for each group of classes whose names differ in nearly nothing."""
+    groups: dict[str, list[str]] = {}
+    for label in sorted(train):
+        words = re.sub(r"[\s_-]+", " ", label).strip().casefold()
+        groups.setdefault(re.sub(r"(?<!\d)0+(?=\d)", "", words), []).append(label)
+    return [
+        "classes whose names differ only in case, blanks or leading zeros: "
+        f"{name_some([f'{label!r} ({train[label]} in train)' for label in labels])}; if they are "
+        "one class, give them one name"
+        for labels in groups.values()
+        if len(labels) > 1
+    ]

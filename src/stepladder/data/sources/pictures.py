@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -13,14 +14,56 @@ from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.prepare.hashing import Hashed, hash_files, read_hashes
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.work_folder import WorkFolder
-from stepladder.data.sources.listing import Listing, list_pictures
+from stepladder.data.sources.csv_table import list_table
+from stepladder.data.sources.folders import folder_options, list_walk
+from stepladder.data.sources.listing import Listing, require_classes
 from stepladder.data.sources.source_file import read_file
+from stepladder.data.sources.walk import Skipped, Walk
+from stepladder.errors import UsageError
 
 CHANGED = "changed while the store was made"
 
 ReadRow = Callable[[Row], bytes]
 """Reads a row's bytes; thread-safe and picklable. Raises BadPictureError if they cannot be read or
 differ from those that were hashed."""
+
+
+def list_pictures(config: PrepareConfig) -> Listing:
+    """List a folder of class folders, a folder of train/val/test folders, or a CSV.
+
+    Raises:
+        UsageError: if the source is missing or ambiguous.
+        DataError: if it has no pictures, an empty class, a single class, or a bad table.
+    """
+    source = config.source.expanduser()
+    if source.is_dir():
+        root = source.resolve()
+        listing = list_walk(
+            Walk(str(root), config.follow_symlinks, Skipped()), root, folder_options(config)
+        )
+    elif source.is_file():
+        listing = list_table(source, config)
+    else:
+        raise UsageError(
+            "does not exist" if not source.exists() else "neither a folder nor a file",
+            where=str(source),
+            fix=_did_you_mean(source)
+            + "Set --source to a folder of class folders (optionally inside train/val/test), a CSV "
+            "with the columns path and label, a Delta table, or Parquet, .tar or .tar.gz files "
+            "(one file, a folder or a pattern).",
+        )
+    require_classes(listing, str(source))
+    return listing
+
+
+def _did_you_mean(source: Path) -> str:
+    """Suggest an existing path with a similar name in the same folder."""
+    try:
+        names = [path.name for path in source.parent.iterdir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(source.name, names, n=1)
+    return f"Did you mean {source.with_name(near[0])}? " if near else ""
 
 
 @dataclass(frozen=True)

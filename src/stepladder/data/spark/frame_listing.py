@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from stepladder.config.choices import Split
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.sources.containers.labels import Labels
+from stepladder.data.sources.folders import AS_NAMED, FolderOptions
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.walk import Skipped
@@ -77,6 +78,7 @@ def list_facts(
     class_names: tuple[str, ...] | None,
     has_labels: bool,
     has_group: bool,
+    folders: FolderOptions = AS_NAMED,
 ) -> HashedListing:
     """List the rows of a DataFrame.
 
@@ -87,6 +89,7 @@ def list_facts(
         class_names: class name of each label number.
         has_labels: whether rows have labels; if not, the folders of their paths are classes.
         has_group: whether rows have groups.
+        folders: how to read the folders of paths, if rows have no labels.
 
     Raises:
         DataError: if there are no rows, rows with the same path differ, labels are both numbers and
@@ -99,7 +102,7 @@ def list_facts(
     root = Path(address or source)
     if not has_labels:
         skipped = Skipped()
-        found = list_names(list(named), root, skipped)
+        found = list_names(list(named), root, skipped, folders)
         hashes = [named[picture.path].hashed for picture in found.pictures]
         require_classes(found, source)
         return HashedListing(found, hashes)

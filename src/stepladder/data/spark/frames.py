@@ -16,9 +16,10 @@ from stepladder.data.sources.containers.batch_pictures import BatchPictures
 from stepladder.data.sources.containers.columns import LABEL_NAMES, Columns, choose_columns
 from stepladder.data.sources.containers.labels import checked_label
 from stepladder.data.sources.containers.pictures import refuse_pixels
-from stepladder.data.sources.listing import split_of_cell
+from stepladder.data.sources.folders import folder_options
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.safe_arrow import first_line
+from stepladder.data.sources.split_names import split_of_cell
 from stepladder.data.spark.engine import RowsOnSpark, small_batches
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
 from stepladder.data.spark.jobs import collect, explain
@@ -168,6 +169,7 @@ class FrameOnSpark(RowsOnSpark):
             class_names=opened.columns.class_names,
             has_labels=opened.has_labels,
             has_group=opened.columns.group is not None,
+            folders=folder_options(self.config),
         )
 
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:

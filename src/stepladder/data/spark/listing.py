@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.remote.places import secret_refused
-from stepladder.data.sources.listing import Listing, list_walk
+from stepladder.data.sources.folders import AS_NAMED, FolderOptions, list_walk
+from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 
 FRAME = "DataFrame"  # name of a source that is a DataFrame
@@ -81,7 +82,9 @@ def relative_names(names: Sequence[str], address: str | None) -> list[str]:
     return ["/".join(part[num_cut:]) for part in parts]
 
 
-def list_names(names: Sequence[str], root: Path, skipped: Skipped) -> Listing:
+def list_names(
+    names: Sequence[str], root: Path, skipped: Skipped, options: FolderOptions = AS_NAMED
+) -> Listing:
     """List file names as class folders, or class folders inside train/val/test folders.
 
     Raises:
@@ -94,7 +97,7 @@ def list_names(names: Sequence[str], root: Path, skipped: Skipped) -> Listing:
         for part in folders:
             node = node.setdefault(part, {})
         node[file] = None
-    return list_walk(NamesWalk(str(root), False, skipped, tree), root)
+    return list_walk(NamesWalk(str(root), False, skipped, tree), root, options)
 
 
 @dataclass(frozen=True)

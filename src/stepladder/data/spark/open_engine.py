@@ -14,7 +14,7 @@ from stepladder.data.sources.containers.opening import (
     refuse_store,
     require_delta,
 )
-from stepladder.data.sources.listing import list_pictures
+from stepladder.data.sources.pictures import list_pictures
 from stepladder.data.spark.containers import ContainersOnSpark
 from stepladder.data.spark.engine import FilesOnSpark, SparkEngine
 from stepladder.data.spark.frames import FrameOnSpark

@@ -118,3 +118,28 @@ def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
 def test_an_empty_val_is_an_error() -> None:
     with pytest.raises(DataError, match="val has no pictures"):
         check_classes({Split.TRAIN: Counter(a=5, b=5)})
+
+
+@pytest.mark.parametrize(
+    ("labels", "are_similar"),
+    [
+        (("Orange", "orange"), True),
+        (("7", "007"), True),
+        (("class 1", "class_01"), True),
+        (("red  apple", "red apple"), True),
+        (("10", "1"), False),
+        (("1_1", "11"), False),
+        (("orange", "oranges"), False),
+        (("0", "00"), True),
+    ],
+)
+def test_classes_with_nearly_the_same_name_are_told(
+    labels: tuple[str, str], are_similar: bool
+) -> None:
+    counts = {Split.TRAIN: Counter({labels[0]: 5, labels[1]: 2, "kiwi": 3})}
+    counts[Split.VAL] = Counter(counts[Split.TRAIN])
+    warnings = check_classes(counts)
+    assert len(warnings) == are_similar
+    if are_similar:
+        assert f"{labels[1]!r} (2 in train)" in warnings[0]
+        assert "kiwi" not in warnings[0]

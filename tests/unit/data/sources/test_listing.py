@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
-from stepladder.config.choices import Split
+from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.listing import Listing, list_pictures
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import list_pictures
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError, UsageError
 
@@ -66,29 +68,202 @@ def test_a_class_may_be_named_train(tmp_path: Path) -> None:
     assert {picture.label for picture in listing.pictures} == {"train", "car", "plane"}
 
 
+def splits(listing: Listing) -> dict[str, tuple[str, Split | None]]:
+    return {picture.path: (picture.label, picture.split) for picture in listing.pictures}
+
+
+def each(*folders: str, classes: str = "ab") -> list[str]:
+    """Return one picture of each class in each of some folders."""
+    return [f"{folder}/{label}/{label}.jpg" for folder in folders for label in classes]
+
+
 @pytest.mark.parametrize(
-    ("folders", "meant"), [(("train", "tset"), "test"), (("trian", "val"), "train")]
+    "names",
+    [
+        {"Training": "train", "Testing": "test"},
+        {"trainingSet": "train", "testSet": "test"},
+        {"trainset": "train", "valset": "val", "testset": "test"},
+        {"seg_train": "train", "seg_test": "test"},
+        {"train": "train", "dev": "val"},
+        {"train": "train", "dev": "val", "test": "test"},
+        {"TRAIN": "train", "EVAL": "val"},
+        {"train": "train", "val": "val", "eval": "test"},
+        {"train": "train", "test": "test", "evaluation": "val"},
+        {"train": "train", "hold-out": "test"},
+        {"train": "train", "held_out": "test", "validation": "val"},
+        {"train2017": "train", "val2017": "val"},
+        {"train_images": "train", "test_images": "test"},
+        {"birds-train": "train", "birds-valid": "val"},
+    ],
 )
-def test_a_split_with_a_typing_error_is_not_a_class(
-    tmp_path: Path, folders: tuple[str, str], meant: str
+def test_folders_are_splits_by_their_names(tmp_path: Path, names: dict[str, str]) -> None:
+    listing = listed(fill(tmp_path, *each(*names)))
+    assert splits(listing) == {
+        f"{name}/{label}/{label}.jpg": (label, Split(split))
+        for name, split in names.items()
+        for label in "ab"
+    }
+    unusual = [name for name in names if name.lower() not in ("train", "val", "test")]
+    told = listing.warnings[0] if listing.warnings else ""
+    for name in unusual:
+        if name.lower() != "validation":
+            assert f"{name} as {names[name]}" in told
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("training", "evaluation"),  # photographs of them
+        ("dev", "test", "staging"),
+        ("test_tube", "train_station"),
+        ("trainer", "tester"),
+    ],
+)
+def test_classes_that_share_no_folder_may_have_names_of_splits(
+    tmp_path: Path, classes: tuple[str, ...]
 ) -> None:
-    root = fill(tmp_path, *(f"{folder}/{label}/1.jpg" for folder in folders for label in "ab"))
-    with pytest.raises(DataError, match=f"Rename it to {root / meant},"):
+    listing = listed(fill(tmp_path, *(f"{name}/1.jpg" for name in classes)))
+    assert {picture.label for picture in listing.pictures} == set(classes)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("train", "tset"), "--split-folders train=train,tset=test"),
+        (("trian", "val"), "--split-folders trian=train,val=val"),
+        (("train", "x"), "--split-folders train=train,x=test"),
+        (("fold1", "fold2", "fold3"), "fold1=train,fold2=train,fold3=test"),
+        (("session 1", "session 2"), "--split-folders 'session 1=train,session 2=test'"),
+        (("train", "val", "augmented"), "augmented=train,train=train,val=val"),
+    ],
+)
+def test_folders_that_share_classes_and_are_unknown_are_asked_for(
+    tmp_path: Path, names: tuple[str, ...], told: str
+) -> None:
+    root = fill(tmp_path, *each(*names))
+    with pytest.raises(UsageError, match="either may be the classes") as caught:
         listed(root)
+    assert told in str(caught.value.fix)
+    typed = shlex.split(str(caught.value.fix).split(": ")[1])[1].removesuffix(".")
+    found = splits(listed(root, split_folders=typed))
+    assert len(found) == 2 * len(names)
+    assert {split for _, split in found.values()} > {Split.TRAIN} or len(names) == 1
+    found = splits(listed(root, classes_from=ClassesFrom.TOP))
+    assert {label for label, _ in found.values()} == set(names)
 
 
-def test_a_lone_folder_next_to_train_with_the_same_classes_is_not_a_class(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_named_in_the_splits_is_left_out_loudly(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each("2018", "2019", "2020"))
+    listing = listed(root, split_folders="2018=train,2020=test")
+    assert {split for _, split in splits(listing).values()} == {Split.TRAIN, Split.TEST}
+    assert "2019" in listing.warnings[0]
+
+
+def test_several_folders_may_be_one_split(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each("fold1", "fold2", "fold3"))
+    found = splits(listed(root, split_folders="fold1=train,fold2=train,fold3=val"))
+    assert [split for _, split in found.values()].count(Split.TRAIN) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a", "is not FOLDER=train"),
+        ("2018=trian", "is not FOLDER=train"),
+        ("2018=train,2018=test", "is given twice"),
+        ("2018=train,2021=test", "no folder named 2021"),
+        ("2018=val,2019=test", "no folder is train"),
+    ],
+)
+def test_what_is_wrong_with_split_folders_is_told(tmp_path: Path, text: str, told: str) -> None:
+    root = fill(tmp_path, *each("2018", "2019"))
+    with pytest.raises(UsageError, match=told):
+        listed(root, split_folders=text)
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        (("train", "test"), {"train": Split.TRAIN, "test": Split.TEST}),
+        (("Training", "dev"), {"Training": Split.TRAIN, "dev": Split.VAL}),
+    ],
+)
+def test_splits_may_be_inside_the_classes(
+    tmp_path: Path, inner: tuple[str, str], expected: dict[str, Split]
+) -> None:
+    names = [f"{label}/{name}/1.jpg" for label in ("cat", "dog") for name in inner]
+    found = splits(listed(fill(tmp_path, *names, "cow/" + inner[0] + "/1.jpg")))
+    assert found["cow/" + inner[0] + "/1.jpg"] == ("cow", Split.TRAIN)
+    for name in names:
+        label, part, _ = name.split("/")
+        assert found[name] == (label, expected[part])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("cat/train/1.jpg", "cat/test/1.jpg", "dog/train/1.jpg", "dog/test/1.jpg", "dog/2.jpg"),
+        ("cat/easy/1.jpg", "cat/hard/1.jpg", "dog/easy/1.jpg", "dog/hard/1.jpg"),
+    ],
+)
+def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    root = fill(tmp_path, *names)
+    with pytest.raises(UsageError, match="either may be the classes"):
+        listed(root)
+    assert {label for label, _ in splits(listed(root, classes_from=ClassesFrom.TOP)).values()} == {
+        "cat",
+        "dog",
+    }
+    inner = sorted({name.split("/")[1] for name in names if name.count("/") == 2})
+    told = splits(listed(root, split_folders=f"{inner[0]}=train,{inner[1]}=test"))
+    assert told[f"cat/{inner[0]}/1.jpg"] == ("cat", Split.TRAIN)
+    assert told[f"dog/{inner[1]}/1.jpg"] == ("dog", Split.TEST)
+
+
+def test_one_shared_folder_in_every_class_is_no_question(tmp_path: Path) -> None:
+    found = listed(fill(tmp_path, "cat/images/1.jpg", "dog/images/1.jpg", "dog/boxes/1.jpg"))
+    assert {picture.label for picture in found.pictures} == {"cat", "dog"}
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("inside", "names"),
+    [
+        ("dataset", ["dataset/a/1.jpg", "dataset/b/1.jpg"]),
+        ("x/y", ["x/y/a/1.jpg", "x/y/b/1.jpg"]),
+        ("data", ["data/train/a/1.jpg", "data/train/b/1.jpg", "data/test/a/1.jpg"]),
+    ],
+)
+def test_a_single_folder_around_the_classes_is_named(
+    tmp_path: Path, inside: str, names: list[str]
+) -> None:
+    (tmp_path / "__MACOSX" / "dataset").mkdir(parents=True)
+    listing = listed(fill(tmp_path, *names))
+    assert {picture.label for picture in listing.pictures} == {"a", "b"}
+    assert sorted(paths(listing)) == sorted(names)
+    assert f"read {inside}, the only folder in it" in listing.warnings[0]
+
+
+def test_a_single_folder_in_each_split_is_skipped(tmp_path: Path) -> None:
+    """As some archives on Kaggle unpack."""
     root = fill(
-        tmp_path, *(f"{folder}/{label}/1.jpg" for folder in ("train", "x") for label in "ab")
+        tmp_path,
+        *each("seg_train/seg_train", "seg_test/seg_test"),
+        "seg_pred/seg_pred/1.jpg",
     )
-    with pytest.raises(DataError, match="'train' is a split name and 'x' is not"):
+    found = splits(listed(root))
+    assert found["seg_train/seg_train/a/a.jpg"] == ("a", Split.TRAIN)
+    assert found["seg_test/seg_test/b/b.jpg"] == ("b", Split.TEST)
+    assert len(found) == 4
+
+
+def test_an_empty_folder_beside_the_data_is_told_with_the_folder_to_read(tmp_path: Path) -> None:
+    root = fill(tmp_path, "images/a/1.jpg", "images/b/1.jpg", "annotations/1.xml")
+    with pytest.raises(DataError, match=f"read the folder beside them: {root / 'images'}"):
         listed(root)
-
-
-def test_classes_of_which_one_is_named_train_may_be_grouped_alike(tmp_path: Path) -> None:
-    folders = ("boat", "car", "plane", "train")
-    root = fill(tmp_path, *(f"{folder}/{year}/1.jpg" for folder in folders for year in (1, 2)))
-    assert {picture.label for picture in listed(root).pictures} == set(folders)
+    assert len(listed(root / "images").pictures) == 2
 
 
 def test_one_split_in_two_folders_is_an_error(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from stepladder.config.choices import Split
 from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
-from stepladder.data.sources.listing import SPLIT_WORDS, name_some
+from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.split_names import SPLIT_WORDS
 from stepladder.data.sources.walk import Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 

@@ -22,7 +22,8 @@ from stepladder.data.sources.containers.contract import (
 from stepladder.data.sources.containers.files import SourceFile
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
-from stepladder.data.sources.listing import name_some, split_of_cell
+from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.split_names import split_of_cell
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 

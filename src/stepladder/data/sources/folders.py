@@ -1,0 +1,361 @@
+"""Read a folder of pictures: which of its folders are classes, and which are splits.
+
+The readings, in this order:
+
+    train/cat, val/cat             splits, by name; other names of splits if they share classes
+    cat/train, cat/test            splits one level down, if every class has only such folders
+    dataset/cat, dataset/dog       a single folder around the others is skipped
+    cat, dog                       classes, whatever is below them
+
+Folders that share subfolders in another way are ambiguous: an error asks for
+`--split-folders` or `--classes-from top`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from stepladder.config.choices import ClassesFrom, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.listing import Listing, Picture, name_some
+from stepladder.data.sources.split_names import (
+    SPLIT_NAMES,
+    assign_splits,
+    parse_split_folders,
+    split_candidates,
+    write_split_folders,
+)
+from stepladder.data.sources.walk import Folder, Skipped, Walk, printable
+from stepladder.errors import DataError, UsageError
+
+_MAX_WRAPPERS = 8
+_MAX_ASKED = 8  # folders in a flag that a message proposes
+_MIN_SHARED = 2  # class folders that make two folders look like splits: a class needs another one
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """What the user says of the folders.
+
+    Attributes:
+        split_folders: value of --split-folders, or None.
+        classes_from: where the class folders are.
+    """
+
+    split_folders: str | None = None
+    classes_from: ClassesFrom = ClassesFrom.AUTO
+
+
+AS_NAMED: Final = FolderOptions()
+"""Read the folders by their names."""
+
+
+def folder_options(config: PrepareConfig) -> FolderOptions:
+    """Return the options of a source's folders."""
+    return FolderOptions(config.split_folders, config.classes_from)
+
+
+def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> Listing:
+    """List class folders, or class folders inside or around folders of splits.
+
+    Raises:
+        UsageError: if the folders can be read in two ways, or an option names no folder.
+        DataError: if there are no pictures, a class is empty, or there is no train folder.
+    """
+    reading = _Reading(walk, root, options)
+    pictures = reading.pictures()
+    skipped = walk.skipped
+    if not pictures:
+        raise DataError(
+            "no pictures in class folders",
+            where=str(root),
+            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+            fix="Create one folder per class, with pictures in it.",
+        )
+    if skipped.counts:
+        reading.warnings.append(f"{root}: skipped {skipped.describe()}")
+    return Listing(root, pictures, skipped, tuple(reading.warnings))
+
+
+@dataclass
+class _Reading:
+    """One reading of a source's folders.
+
+    Attributes:
+        warnings: what the user should know of how the folders were read.
+    """
+
+    walk: Walk
+    root: Path
+    options: FolderOptions
+    warnings: list[str] = field(default_factory=list)
+
+    def pictures(self) -> list[Picture]:
+        top = self._unwrap(self.walk.start())
+        if top.path:
+            self.warnings.append(f"{self.root}: read {printable(top.path)}, the only folder in it")
+        folders = self._subfolders(top)
+        if self.options.split_folders is not None:
+            return self._as_told(folders, parse_split_folders(self.options.split_folders))
+        if self.options.classes_from is ClassesFrom.TOP:
+            return self._list_classes(folders, split=None)
+        below = {folder: self._names_in(folder) for folder in folders}
+        splits = self._find_splits(folders, below)
+        if splits is not None:
+            return self._list_splits(folders, splits)
+        inner = self._find_inner_splits(below)
+        if inner is not None:
+            shown = ", ".join(f"{printable(name)} as {split}" for name, split in inner.items())
+            self.warnings.append(f"{self.root}: read the folders inside the classes: {shown}")
+            return self._list_inner_splits(folders, inner)
+        self._refuse_crossing(folders, below)
+        return self._list_classes(folders, split=None)
+
+    def _as_told(self, folders: list[Folder], told: Mapping[str, Split]) -> list[Picture]:
+        """List splits as --split-folders names them: at the top, or inside the classes."""
+        top = {_name(folder): folder for folder in folders}
+        inner = {name for folder in folders for name in self._names_below(folder)}
+        for names, is_inner in ((top.keys(), False), (inner, True)):
+            if not told.keys() <= names:
+                continue
+            if Split.TRAIN not in told.values():
+                raise UsageError(
+                    "no folder is train",
+                    where="prepare.split_folders",
+                    fix="Give the folder of training pictures, such as --split-folders "
+                    f"{next(iter(told))}=train",
+                )
+            if is_inner:
+                return self._list_inner_splits(folders, told)
+            return self._list_splits(folders, {top[name]: split for name, split in told.items()})
+        unknown = sorted(told.keys() - top.keys()) or sorted(told)
+        raise UsageError(
+            f"no folder named {name_some(unknown)} in {self.root}",
+            where="prepare.split_folders",
+            fix=f"The folders are: {name_some(sorted(top))}",
+        )
+
+    def _find_splits(
+        self, folders: list[Folder], below: Mapping[Folder, list[str]]
+    ) -> dict[Folder, Split] | None:
+        """Return the split of each folder; None if the folders are classes."""
+        known = [folder for folder in folders if _name(folder).lower() in SPLIT_NAMES]
+        likely = [folder for folder in folders if split_candidates(_name(folder))]
+        shared = Counter(name for folder in likely for name in set(below[folder]))
+        named = [
+            folder
+            for folder in likely
+            if folder in known or any(shared[name] > 1 for name in below[folder])
+        ]
+        by_name = assign_splits(_name(folder) for folder in named)
+        found = {folder: by_name[_name(folder)] for folder in named}
+        splits = set(found.values())
+        if not found or (
+            len(found) < len(folders) and (Split.TRAIN not in splits or len(splits) == 1)
+        ):
+            return None  # "test" or "train" among other names is an ordinary class
+        if len(found) > len(splits):
+            raise UsageError(
+                f"two folders for the same split: {name_some([one.path for one in found])}",
+                where=str(self.root),
+                fix=f"Say what each of them is: {write_split_folders(by_name)}",
+            )
+        if Split.TRAIN not in splits:
+            raise DataError(
+                f"there are folders for {', '.join(sorted(splits))} but none for train",
+                where=str(self.root),
+                fix=f"Rename the folder of training pictures to {self.root / 'train'}.",
+            )
+        classes = {name for folder in found for name in below[folder]}
+        for folder in folders:
+            if folder not in found and len(classes & set(below[folder])) >= _MIN_SHARED:
+                raise self._ambiguous(folders, classes & set(below[folder]), below)
+        self._tell_names({_name(folder): split for folder, split in found.items()})
+        return found
+
+    def _find_inner_splits(self, below: Mapping[Folder, list[str]]) -> dict[str, Split] | None:
+        """Return the splits of the folders inside the classes; None if they are not splits."""
+        names = sorted({name for inside in below.values() for name in inside})
+        splits = assign_splits(names)
+        if not {Split.TRAIN} < set(splits.values()) or len(splits) < len(names):
+            return None
+        if not all(below.values()) or any(map(self._has_pictures, below)):
+            return None
+        return splits if len(set(splits.values())) == len(splits) else None
+
+    def _refuse_crossing(self, folders: list[Folder], below: Mapping[Folder, list[str]]) -> None:
+        """Refuse folders that share subfolders: either of them may be the classes.
+
+        Raises:
+            UsageError: if two folders share two subfolders, or one that is named after a split
+                shares one with a folder that is probably misspelled.
+        """
+        counts = Counter(name for inside in below.values() for name in set(inside))
+        shared = {name for name, count in counts.items() if count > 1}
+        if any(len(shared & set(inside)) >= _MIN_SHARED for inside in below.values()):
+            raise self._ambiguous(folders, shared, below)
+        named = [folder for folder in folders if _name(folder).lower() in SPLIT_NAMES]
+        beside = {name for folder in named for name in below[folder]}
+        for folder in folders:
+            is_near = _near_split(_name(folder))
+            if folder not in named and is_near and beside & set(below[folder]):
+                raise self._ambiguous(folders, shared, below)
+
+    def _ambiguous(
+        self, folders: list[Folder], shared: Iterable[str], below: Mapping[Folder, list[str]]
+    ) -> UsageError:
+        both = [folder for folder in folders if set(shared) & set(below[folder])]
+        outer = [_name(folder) for folder in both]
+        inner = sorted({name for folder in both for name in below[folder]})
+        likely = [names for names in (inner, outer) if _may_be_splits(names)]
+        flag = "--split-folders FOLDER=train,FOLDER=test"
+        if likely and len(likely[0]) <= _MAX_ASKED:
+            flag = write_split_folders(_guessed(likely[0]))
+        return UsageError(
+            f"{name_some(outer)} contain the same folders ({name_some(sorted(shared))}): either "
+            "may be the classes",
+            where=str(self.root),
+            fix=f"If they are splits, say which is which: {flag}. If they are the classes: "
+            "--classes-from top",
+        )
+
+    def _list_splits(self, folders: list[Folder], splits: Mapping[Folder, Split]) -> list[Picture]:
+        others = [folder.path for folder in folders if folder not in splits]
+        if others:
+            self.warnings.append(
+                f"{self.root}: skipped folders that are not splits: {name_some(others)}"
+            )
+        inner = {folder: self._unwrap(folder) for folder in splits}
+        trains = [folder for folder, split in splits.items() if split is Split.TRAIN]
+        if any(inner[folder] == folder for folder in trains):
+            inner = {folder: folder for folder in splits}
+        pictures: list[Picture] = []
+        for folder, split in splits.items():
+            pictures += self._list_classes(self._subfolders(inner[folder]), split=split)
+        return pictures
+
+    def _list_inner_splits(
+        self, folders: list[Folder], splits: Mapping[str, Split]
+    ) -> list[Picture]:
+        pictures: list[Picture] = []
+        skipped: set[str] = set()
+        for folder in folders:
+            for inner in self._subfolders(folder):
+                if _name(inner) not in splits:
+                    skipped.add(_name(inner))
+                    continue
+                label, split = printable(_name(folder)), splits[_name(inner)]
+                pictures += (Picture(path, label, split) for path in self.walk.files(inner))
+        if skipped:
+            shown = name_some(sorted(skipped))
+            self.warnings.append(
+                f"{self.root}: skipped folders in classes that are not splits: {shown}"
+            )
+        return pictures
+
+    def _list_classes(self, folders: list[Folder], *, split: Split | None) -> list[Picture]:
+        pictures: list[Picture] = []
+        full: list[Folder] = []
+        empty: list[str] = []
+        for folder in folders:
+            label = printable(_name(folder))
+            num_before = len(pictures)
+            pictures += (Picture(path, label, split) for path in self.walk.files(folder))
+            if len(pictures) == num_before:
+                empty.append(folder.path)
+            else:
+                full.append(folder)
+        if empty and split in {None, Split.TRAIN}:
+            skipped = self.walk.skipped
+            fix = "Put pictures in them, or remove them."
+            if len(full) == 1 and len(self._names_below(full[0])) >= _MIN_SHARED:
+                fix = f"Remove them, or read the folder beside them: {self.root / full[0].path}"
+            raise DataError(
+                f"class folders without pictures: {name_some(empty)}",
+                where=self.walk.root,
+                why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+                fix=fix,
+            )
+        return pictures
+
+    def _unwrap(self, folder: Folder) -> Folder:
+        """Return the folder inside folders that contain nothing else, if it holds two or more."""
+        inside = folder
+        for _ in range(_MAX_WRAPPERS):
+            entries = self._entries(inside)
+            folders = [entry for entry in entries if isinstance(entry, Folder)]
+            if len(folders) >= _MIN_SHARED:
+                return inside
+            if len(entries) != 1 or not folders or _name(folders[0]).lower() in SPLIT_NAMES:
+                is_lone_split = bool(folders) and len(entries) == 1
+                return inside if is_lone_split else folder
+            inside = folders[0]
+        return folder
+
+    def _tell_names(self, splits: Mapping[str, Split]) -> None:
+        """Report how names that are not the usual ones were read."""
+        unusual = [
+            f"{printable(name)} as {split.value}"
+            for name, split in splits.items()
+            if name.lower() not in SPLIT_NAMES
+        ]
+        if unusual:
+            self.warnings.append(f"{self.root}: read {', '.join(unusual)}")
+
+    def _subfolders(self, folder: Folder) -> list[Folder]:
+        folders: list[Folder] = []
+        for entry in self.walk.entries(folder):
+            if isinstance(entry, Folder):
+                folders.append(entry)
+            else:
+                self.walk.skipped.add(entry, "picture(s) outside any class folder")
+        return folders
+
+    def _entries(self, folder: Folder) -> list[Folder | str]:
+        """Return a folder's entries without recording what is skipped."""
+        return list(replace(self.walk, skipped=Skipped()).entries(folder))
+
+    def _names_in(self, folder: Folder) -> list[str]:
+        """Return the names of the subfolders; of a likely split, without a folder around them."""
+        is_likely = split_candidates(_name(folder))
+        return self._names_below(self._unwrap(folder) if is_likely else folder)
+
+    def _names_below(self, folder: Folder) -> list[str]:
+        return [_name(entry) for entry in self._entries(folder) if isinstance(entry, Folder)]
+
+    def _has_pictures(self, folder: Folder) -> bool:
+        return any(isinstance(entry, str) for entry in self._entries(folder))
+
+
+def _name(folder: Folder) -> str:
+    return folder.path.rpartition("/")[2]
+
+
+def _may_be_splits(names: list[str]) -> bool:
+    """Return whether one of the names is similar to a split's, or has a number."""
+    return any(
+        split_candidates(name) or _near_split(name) or any(map(str.isdigit, name)) for name in names
+    )
+
+
+def _near_split(name: str) -> list[str]:
+    return difflib.get_close_matches(name.lower(), SPLIT_NAMES, n=1, cutoff=0.6)
+
+
+def _guessed(names: list[str]) -> dict[str, Split]:
+    """Guess splits for a proposal: by similar names, else train, and the last one test."""
+    found = assign_splits(names)
+    for name in names:
+        near = _near_split(name)
+        if name not in found and near:
+            found[name] = SPLIT_NAMES[near[0]]
+    others = [name for name in names if name not in found]
+    found |= dict.fromkeys(others, Split.TRAIN)
+    if others and set(found.values()) == {Split.TRAIN}:
+        found[others[-1]] = Split.TEST
+    return {name: found[name] for name in names}

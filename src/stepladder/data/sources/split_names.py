@@ -1,0 +1,109 @@
+"""Read split names: cells of tables, names of files, and names of folders."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from typing import Any, Final
+
+from stepladder.config.choices import Split
+from stepladder.errors import DataError, UsageError
+
+SPLIT_NAMES: Final = {
+    "train": Split.TRAIN,
+    "val": Split.VAL,
+    "valid": Split.VAL,
+    "validation": Split.VAL,
+    "test": Split.TEST,
+}
+"""Names that mean a split in a folder of pictures, whatever is next to them."""
+SPLIT_WORDS: Final = {
+    **SPLIT_NAMES,
+    "training": Split.TRAIN,
+    "dev": Split.VAL,
+    "testing": Split.TEST,
+}
+"""Split names in file and folder names of tables."""
+_CANDIDATES: Final = {
+    **{word: (split,) for word, split in SPLIT_WORDS.items()},
+    "development": (Split.VAL,),
+    "eval": (Split.VAL, Split.TEST),
+    "evaluation": (Split.VAL, Split.TEST),
+    "heldout": (Split.TEST, Split.VAL),
+    "holdout": (Split.TEST, Split.VAL),
+}
+_WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")  # seg_train, trainingSet, TEST2017
+_ENDS: Final = re.compile(r"(?<=.)(set|data|images|imgs|split)$")  # as in `testset`
+
+
+def split_candidates(name: str) -> tuple[Split, ...]:
+    """Return the splits that a folder's name may mean, the likeliest first; empty if none.
+
+    A name means a split if exactly one of its words does: `Training`, `seg_train`, `testSet`,
+    `hold-out`, `val2017`.
+    """
+    words = [_ENDS.sub("", word.lower()) for word in _WORD.findall(name)]
+    found = [_CANDIDATES[word] for word in words if word in _CANDIDATES]
+    if not found and "".join(words) in _CANDIDATES:  # hold-out, held_out
+        return _CANDIDATES["".join(words)]
+    return found[0] if len(found) == 1 else ()
+
+
+def assign_splits(names: Iterable[str]) -> dict[str, Split]:
+    """Return the split of each folder name that means one.
+
+    A name with two meanings, such as `eval`, takes the one that no other name has.
+    """
+    candidates = {name: split_candidates(name) for name in names}
+    found = {name: splits[0] for name, splits in candidates.items() if len(splits) == 1}
+    for name, splits in candidates.items():
+        if len(splits) > 1:
+            free = [split for split in splits if split not in found.values()]
+            found[name] = (free or splits)[0]
+    return found
+
+
+def split_of_cell(value: Any, where: str) -> Split:
+    """Return the split in a cell of a table.
+
+    Raises:
+        DataError: if the value is not a split.
+    """
+    word = str(value).strip().lower()
+    found = SPLIT_WORDS.get(word) or next(iter(_CANDIDATES.get(word, ())), None)
+    if found is None:
+        raise DataError(
+            f"split {value!r:.40} is not train, val or test",
+            where=where,
+            fix="Set it to one of the three, or drop the column to draw val automatically. To use "
+            "another column: --split-column NAME",
+        )
+    return found
+
+
+def parse_split_folders(text: str) -> dict[str, Split]:
+    """Parse the value of --split-folders, such as `2019=train,2020=test`.
+
+    Raises:
+        UsageError: if it has another form, or a folder occurs twice.
+    """
+    found: dict[str, Split] = {}
+    for part in text.split(","):
+        name, equals, word = (piece.strip() for piece in part.rpartition("="))
+        split = SPLIT_WORDS.get(word.lower())
+        if not (name and equals) or split is None or name in found:
+            why = "is given twice" if name in found else "is not FOLDER=train, =val or =test"
+            raise UsageError(
+                f"{part.strip()!r} {why}",
+                where="prepare.split_folders",
+                fix="Write each folder once, such as --split-folders 2019=train,2020=test",
+            )
+        found[name] = split
+    return found
+
+
+def write_split_folders(splits: dict[str, Split]) -> str:
+    """Return the flag that makes folders the given splits, to be typed in a shell."""
+    text = ",".join(f"{name}={split.value}" for name, split in splits.items())
+    return f"--split-folders {shlex.quote(text)}"
