@@ -16,7 +16,7 @@ from typing import Final
 
 WAITING_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Variables that decide how threads wait; a user's own setting of any of them is left alone."""
-_SPIN_COUNT: Final = "10000"
+SPIN_COUNT: Final = "10000"
 
 
 def bound_spinning() -> bool:
@@ -28,7 +28,7 @@ def bound_spinning() -> bool:
     """
     if "torch" in sys.modules or any(name in os.environ for name in WAITING_VARIABLES):
         return False
-    os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
+    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     return True
 
 
