@@ -1,29 +1,37 @@
-# Every target sets up the environment: a fresh clone only needs Python 3.11 or later.
+# Every target sets up what it needs: a fresh clone only needs Python 3.11 or later.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test test-distributed lint docs bench bench-gpu clean
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+# What a user installs: enough for the demo
+$(CORE): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stepladder needs Python 3.11 or later: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# PySpark has no wheel: building one takes a minute, during which torch is installed
-	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS) & \
-		$(PIP) install torch --constraint $(CONSTRAINTS) && wait $$!
+	$(PIP) install torch --constraint $(CONSTRAINTS)
+	$(PIP) install --constraint $(CONSTRAINTS) --editable .
+	touch $(CORE)
+
+# Everything that the tests need
+$(STAMP): $(CORE)
+	@# PySpark has no wheel, and building one takes a minute
+	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS)
 	$(PIP) install --find-links $(VENV)/wheels --constraint $(CONSTRAINTS) \
 		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,s3,delta]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(CORE)
 	$(BIN)/python examples/demo/get_photos.py demo_data
 	$(BIN)/stepladder prepare examples/demo/demo.yaml
+	$(BIN)/stepladder train --data.store demo_data/store --run.dir runs/first
 	$(BIN)/stepladder climb examples/demo/demo.yaml
-	$(BIN)/python examples/demo/check_result.py runs/demo
+	$(BIN)/python examples/demo/check_result.py runs/first runs/demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \

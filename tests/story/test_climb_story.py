@@ -152,7 +152,7 @@ def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run
 def test_the_report_shows_the_climb(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "cached_features" in page
-    assert "Both were run in full" in page
+    assert "Blocks of both were timed in turn after the climb" in page
 
 
 def test_nothing_of_the_trials_is_left(run: Path) -> None:

@@ -103,6 +103,8 @@ def _dispatch(words: list[str]) -> int:
         meant = f"Did you mean `stepladder {close[0]}`?" if close else None
         listed = f"Commands: {', '.join(commands)}."
         raise UsageError(f"{name}: unknown command", fix=meant or listed)
+    if name != "watch":  # a script is measured as it is
+        importlib.import_module("stepladder.machine.openmp").bound_spinning()
     run: Callable[[list[str]], int] = importlib.import_module(commands[name].module).run
     return run(words[1:])
 

@@ -40,9 +40,9 @@ from stepladder.ladder.summary.result import (
     with_accuracy,
 )
 from stepladder.ladder.summary.wording import baseline_row, header, row, row_json
-from stepladder.machine import disk_free_bytes
+from stepladder.machine import Usage, cores_missing_since, disk_free_bytes
 from stepladder.records import Json, read_json, to_json, write_json
-from stepladder.records.climb import Baseline, ClimbSummary
+from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
@@ -126,6 +126,7 @@ def climb(
                 display.message(f"resuming with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
+                usage = Usage.now()
                 if check is not None:
                     check()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
@@ -135,8 +136,10 @@ def climb(
                     recipe = climbing.run()
                 finally:
                     ledger.spent(time.monotonic() - started)
+                loads = [_load("trials", usage)]
         display.message(f"training with the kept rungs{_beyond_budget(climbing)} …")
         again = _same_command(is_fresh=is_fresh, may_overwrite=may_overwrite)
+        usage = Usage.now()
         found_s = train_kept(
             replace(job, recipe=recipe),
             task,
@@ -146,7 +149,9 @@ def climb(
             ledger=ledger,
             again=again,
         )
+        loads.append(_load("training", usage))
         with _ending_signals(folder.path, again=again):
+            display.message("timing the original job and the result in turn …")
             summary = result_of(
                 lab,
                 climbing,
@@ -154,11 +159,18 @@ def climb(
                 folder.path,
                 climb_s=ledger.spent_s(),
                 found_features_s=found_s,
+                loads=tuple(loads),
             )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
     display.table(end_line(result), {"event": "end", **result})
     return result
+
+
+def _load(name: str, start: Usage) -> PhaseLoad:
+    """Return how much of the machine other processes used since the start of a phase."""
+    seconds = time.monotonic() - start.wall_s
+    return PhaseLoad(name=name, seconds=seconds, cores_missing=cores_missing_since(start))
 
 
 def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> tuple[Advice, str]:

@@ -38,6 +38,7 @@ from stepladder.data.reading.examples import Source
 from stepladder.machine import environment, gpus, num_cores
 from stepladder.machine.environment import git_state
 from stepladder.machine.filesystem import sha256_of
+from stepladder.machine.openmp import waiting_settings
 from stepladder.measuring.probe import untouched
 from stepladder.optim.table import spec_of
 from stepladder.records import Json
@@ -165,13 +166,14 @@ def prices_key(options: LadderConfig) -> str | None:
 
 
 def machine_key() -> str:
-    """Return the key of what speed depends on: processor, cores, GPUs and torch."""
+    """Return the key of what speed depends on: processor, cores, GPUs, torch, waiting threads."""
     facts = environment()
     parts: dict[str, Json] = {
         "cpu": str(facts["cpu"]),
         "cores": num_cores(),
         "gpus": [gpu.name for gpu in gpus()],
         "torch": torch.__version__,
+        "waiting": str(waiting_settings()),
     }
     return _digest(parts)
 

@@ -16,6 +16,7 @@ import psutil
 
 from stepladder.machine.gpu import gpus
 from stepladder.machine.limits import available_memory_bytes, memory_limit_bytes, num_cores
+from stepladder.machine.openmp import WAITING_VARIABLES
 from stepladder.records import to_json
 
 _LIBRARIES = (
@@ -46,6 +47,7 @@ _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
+    *WAITING_VARIABLES,
     "MKL_NUM_THREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

@@ -21,9 +21,9 @@ class Baseline:
         epochs_are: provenance of epochs.
         global_batch_size: examples of an optimizer step.
         is_extrapolated: whether total_s is extrapolated from fewer epochs.
-        runs_s: the timings before and after the climb; total_s is their mean, or the shorter one if
-            they differ by more than a factor of two. For a short job each is a whole run. Empty if
-            it was timed once.
+        runs_s: the timings before and after the climb. total_s is the one in pairs with the
+            result; without pairs their mean, or the shorter one if they differ by more than 25 %.
+            For a short job a timing is a whole run. Empty if it was timed once.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.
@@ -53,14 +53,31 @@ class Result:
         test_loss: mean over the test examples; None: not measured, or not finite.
         one_time_s: seconds of total_s outside of the training loop, by name: precomputed features,
             the decoded copy, compiled code.
+        paired_s: the same time from blocks in turn with the original job; None: not measured.
     """
 
     total_s: float
+    paired_s: float | None = None
     epochs: float | None = None
     val_accuracy: float | None = None
     test_accuracy: float | None = None
     test_loss: float | None = None
     one_time_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseLoad:
+    """How much of the machine other processes used during a phase of a climb.
+
+    Attributes:
+        name: trials, training or pairs.
+        seconds: length of the phase.
+        cores_missing: mean number of this process's cores that others used.
+    """
+
+    name: str
+    seconds: float
+    cores_missing: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +158,14 @@ class ClimbSummary:
         why_not_compared: why the original job was not evaluated on test; None: it was.
         together: change against the original job, tested again at the end; None if fewer than two
             kept rungs can lose accuracy.
-        speedup: time to a trained model of the baseline divided by that of the result.
+        speedup: time to a trained model of the baseline divided by that of the result: measured in
+            pairs after the climb, or the smallest of several measurements that disagree.
+        speedup_bounds: the same with its bounds; None: not measured in pairs.
+        num_pairs: number of pairs.
+        chain: product of the measured gains of the kept rungs; None: none was measured.
+        has_other_chain: whether the product is another ratio than that of the pairs, beyond both
+            bounds.
+        loads: other processes' use of the machine, by phase.
         is_as_written: whether nothing was kept, so that the result is the original job.
         next: the next step beyond this machine.
         untried: rungs that were not tried, or not confirmed, because the budget ended.
@@ -169,6 +193,11 @@ class ClimbSummary:
     why_not_compared: str | None = None
     together: JointChange | None = None
     speedup: float | None = None
+    speedup_bounds: Interval | None = None
+    num_pairs: int = 0
+    chain: Interval | None = None
+    has_other_chain: bool = False
+    loads: tuple[PhaseLoad, ...] = ()
     is_as_written: bool = False
     next: NextStep | None = None
     untried: tuple[str, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from stepladder.machine.contention import MAX_CORES_MISSING
+from stepladder.machine.openmp import SPIN_COUNT
 from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
 
@@ -27,13 +29,16 @@ def next_step(
     """Return the step with the largest gain, if that is at least 1.1.
 
     Watching alone gives only upper bounds: a phase can save at most the time it takes. The gains
-    replayed by the probe are measured, and win unless a bound is more than twice as large.
+    replayed by the probe are measured, and win unless a bound is more than twice as large. Beside
+    other processes no time can be trusted, and threads that spin come first.
 
     Returns:
         The step, or None if too few steps were seen; and whether its gain is only a bound.
     """
     if num_steps < _MIN_STEPS or not times:
         return None, True
+    if _spins_beside_others(facts):
+        return _sleep_sooner(facts), True
     shares = {time.name: time.share for time in times}
     bounds = _bounds(shares, facts, _data_share(times, num_steps, facts, replays))
     measured = _measured(times, replays)
@@ -48,6 +53,27 @@ def next_step(
     more = _not_known(replays) if replays else "; --probe replays steps with other settings"
     text = f"nothing that was measured would make a step 1.1 times faster{more}"
     return NextStep(rung="none", gain=None, text=text), True
+
+
+def _spins_beside_others(facts: Mapping[str, object]) -> bool:
+    """Return whether threads wait by spinning while other processes use their cores."""
+    missing, threads = facts.get("cores_missing"), facts.get("threads")
+    return (
+        isinstance(missing, float)
+        and missing > MAX_CORES_MISSING
+        and isinstance(threads, int)
+        and threads > 1
+        and facts.get("waiting") == ""
+    )
+
+
+def _sleep_sooner(facts: Mapping[str, object]) -> NextStep:
+    return NextStep(
+        rung="threads_sleep",
+        text=f"other processes used {facts['cores_missing']:.1f} of this machine's cores, and the "
+        f"{facts['threads']} threads wait for each other by spinning, which can make a step ten "
+        f"times as long: run it with GOMP_SPINCOUNT={SPIN_COUNT}, or on a quiet machine",
+    )
 
 
 def _data_share(

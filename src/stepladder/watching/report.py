@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
+from stepladder.machine.contention import cores_missing_since
+from stepladder.machine.openmp import waiting_settings
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding, Outcome, Severity
 from stepladder.records.watch import PhaseTime, Replay, WatchReport
@@ -111,6 +113,8 @@ def facts_of(watcher: Watcher) -> dict[str, Json]:
         "python": platform.python_version(),
         "device": _device(),
         "threads": torch.get_num_threads(),
+        "cores_missing": round(cores_missing_since(watcher.usage), 2),
+        "waiting": " ".join(f"{name}={value}" for name, value in waiting_settings().items()),
         "optimizers": ", ".join(one.kind for one in stepped),
         "is_compiled": seen.is_compiled,
         "num_backwards": seen.num_backwards,

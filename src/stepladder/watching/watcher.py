@@ -6,6 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
+from stepladder.machine.contention import Usage
 from stepladder.watching.hooks.patches import Patches, Switch, activate, deactivate
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.seen import Seen
@@ -70,6 +71,7 @@ class Watcher:
         self.is_scaled = False
         self.is_fused: bool | None = None
         self.began = perf_counter()
+        self.usage = Usage.now()
         self.input_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []

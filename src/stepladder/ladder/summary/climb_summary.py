@@ -9,6 +9,7 @@ from stepladder.ladder.summary.wording import (
     LABEL_WIDTH,
     WIDTH,
     gain,
+    gain_interval,
     loss_decimals,
     loss_interval,
     plus_minus,
@@ -19,7 +20,7 @@ from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Aim, Interval
 from stepladder.training.output.wording import clean, percent, rough_time
 
-FAR_APART: Final = 2.0
+FAR_APART: Final = 1.25
 """Ratio of two timings of one job above which other processes must have slowed one down."""
 _MIN_RUNS: Final = 2
 _WORTH_SAYING: Final = 1.1
@@ -46,8 +47,8 @@ def end_words(climb: ClimbSummary) -> str:
         return ", ".join(
             [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
         )
-    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}{noise_words(climb)}"
-    parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
+    times = f"{times_words(climb)}{noise_words(climb)}"
+    parts = [f"{ratio_words(climb)} ({times})" if climb.speedup is not None else times]
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
         parts.append(f"test {shares}{_read_once(climb)}")
@@ -105,8 +106,27 @@ def _each_once(climb: ClimbSummary) -> str:
     return ONE_EACH + (", identical up to rounding" if climb.learns_alike else "")
 
 
+def times_words(climb: ClimbSummary) -> str:
+    """Return both times, from the pairs if there are any: `24 min → 6.1 s`."""
+    if climb.baseline is None or climb.result is None:
+        return ""
+    paired_s = climb.result.paired_s
+    after_s = climb.result.total_s if paired_s is None else paired_s
+    return f"{rough_time(climb.baseline.total_s)} → {rough_time(after_s)}"
+
+
+def ratio_words(climb: ClimbSummary) -> str:
+    """Return the speed-up, with its bounds if it was measured in pairs: `154× [140, 168]`."""
+    if climb.speedup_bounds is not None:
+        return gain_interval(climb.speedup_bounds)
+    return gain(climb.speedup) if climb.speedup is not None else "unknown"
+
+
 def is_within_noise(climb: ClimbSummary) -> bool:
-    """Return True if the result is within the range of the timings of the original job."""
+    """Return True if the bounds contain 1, or the result is within the original job's timings."""
+    bounds = climb.speedup_bounds
+    if bounds is not None:
+        return bounds.low <= 1 <= bounds.high
     runs_s = _runs_s(climb)
     if climb.result is None or not runs_s:
         return False
@@ -114,14 +134,18 @@ def is_within_noise(climb: ClimbSummary) -> bool:
 
 
 def noise_words(climb: ClimbSummary) -> str:
-    """Return the timings of the original job if they are far apart; else an empty string."""
-    runs_s = _runs_s(climb)
+    """Return in which way the measurements of the speed-up disagree; else an empty string."""
+    runs_s, chain = _runs_s(climb), climb.chain
     said = f"; the original job took {' and '.join(rough_time(seconds) for seconds in runs_s)}"
+    is_far = bool(runs_s) and max(runs_s) > FAR_APART * min(runs_s)
     if is_within_noise(climb):
-        return f"{said}: the noise is larger than the effect"
-    if runs_s and max(runs_s) > FAR_APART * min(runs_s):
-        return f"{said}: other processes used the machine, so the shorter time is used"
-    return said if runs_s and max(runs_s) > _WORTH_SAYING * min(runs_s) else ""
+        return f"{said if runs_s else ''}: the noise is larger than the effect"
+    words = ""
+    if climb.has_other_chain and chain is not None:
+        words = f"; the kept rungs' gains multiply to {gain_interval(chain)}, the smaller is shown"
+    if is_far:
+        return f"{words}{said}: other processes used the machine, so the shorter time is used"
+    return words + (said if runs_s and max(runs_s) > _WORTH_SAYING * min(runs_s) else "")
 
 
 def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:

@@ -22,12 +22,13 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after
 from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.summary.climb_summary import FAR_APART
+from stepladder.ladder.summary.end_to_end import chain_of, quoted_ratio, time_in_pairs
 from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
 from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
 from stepladder.records import read_json, to_json
-from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
+from stepladder.records.climb import Baseline, ClimbSummary, NextStep, PhaseLoad, Result
 from stepladder.records.ladder import Decision, Interval, Outcome
 from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs.devices.gpu import UseGpu
@@ -102,8 +103,8 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
 def of_looks(runs_s: Sequence[float]) -> float:
     """Return one time from several timings of a job, in seconds: their mean.
 
-    Other processes only make a job slower: if one timing is more than twice as long as another, the
-    shortest is used, so that their load does not count as a gain of the climb.
+    Other processes only make a job slower: if two timings differ by more than 25 %, the shortest is
+    used, so that their load does not count as a gain of the climb.
     """
     return min(runs_s) if max(runs_s) > FAR_APART * min(runs_s) else fmean(runs_s)
 
@@ -211,6 +212,7 @@ def result_of(
     *,
     climb_s: float,
     found_features_s: float,
+    loads: tuple[PhaseLoad, ...] = (),
 ) -> ClimbSummary:
     """Compare the original job with the final training; each is evaluated on test once.
 
@@ -219,10 +221,10 @@ def result_of(
         climb_s: seconds from the first measurement to the last verdict.
         found_features_s: seconds that computing the features took that were already cached; they
             count as part of the training.
+        loads: other processes' use of the machine, by phase so far.
     """
     summary = read_json(folder / SUMMARY_FILE)
     is_as_written = climbing.recipe == lab.job.recipe
-    baseline = _at_the_end(climbing, baseline)
     features = {"features": found_features_s} if found_features_s else {}
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
@@ -231,6 +233,14 @@ def result_of(
     epochs = epochs_of(summary, lab, climbing.recipe)
     if baseline.epochs_are is Provenance.ASSUMED:
         baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
+    paired = time_in_pairs(climbing, baseline, epochs=epochs)
+    if paired is None:
+        baseline = _at_the_end(climbing, baseline)
+    else:
+        runs_s = (*(baseline.runs_s or (baseline.total_s,)), paired.speed.before.total_s)
+        baseline = replace(baseline, total_s=paired.speed.before.total_s, runs_s=runs_s)
+    chain = chain_of(climbing.trials)
+    ratio = paired and quoted_ratio(paired.speed.interval, chain, runs_s=baseline.runs_s)
     after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
     return ClimbSummary(
@@ -242,6 +252,7 @@ def result_of(
         ),
         result=Result(
             total_s=total_s,
+            paired_s=paired.speed.after.total_s if paired else None,
             epochs=epochs,
             val_accuracy=summary.get("val_accuracy"),
             test_accuracy=summary.get("test_accuracy"),
@@ -256,7 +267,12 @@ def result_of(
         loss_change=loss,
         learns_alike=learning_key(climbing.recipe) == learning_key(lab.job.recipe),
         together=climbing.together,
-        speedup=baseline.total_s / total_s,
+        speedup=ratio.bounds.estimate if ratio else baseline.total_s / total_s,
+        speedup_bounds=ratio.bounds if ratio else None,
+        num_pairs=len(paired.speed.before_s) if paired else 0,
+        chain=chain,
+        has_other_chain=ratio.is_other_chain if ratio else False,
+        loads=(*loads, *((paired.load,) if paired else ())),
         is_as_written=is_as_written,
         next=_next_step(climbing),
         untried=_untried(climbing),

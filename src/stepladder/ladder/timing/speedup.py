@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,11 +179,15 @@ def measure_speed(
     *,
     folder: Path,
     watchdog: Watchdog,
+    time_left: Callable[[], float] | None = None,
 ) -> Speed:
     """Measure the speed-up of the recipe after over the one before.
 
     If only the length of the training or the frequency of validations differs, both totals use the
     same blocks. No block is run if the ratio of two lengths hardly depends on the time of a step.
+
+    Args:
+        time_left: returns the seconds until no further pair is started; None: those of the budget.
     """
     is_alike = execution_key(before[0]) == execution_key(after[0])
     if is_alike and _rhythm(before[0]) == _rhythm(after[0]):
@@ -206,7 +211,7 @@ def measure_speed(
             block_s=lab.job.ladder.block_s,
             watchdog=watchdog,
             few_steps_s=few_s,
-            time_left=lab.time_left,
+            time_left=time_left or lab.time_left,
         )
         race.warm_up()
         loads_s = loading_s(lab, profile, before[0], after[0], watchdog=watchdog)

@@ -14,12 +14,14 @@ from stepladder.ladder.summary.climb_summary import (
     is_within_noise,
     losses_words,
     noise_words,
+    times_words,
     unchanged_words,
 )
 from stepladder.ladder.summary.wording import (
     accuracy_words,
     decision_words,
     gain,
+    gain_interval,
     loss_interval,
     measured_words,
     plus_minus,
@@ -27,7 +29,7 @@ from stepladder.ladder.summary.wording import (
     predicted_words,
     reason_words,
 )
-from stepladder.records.climb import ClimbSummary
+from stepladder.records.climb import Baseline, ClimbSummary
 from stepladder.records.ladder import Aim, Decision, Interval, Trial
 from stepladder.records.profile import Provenance
 from stepladder.reporting.charts.heatmap import short
@@ -123,7 +125,10 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
         return f"{num} rung{'' if num == 1 else 's'} kept", so_far
     if climb.summary.is_as_written:
         return "No rung kept", rough_time(after.total_s)
-    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    times = times_words(climb.summary)
+    bounds = climb.summary.speedup_bounds
+    if bounds is not None:
+        times = f"{gain_interval(bounds).partition(' ')[2]}, {times}"
     if climb.summary.aim is Aim.ACCURACY:
         return _accuracy_figure(climb.summary), times
     if is_within_noise(climb.summary):
@@ -163,17 +168,42 @@ def _caption(climb: ClimbRecords) -> tuple[str, str]:
     if summary.is_as_written:
         said = unchanged_words(summary)
         return f"{said[0].upper()}{said[1:]}.", "The time is that of the final training."
-    words = noise_words(summary).lstrip("; ")
-    noise = f" ({words})" if words else ""
-    source = f"Both were run in full{noise}."
-    if summary.baseline.is_extrapolated:
-        epochs = summary.baseline.measured_epochs
-        measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
-        source = f"The first time is extrapolated from {measured}{noise}; the second is measured."
+    source = _source_words(summary, summary.baseline)
     if summary.aim is Aim.ACCURACY:
         errors = ", ".join(errors_words(summary)) or "the errors of both were not measured"
         return f"The original job, compared with all kept remedies: {errors}.", source
     return "Time to a trained model: the original job, and with all kept speed-ups.", source
+
+
+def _source_words(summary: ClimbSummary, baseline: Baseline) -> str:
+    """Return how the times were measured, and what disagrees."""
+    words = noise_words(summary).lstrip(":; ")
+    noise = f" ({words})" if words else ""
+    if summary.num_pairs:
+        source = (
+            f"Blocks of both were timed in turn after the climb, {summary.num_pairs} pairs, and "
+            f"extrapolated to their epochs{noise}."
+        )
+        if summary.result is not None:
+            source += f" The final training itself took {rough_time(summary.result.total_s)}."
+        return f"{source}{_load_words(summary)}"
+    if not baseline.is_extrapolated:
+        return f"Both were run in full{noise}.{_load_words(summary)}"
+    epochs = baseline.measured_epochs
+    measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
+    source = f"The first time is extrapolated from {measured}{noise}; the second is measured."
+    return f"{source}{_load_words(summary)}"
+
+
+def _load_words(summary: ClimbSummary) -> str:
+    """Return how much other processes used of the machine, by phase; empty if unknown."""
+    names = {"trials": "trials", "training": "final training", "pairs": "pairs"}
+    parts = [
+        f"{load.cores_missing:.1f} during the {names[load.name]}"
+        for load in summary.loads
+        if load.name in names
+    ]
+    return f" Cores used by other processes: {', '.join(parts)}." if parts else ""
 
 
 def _result_words(summary: ClimbSummary) -> tuple[str, ...]:

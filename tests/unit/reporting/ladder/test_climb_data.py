@@ -284,7 +284,40 @@ def test_a_difference_within_the_noise_is_not_a_speed_up(
     text = page_of(changed(folder, baseline=far, speedup=24 / 7.4)).text
     assert "No clear difference" not in text
     assert "3.2× faster 24 s → 7.4 s" in text
-    assert "epochs (the original job took 20 s and 28 s); the second is measured." in text
+    said = "the original job took 20 s and 28 s: other processes used the machine, so the shorter"
+    assert f"epochs ({said} time is used); the second is measured." in text
+
+
+def test_a_ratio_from_pairs_is_shown_with_its_bounds_and_its_doubts(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    found = json.loads((folder / "climb.json").read_text())
+    bounds = {"estimate": 154.0, "low": 140.0, "high": 168.0, "confidence": 0.95}
+    parts = {
+        "baseline": found["baseline"] | {"total_s": 1080.0, "runs_s": [1000.0, 1080.0]},
+        "result": found["result"] | {"total_s": 9.0, "paired_s": 7.0},
+        "speedup": 154.0,
+        "speedup_bounds": bounds,
+        "num_pairs": 8,
+        "loads": [
+            {"name": "trials", "seconds": 200.0, "cores_missing": 0.4},
+            {"name": "pairs", "seconds": 10.0, "cores_missing": 0.0},
+        ],
+    }
+    text = page_of(changed(folder, **parts)).text
+    assert "154× faster [140, 168], 18 min → 7.0 s" in text
+    assert "8 pairs, and extrapolated to their epochs." in text
+    assert "The final training itself took 9.0 s." in text
+    assert "Cores used by other processes: 0.4 during the trials, 0.0 during the pairs." in text
+    chain = {"estimate": 110.0, "low": 100.0, "high": 120.0, "confidence": 0.95}
+    other = {"speedup": 110.0, "speedup_bounds": chain, "chain": chain, "has_other_chain": True}
+    text = page_of(changed(folder, **parts | other)).text
+    assert "110× faster [100, 120]" in text
+    assert "the kept rungs' gains multiply to 110× [100, 120], the smaller is shown" in text
+    noise = {"estimate": 1.02, "low": 0.97, "high": 1.08, "confidence": 0.95}
+    text = page_of(changed(folder, **parts | {"speedup": 1.02, "speedup_bounds": noise})).text
+    assert "No clear difference" in text
 
 
 def test_a_task_without_classes_ends_with_the_change_of_its_loss(

@@ -100,3 +100,22 @@ def test_a_tiny_script_is_promised_no_more_than_a_factor_of_two(tmp_path: Path) 
     assert larger.num_repeats >= 3
     assert (larger.gain is None) == (larger.why_not is not None)
     assert larger.gain is None or larger.gain <= 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        ({"cores_missing": 0.9, "threads": 2, "waiting": ""}, True),
+        ({"cores_missing": 0.02, "threads": 2, "waiting": ""}, False),
+        ({"cores_missing": 0.9, "threads": 1, "waiting": ""}, False),
+        ({"cores_missing": 0.9, "threads": 2, "waiting": "OMP_WAIT_POLICY=PASSIVE"}, False),
+        ({}, False),
+    ],
+)
+def test_threads_that_spin_beside_other_processes_come_first(
+    facts: dict[str, object], is_told: bool
+) -> None:
+    step, _ = next_step(STEP, 100, facts)
+    assert step is not None
+    assert (step.rung == "threads_sleep") == is_told
+    assert ("GOMP_SPINCOUNT=" in step.text) == is_told
