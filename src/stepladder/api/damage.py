@@ -11,7 +11,7 @@ from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Diagnosis
 from stepladder.records.findings import CheckReport
-from stepladder.records.from_json import from_json
+from stepladder.records.from_json import read_record
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 _STORE_FILE = "manifest.json"
@@ -98,11 +98,11 @@ def _damaged_records(folder: Path) -> Iterator[str]:
         if not path.is_file():
             continue
         try:
-            value = read_json(path)
             if name in _RECORDS:
-                from_json(_RECORDS[name], value)
+                read_record(_RECORDS[name], path)
+            else:
+                read_json(path)
         except DataError as error:
-            said = str(error).splitlines()[0]
-            yield said if said.startswith(str(path)) else f"{path}: {said}"
+            yield str(error).splitlines()[0]
         except OSError as error:
             yield f"{path}: cannot be read ({error.strerror or error})"

@@ -22,7 +22,7 @@ from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.records import read_json
-from stepladder.records.from_json import from_json
+from stepladder.records.from_json import read_record
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def report(run: Path | str) -> Path:
 
     folder = Path(run)
     if (folder / WATCH_FILE).is_file():
-        return write_watch_page(from_json(WatchReport, read_json(folder / WATCH_FILE)), folder)
+        return write_watch_page(read_record(WatchReport, folder / WATCH_FILE), folder)
     return write_report(run_folder(run, or_watched=True))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stepladder.errors import DataError
+from stepladder.records.files import read_json
 
 T = TypeVar("T")
 
@@ -30,6 +31,25 @@ def from_json(kind: type[T], value: object) -> T:
     """
     built: T = _read(kind, value, kind.__name__)
     return built
+
+
+def read_record(kind: type[T], path: Path) -> T:
+    """Read a record from a JSON file.
+
+    Raises:
+        DataError: if the file is missing or damaged; names it, and the place in it.
+    """
+    value = read_json(path)
+    try:
+        return from_json(kind, value)
+    except DataError as error:
+        place = (error.where or "").removeprefix(kind.__name__).lstrip(".")
+        raise DataError(
+            error.what,
+            where=f"{path}: {place}" if place else str(path),
+            why="The file is damaged, or was changed by hand.",
+            fix="Restore it from a copy, or repeat the command that wrote it.",
+        ) from None
 
 
 def _read(kind: Any, value: object, where: str) -> Any:

@@ -45,8 +45,8 @@ def test_a_watch_report_is_sound(watched: Path, capsys: pytest.CaptureFixture[st
     ("text", "said"),
     [
         ('{"script": "train.py", "findings": [{"che', "watch.json"),
-        ('{"args": []}', "WatchReport.script: the key is missing"),
-        ('{"script": 3}', "WatchReport.script"),
+        ('{"args": []}', "script: the key is missing"),
+        ('{"script": 3}', "script"),
         ("", "watch.json"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_job_that_was_only_checked_is_not_a_stranger(checked: Path) -> None:
     assert verify(checked) == []
     (checked / "checks.json").write_text('{"tier": "fast"}')
     (problem,) = verify(checked)
-    assert "CheckReport.key: the key is missing" in problem
+    assert "key: the key is missing" in problem
 
 
 def test_each_damaged_file_of_a_run_is_reported(checked: Path) -> None:

@@ -15,6 +15,7 @@ from stepladder.checks.evidence.loss_calls import EachCall
 from stepladder.checks.evidence.sample import tensors_of, training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
+from stepladder.checks.wording import listed
 from stepladder.data.batch import Batch
 from stepladder.measuring.probe import untouched
 from stepladder.optim.contract import Decay
@@ -84,8 +85,8 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
     if vectors:
         return found(
             "decay_on_norms_and_biases",
-            f"{len(vectors)} multi-dimensional weights are scales or shifts with one value per "
-            f"channel, but decay by {decay:g}: {', '.join(vectors[:3])}",
+            f"weight decay {decay:g} also applies to scales or shifts that have more than one "
+            f"dimension ({len(vectors)}): {listed(vectors)}",
             fix="Store them with shape (C,) and reshape them in forward(): one-dimensional weights "
             "do not decay.",
             weight_decay=decay,

@@ -56,6 +56,13 @@ def run(argv: list[str]) -> int:
         write("\n".join(problems))
         if not flags.repair and any(problem.startswith("shard ") for problem in problems):
             write(f"  {mend(flags.path)}")
+        elif any("checkpoints" in problem for problem in problems):
+            write(
+                "  Restore it from a copy, or delete the folder of the checkpoint: a run resumes "
+                "from the newest intact one."
+            )
+        elif not any(problem.startswith("shard ") for problem in problems):
+            write("  Restore it from a copy, or repeat the command that wrote it.")
     elif not flags.output.quiet:
         write(f"{shown(flags.path)}: no damage found")
     return DataError.exit_code if problems else 0

@@ -24,8 +24,8 @@ else:
 _MIN_JAVA = 17
 _MIN_PYSPARK = 4
 _INSTALL_JAVA = (
-    "Install Java 17 or 21, such as: apt install openjdk-17-jre-headless. To use an existing "
-    "Java, set JAVA_HOME."
+    "Install Java 17 or 21, such as: apt install openjdk-17-jre-headless. Set JAVA_HOME to its "
+    "folder, if it is set or if there are several."
 )
 _LOCAL = "local[*,4]"
 """All cores, with 4 attempts per task as on a cluster; local[*] would not retry."""

@@ -35,7 +35,10 @@ def mend(folder: Path) -> str:
     """Return the fix for damaged files of a store with an intact manifest."""
     if object_place(folder) is not None:
         return PREPARE_AGAIN
-    return f"Repair it: stepladder verify {shlex.quote(str(folder))} --repair. {PREPARE_AGAIN}"
+    return (
+        f"Repair it: `stepladder verify {shlex.quote(str(folder))} --repair`. If that fails, "
+        "repeat your `stepladder prepare` command with --overwrite"
+    )
 
 
 def fingerprint_of(manifest: Manifest) -> str:

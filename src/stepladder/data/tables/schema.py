@@ -219,7 +219,8 @@ def plain_type(given: pa.Field, place: str) -> pa.DataType:
             f"column {given.name} has the extension type {name}",
             where=place,
             why="Extension types may contain pickled objects, which are never loaded.",
-            fix="Write the column as numbers, strings, bytes or lists of numbers.",
+            fix="Omit it with columns=[...], or write it as numbers, strings, bytes or lists of "
+            "numbers.",
         )
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 

@@ -196,7 +196,9 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
         found = f"its format is {content['format_version']!r}; this version reads {FORMAT_VERSION}"
         raise DataError(found, where=where, fix="Use the version of stepladder that wrote it.")
     if _seal({key: item for key, item in content.items() if key != "sha256"}) != text:
-        raise DataError("the manifest was changed: its sha256 differs", where=where)
+        raise DataError(
+            "it was changed after it was written (its sha256 does not match)", where=where
+        )
     try:
         records = {
             name: FileRecord(num_bytes=int(entry["bytes"]), sha256=str(entry["sha256"]))

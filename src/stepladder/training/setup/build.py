@@ -129,7 +129,7 @@ def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
         )
     if not can_checkpoint(model):
         raise UsageError(
-            f"device.gradient_checkpointing: {type(model).__name__} does not support it",
+            f"{type(model).__name__} does not support device.gradient_checkpointing",
             where=type(task).__name__,
             fix="Add a method set_grad_checkpointing(enable) to the model, or remove the option.",
         )

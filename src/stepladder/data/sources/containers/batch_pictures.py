@@ -174,7 +174,10 @@ def from_spark_image(image: dict[str, Any]) -> bytes:
     if num_channels not in {1, 3, 4} or not is_8_bit or min(height, width) < 1:
         raise BadPictureError(f"is a Spark image of mode {mode} with {num_channels} channels")
     if len(data) != height * width * num_channels:
-        raise BadPictureError(f"has {len(data)} values, which is not {width}x{height} pixels")
+        raise BadPictureError(
+            f"has {len(data)} values, but {width}x{height} pixels with {num_channels} channels "
+            f"need {height * width * num_channels}"
+        )
     pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, num_channels)
     if num_channels == 1:
         return npy_bytes(pixels[..., 0])
