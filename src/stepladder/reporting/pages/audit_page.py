@@ -16,7 +16,7 @@ from stepladder.reporting.charts.bars import interval_line
 from stepladder.reporting.charts.curves import Figure
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template, write_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row, ordered
 from stepladder.stats import binomial_sem
@@ -170,7 +170,7 @@ class AuditedView:
 
 
 def write_audit_page(audit: Audit, path: Path) -> Path:
-    """Write the page of an audit, self-contained and without scripts.
+    """Write the page of an audit, which is self-contained.
 
     Raises:
         ResourceError: if the file cannot be written.
@@ -221,7 +221,7 @@ def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
             title=f"{title} over {label}, the best evaluation marked",
             x_label=label,
             may_be_log=title == "Loss",
-            y_label=(lambda share: percent(share, 0)) if is_of_share else tick_label,
+            y_unit=SHARE if is_of_share else NUMBER,
             mark=None if best is None else (best, "best"),
             y_limits=(0.0, 1.0) if is_of_share else None,
         )

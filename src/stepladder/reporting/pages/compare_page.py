@@ -17,7 +17,7 @@ from stepladder.reporting.charts.bars import interval_line
 from stepladder.reporting.charts.curves import Figure
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template, write_page
 from stepladder.reporting.pages.audit_page import (
     difference_mark,
@@ -185,7 +185,7 @@ class AgainstRow:
 
 
 def write_compare_page(comparison: Comparison, path: Path) -> Path:
-    """Write the page of a comparison, self-contained and without scripts.
+    """Write the page of a comparison, which is self-contained.
 
     Raises:
         ResourceError: if the file cannot be written.
@@ -284,7 +284,7 @@ def _figure(logs: Sequence[RunLog], axis: _Axis, name: str) -> Figure:
         title=title,
         x_label=axis.label,
         may_be_log=not is_share,
-        y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
+        y_unit=SHARE if is_share else NUMBER,
         y_limits=(0.0, 1.0) if is_share else None,
     )
     note = ""

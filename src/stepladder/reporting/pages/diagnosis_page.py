@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from stepladder.diagnosis.diagnose import Diagnosed
@@ -25,7 +24,7 @@ from stepladder.records.diagnosis import (
 from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.curves import Figure, machine_figures
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
 from stepladder.reporting.html import template
 from stepladder.reporting.tables import RunRecords, read_run
 from stepladder.training.output.wording import duration, percent
@@ -201,7 +200,7 @@ def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
             title=f"{name} of training and validation over steps",
             x_label="steps",
             may_be_log=name == "Loss",
-            y_label=tick_label if name == "Loss" else lambda share: percent(share, 0),
+            y_unit=NUMBER if name == "Loss" else SHARE,
             mark=None if best is None else (float(best), "best"),
             y_limits=None if name == "Loss" else (0.0, 1.0),
         )
@@ -256,7 +255,7 @@ def learning_curve_figure(curve: LearningCurve) -> Figure:
         [fit, measured],
         title="Validation error over the number of training examples",
         x_label="training examples",
-        y_label=(lambda share: percent(share, 0)) if curve.is_share else tick_label,
+        y_unit=SHARE if curve.is_share else NUMBER,
         y_covers=(0.0, curve.high_at_double),
     )
     keys = ((fit.style, fit.name), (measured.style, measured.name))
@@ -284,7 +283,7 @@ def traffic_figures(records: RunRecords) -> list[Figure]:
             series,
             title=f"{title} over seconds",
             x_label="seconds",
-            y_label=partial(_tick, unit=unit),
+            y_unit=Unit(suffix=f" {unit}"),
             y_covers=(0.0, _LEAST_SHOWN),
         )
         if svg is not None:
@@ -306,10 +305,6 @@ def _series(curves: Curves, key: str, name: str, style: str) -> Series:
         if "equal" in style
         else (),
     )
-
-
-def _tick(value: float, unit: str) -> str:
-    return f"{tick_label(value)} {unit}"
 
 
 def _use_row(use: Use) -> tuple[str, str, str, str]:

@@ -1,4 +1,4 @@
-"""report.html: a self-contained page without external resources or scripts."""
+"""report.html: a self-contained page without external resources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_report(run: Path) -> Path:
     """Write RUN/report.html from the files in a run folder, however the run ended.
 
     Returns:
-        Path of the file: below 300 KB, self-contained and without scripts.
+        Path of the file: below 300 KB, and self-contained.
 
     Raises:
         DataError: if the folder does not contain a run.
@@ -175,10 +175,10 @@ class ReportView:
     height_px: int = 900
 
     def _repr_html_(self) -> str:
-        """Return the page in a sandboxed frame, to isolate its styles from the notebook."""
+        """Return the page in a frame, isolated from the notebook; it may run its own script."""
         return str(
             Markup(
-                '<iframe srcdoc="{}" width="100%" height="{}" sandbox="" '
+                '<iframe srcdoc="{}" width="100%" height="{}" sandbox="allow-scripts" '
                 'style="border:0;color-scheme:normal" title="stepladder report"></iframe>'
             ).format(render(read_run(self.run)), self.height_px)
         )

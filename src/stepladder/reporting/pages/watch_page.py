@@ -125,7 +125,7 @@ def _count(number: int, word: str) -> str:
 
 
 def write_watch_page(report: WatchReport, folder: Path) -> Path:
-    """Write FOLDER/watch.html: self-contained, without scripts."""
+    """Write FOLDER/watch.html, which is self-contained."""
     path = folder / WATCH_PAGE
     write_bytes(path, render_watch(report).encode("utf-8", "replace"))
     return path

@@ -88,7 +88,7 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
     places = [page.text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1  # its own
     assert page.handlers == []
 
 
@@ -467,7 +467,7 @@ def test_hostile_words_stay_text(build_climb: Build, tmp_path: Path) -> None:
     summary["next"] |= {"rung": EVIL, "text": EVIL}
     (folder / "climb.json").write_text(json.dumps(summary))
     page = page_of(folder)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1  # its own
     assert "img" not in page.tags
     assert page.handlers == []
     assert "{{7*7}}" in page.text
