@@ -75,7 +75,7 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
         "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points from a single "
         "training run each, over 661 examples, evaluated once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
-        "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
+        "Early stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
         "What was tried", "kept : 11 epochs (by replay, 5 seeds)",
         "dropped : 17 epochs (by replay, 5 seeds); accuracy may fall by more than 1.0 points",
