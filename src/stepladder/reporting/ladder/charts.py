@@ -148,7 +148,8 @@ def _scatter(point: _Point, x: Scale, y: Scale) -> list[Markup]:
     style = point.trial.verdict.decision.value
     speed = point.trial.verdict.speed
     measured = gain_interval(speed) if speed else gain(point.measured)
-    tip = f"{titled(point.trial.rung)}: predicted {gain(point.predicted)}, measured {measured}, {style}"
+    name = titled(point.trial.rung)
+    tip = f"{name}: predicted {gain(point.predicted)}, measured {measured}, {style}"
     whisker = f"M{coordinate(px)} {coordinate(y(point.low))}V{coordinate(y(point.high))}"
     return [path("whisk", whisker), circle(f"try {style}", px, py, 4.5, tip)]
 

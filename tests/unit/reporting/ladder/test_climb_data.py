@@ -19,6 +19,7 @@ from stepladder.reporting.ladder.profile import profile_view
 from stepladder.reporting.ladder.table import ladder_headline, ladder_rows
 from stepladder.reporting.ladder.trials import trial_details
 from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, write_report
+from stepladder.reporting.titles import titled
 
 Build = Callable[..., Path]
 Line = dict[str, Any]
@@ -195,8 +196,9 @@ def test_every_dot_is_named_however_crowded(build_climb: Build, tmp_path: Path) 
         trial["verdict"]["speed"] |= {"estimate": gain, "low": gain, "high": gain}
     write_lines(folder, lines)
     svg = str(prediction_chart(climb_of(folder).trials))
-    named = re.findall(r'class="named" x="([\d.]+)" y="([\d.]+)"[^>]*>(\w+)<', svg)
-    assert sorted(name for _, _, name in named) == sorted(trial["rung"] for trial in tried)
+    named = re.findall(r'class="named" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', svg)
+    names = sorted(titled(trial["rung"]) for trial in tried)
+    assert sorted(name for _, _, name in named) == names
     assert len({place[:2] for place in named}) == len(named)
     assert 'class="leader"' in svg
 

@@ -66,7 +66,7 @@ def test_what_failed_comes_first_and_what_passed_is_folded_away() -> None:
     assert places == sorted(places)
     assert places[-1] < details < page.index("labels") < page.index("tokens")
     names = re.findall(r'(\w[\w ]*) <code class="id">(\w+)</code>', page[:details])
-    assert [("Chance level", "chance_level"), ("Loss sign", "loss_sign")] == names[-2:]
+    assert names[-2:] == [("Chance level", "chance_level"), ("Loss sign", "loss_sign")]
     assert "1 of 5" in page  # counted by check, not by row
 
 
