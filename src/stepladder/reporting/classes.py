@@ -10,6 +10,7 @@ from markupsafe import Markup
 from stepladder.reporting.charts.bars import accuracy_bar
 from stepladder.reporting.charts.heatmap import MAX_CLASSES, confusion_map, short
 from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import SHARE
 from stepladder.reporting.tables import RunRecords
 from stepladder.training.output.wording import percent
 
@@ -125,6 +126,6 @@ def _profile(shares: list[float]) -> Markup | None:
         [line],
         title="Accuracy of every class, from the lowest to the highest",
         x_label="classes, by increasing accuracy",
-        y_label=lambda share: percent(share, 0),
+        y_unit=SHARE,
         y_limits=(0.0, 1.0),
     )

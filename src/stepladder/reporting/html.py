@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from stepladder.errors import ResourceError
-from stepladder.records import write_bytes
 from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.links import LINKS, save_page
 from stepladder.reporting.titles import titled
 from stepladder.training.output.wording import percent
 
+_SCRIPT_FILE = "templates/charts.js"
 _CODE = re.compile(r"`([^`\n]+)`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """The script of the charts; a page runs no other.
+
+    Attributes:
+        source: its hash, as in a Content-Security-Policy.
+    """
+
+    text: Markup
+    source: str
+
+
+@cache
+def script() -> Script:
+    """Return the script of the charts."""
+    text = files("stepladder.reporting").joinpath(_SCRIPT_FILE).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Script(text=Markup(text), source=f"sha256-{digest}")
 
 
 def coded(text: str) -> Markup:
@@ -40,6 +65,7 @@ def template(name: str) -> Template:
     environment.filters["coded"] = coded
     environment.filters["titled"] = titled
     environment.filters["percent"] = _percent
+    environment.globals |= {"script": script(), "links": LINKS}
     return environment.get_template(name)
 
 
@@ -54,7 +80,7 @@ def write_page(path: Path, page: str, *, option: str) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, page.encode("utf-8", "replace"))
+        save_page(path, page)
     except OSError as error:
         raise ResourceError(
             f"the page cannot be written ({error.strerror or error})",

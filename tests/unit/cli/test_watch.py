@@ -13,6 +13,7 @@ import pytest
 
 from stepladder.cli.commands.watch import split
 from stepladder.cli.main import main
+from stepladder.reporting.html import script
 
 TRAIN = """
 import sys
@@ -98,7 +99,8 @@ def test_results_are_identical_to_the_bit_and_the_exit_code_is_kept(
     assert report["watcher_error"] is None
     assert not [f for f in report["findings"] if f["outcome"] in ("failed", "warned")]
     assert "watch.html" in watched.stderr
-    assert "<script" not in (tmp_path / "watch-train" / "watch.html").read_text()
+    page = (tmp_path / "watch-train" / "watch.html").read_text()
+    assert page.count("<script") == page.count(f"<script>{script().text}</script>") == 1
 
 
 @pytest.mark.parametrize(
@@ -223,6 +225,7 @@ run(sys.argv[1], alone)
 import stepladder.checks.order, stepladder.cli.commands.watch, stepladder.watching.script.session
 import stepladder.api.watch, stepladder.reporting.pages.watch_page
 from stepladder.cli.main import main
+from stepladder.reporting.html import script
 
 for folder in sys.argv[2:]:
     run(folder, lambda: main(["watch", "a.py"]))

@@ -9,12 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
 from stepladder.reporting.tables import RunRecords, count, fraction, number
 from stepladder.stats import binomial_sem
 from stepladder.training.output.wording import percent
 
 _GIB = 1024**3
+_PERCENT = Unit(suffix=" %")  # of a value in percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def machine_figures(records: RunRecords) -> list[Figure]:
             "Samples per second", train, unit, [("throughput/samples_per_sec", "train", "", 1)]
         ),
         _use_figure(
-            "Waiting for data", train, unit, [(wait_key, "train", "", 1)], _percent_tick, covers=10
+            "Waiting for data", train, unit, [(wait_key, "train", "", 1)], _PERCENT, covers=10
         ),
         _use_figure(
             "CPU and GPU" if any("gpu_percent" in event for event in system) else "CPU",
@@ -69,14 +70,14 @@ def machine_figures(records: RunRecords) -> list[Figure]:
                 ("gpu_percent", "val", "GPU", 1),
                 ("cpu_percent", "train", "CPU (100 % is one core)", 1),
             ],
-            _percent_tick,
+            _PERCENT,
         ),
         _use_figure(
             "Memory",
             system,
             unit,
             [("gpu_memory_bytes", "val", "GPU", _GIB), ("rss_bytes", "train", "process", _GIB)],
-            lambda gib: f"{tick_label(gib)} GiB",
+            Unit(suffix=" GiB"),
         ),
     ]
 
@@ -134,7 +135,7 @@ def _learning_figure(
         title=f"{title} of train and validation over {axis.label}",
         x_label=axis.label,
         may_be_log=not is_share,
-        y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
+        y_unit=SHARE if is_share else NUMBER,
         mark=None if best is None else (axis.at(best), _best_word(records)),
         y_limits=(0.0, 1.0) if is_share else None,
     )
@@ -160,7 +161,7 @@ def _use_figure(
     events: Sequence[Mapping[str, Any]],
     unit: tuple[float, str],
     wanted: Iterable[tuple[str, str, str, float]],
-    y_label: Callable[[float], str] = tick_label,
+    y_unit: Unit = NUMBER,
     *,
     covers: float = 0.0,
 ) -> Figure:
@@ -172,13 +173,13 @@ def _use_figure(
             xs, ys = zip(*points, strict=True)
             series.append(Series(name=name, style=style, xs=xs, ys=ys))
     if series and all(len(item.xs) == 1 for item in series):
-        said = ", ".join(f"{item.name} {y_label(item.ys[0])}".strip() for item in series)
+        said = ", ".join(f"{item.name} {y_unit.label(item.ys[0])}".strip() for item in series)
         return Figure(title=title, svg=None, note=f"Only one sample: {said}.")
     svg = line_chart(
         series,
         title=f"{title} over {unit[1]}",
         x_label=unit[1],
-        y_label=y_label,
+        y_unit=y_unit,
         y_covers=(0.0, covers),
     )
     keys = tuple((item.style, item.name) for item in series if item.name)
@@ -203,7 +204,3 @@ def _is_not_finite(event: Mapping[str, Any], key: str) -> bool:
 
 def _decimals(value: float) -> str:
     return f"{value:.4f}"
-
-
-def _percent_tick(value: float) -> str:
-    return f"{tick_label(value)} %"

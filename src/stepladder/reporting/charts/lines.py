@@ -1,19 +1,22 @@
-"""Line charts as inline SVG."""
+"""Line charts as inline SVG, with their values as JSON, from which charts.js draws them again."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from markupsafe import Markup
 
-from stepladder.reporting.charts.scales import Scale, fit_scale, tick_label
+from stepladder.reporting.charts.scales import NUMBER, Scale, Unit, fit_scale, tick_label
 from stepladder.reporting.charts.svg import chart, circle, coordinate, element, path
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 22, 34
 MAX_POINTS = 240
+_STRETCHES = MAX_POINTS // 2  # of a thinned series, each with its lowest and highest point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,7 @@ class Series:
         xs, ys: its points; points with a non-finite value are left out.
         noise: one standard error of each y, drawn as a band; None: no band.
         tips: tooltip of each point; empty: no tooltips and no dots.
+        means: mean point of each stretch of a thinned series; empty: not thinned.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Series:
     ys: Sequence[float]
     noise: Sequence[float] | None = None
     tips: Sequence[str] = field(default_factory=tuple)
+    means: Sequence[tuple[float, float]] = field(default_factory=tuple)
 
 
 def line_chart(
@@ -42,7 +47,7 @@ def line_chart(
     title: str,
     x_label: str,
     may_be_log: bool = False,
-    y_label: Callable[[float], str] = tick_label,
+    y_unit: Unit = NUMBER,
     mark: tuple[float, str] | None = None,
     y_limits: tuple[float, float] | None = None,
     y_covers: tuple[float, ...] = (),
@@ -54,7 +59,7 @@ def line_chart(
         title: for screen readers.
         x_label: label of the x axis.
         may_be_log: allow a logarithmic y axis.
-        y_label: formats a tick of the y axis.
+        y_unit: unit of the y axis.
         mark: an x to mark with a vertical line, and its label.
         y_limits: clip the y axis to these values.
         y_covers: values that the y axis must include, such as zero, so that noise is not magnified.
@@ -73,14 +78,28 @@ def line_chart(
     y_scale = _y_scale(lines, may_be_log, y_limits)
     low, high = min((y_scale.low, *y_covers)), max((y_scale.high, *y_covers))
     y_scale = replace(y_scale, low=low, high=high)
-    parts = [*_y_axis(y_scale, y_label), *_x_axis(x_scale, x_label)]
+    parts = [*_y_axis(y_scale, y_unit), *_x_axis(x_scale, x_label)]
     parts += [_band(item, x_scale, y_scale) for item in lines if item.noise is not None]
+    if mark is not None and not _ok(mark[0]):
+        mark = None
     if mark is not None:
         parts.append(_mark(mark, x_scale))
     for item in lines:
         parts.append(_line(item, x_scale, y_scale))
         parts += _dots(item, x_scale, y_scale)
-    return chart("chart", (WIDTH, HEIGHT), parts, title)
+    facts = {
+        "plot": (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP),
+        "xLabel": x_label,
+        "wholeX": (x_scale.low, x_scale.high),
+        "wholeY": (y_scale.low, y_scale.high),
+        "isLog": y_scale.is_log,
+        "factor": y_unit.factor,
+        "suffix": y_unit.suffix,
+        "mark": mark,
+        "lines": [_values(item) for item in lines],
+    }
+    as_json = json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
+    return chart("chart", (WIDTH, HEIGHT), parts, title, data_chart=as_json)
 
 
 def _finite(item: Series) -> Series:
@@ -110,11 +129,12 @@ def _thinned(item: Series) -> Series:
     if num <= MAX_POINTS:
         return item
     keep: set[int] = {0, num - 1}
-    stretches = MAX_POINTS // 2
-    for idx in range(stretches):
-        stretch = range(idx * num // stretches, (idx + 1) * num // stretches)
+    means = []
+    for idx in range(_STRETCHES):
+        stretch = range(idx * num // _STRETCHES, (idx + 1) * num // _STRETCHES)
         keep |= {min(stretch, key=item.ys.__getitem__), max(stretch, key=item.ys.__getitem__)}
-    return _picked(item, sorted(keep))
+        means.append((fmean(item.xs[i] for i in stretch), fmean(item.ys[i] for i in stretch)))
+    return replace(_picked(item, sorted(keep)), means=means)
 
 
 def _y_scale(
@@ -135,13 +155,13 @@ def _y_scale(
     return replace(scale, low=low, high=high)
 
 
-def _y_axis(scale: Scale, label: Callable[[float], str]) -> list[Markup]:
+def _y_axis(scale: Scale, unit: Unit) -> list[Markup]:
     parts = []
     for tick in scale.ticks(6):
         y = coordinate(scale(tick))
         parts.append(path("grid", f"M{LEFT} {y}H{WIDTH - RIGHT}"))
         at = {"x": LEFT - 7, "y": y, "dy": ".32em", "text_anchor": "end"}
-        parts.append(element("text", label(tick), class_="tick", **at))
+        parts.append(element("text", unit.label(tick), class_="tick", **at))
     return parts
 
 
@@ -161,16 +181,46 @@ def _line(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:
     points = _points(item.xs, item.ys, x_scale, y_scale)
     if len(points) == 1:
         x, y = points[0].split()
-        return element("circle", class_=f"dot {item.style}", cx=x, cy=y, r=3)
+        return element("circle", class_=f"dot {item.style}", cx=x, cy=y, r=_radius(item))
     return path(f"line {item.style}", f"M{'L'.join(points)}")
 
 
 def _dots(item: Series, x_scale: Scale, y_scale: Scale) -> list[Markup]:
-    radius = 2.4 if len(item.xs) <= 40 else 1.4
     return [
-        circle(f"dot {item.style}", x_scale(x), y_scale(y), radius, tip)
+        circle(f"dot {item.style}", x_scale(x), y_scale(y), _radius(item), tip)
         for x, y, tip in zip(item.xs, item.ys, item.tips, strict=bool(item.tips))
     ]
+
+
+def _radius(item: Series) -> float:
+    """Return the radius of the dots; 0 if a series is a line without dots."""
+    if len(item.xs) == 1:
+        return 3
+    if not item.tips:
+        return 0
+    return 2.4 if len(item.xs) <= 40 else 1.4
+
+
+def _values(item: Series) -> dict[str, object]:
+    """Return a series for charts.js; ys are rounded to five significant digits."""
+    values: dict[str, object] = {
+        "name": item.name,
+        "style": item.style,
+        "xs": _rounded(item.xs, 7),
+        "ys": _rounded(item.ys),
+        "radius": _radius(item),
+    }
+    if item.noise is not None:
+        values["noise"] = _rounded(item.noise)
+    if item.means:
+        values["meanXs"] = _rounded([x for x, _ in item.means])
+        values["meanYs"] = _rounded([y for _, y in item.means])
+    return values
+
+
+def _rounded(values: Sequence[float], digits: int = 5) -> list[float]:
+    rounded = (float(f"{value:.{digits}g}") for value in values)
+    return [int(value) if value.is_integer() else value for value in rounded]
 
 
 def _band(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:

@@ -91,6 +91,22 @@ def tick_label(value: float) -> str:
     return f"{value:.4g}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The unit of an axis: a value is shown as `factor * value`, followed by the suffix."""
+
+    factor: float = 1.0
+    suffix: str = ""
+
+    def label(self, value: float) -> str:
+        """Format a value of the axis: `0.05`, `62.5 %`, `1.2 GiB`."""
+        return f"{tick_label(self.factor * value)}{self.suffix}"
+
+
+NUMBER = Unit()
+SHARE = Unit(factor=100.0, suffix=" %")  # of a fraction
+
+
 def _nice_step(raw: float) -> float:
     power = 10.0 ** math.floor(math.log10(raw))
     return next((f * power for f in (1, 2, 5) if raw <= 1.2 * f * power), 10 * power)

@@ -19,13 +19,12 @@ def element(name: str, *inside: object, **attributes: object) -> Markup:
     return Markup("<{0}{1}>{2}</{0}>").format(name, pairs, content)
 
 
-def chart(style: str, size: tuple[object, object], parts: Iterable[Markup], label: str) -> Markup:
-    """Return an SVG of a width and height, with a label for screen readers."""
-    box = f"0 0 {size[0]} {size[1]}"
-    text = Markup("").join(parts)
-    return Markup('<svg class="{}" viewBox="{}" role="img" aria-label="{}">{}</svg>').format(
-        style, box, label, text
-    )
+def chart(
+    style: str, size: tuple[object, object], parts: Iterable[Markup], label: str, **data: str
+) -> Markup:
+    """Return an SVG of a width and height, with a label for screen readers, and data attributes."""
+    at = {"viewBox": f"0 0 {size[0]} {size[1]}", "role": "img", "aria_label": label}
+    return element("svg", Markup("").join(parts), class_=style, **at, **data)
 
 
 def path(style: str, d: str) -> Markup:

@@ -16,9 +16,10 @@ from stepladder.reporting.charts.bars import interval_line
 from stepladder.reporting.charts.curves import Figure
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template, write_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row, ordered
+from stepladder.reporting.titles import in_words, titled
 from stepladder.stats import binomial_sem
 from stepladder.stats.shares import wilson_interval
 from stepladder.training.output.wording import clean, duration, percent
@@ -170,7 +171,7 @@ class AuditedView:
 
 
 def write_audit_page(audit: Audit, path: Path) -> Path:
-    """Write the page of an audit, self-contained and without scripts.
+    """Write the page of an audit, which is self-contained.
 
     Raises:
         ResourceError: if the file cannot be written.
@@ -221,7 +222,7 @@ def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
             title=f"{title} over {label}, the best evaluation marked",
             x_label=label,
             may_be_log=title == "Loss",
-            y_label=(lambda share: percent(share, 0)) if is_of_share else tick_label,
+            y_unit=SHARE if is_of_share else NUMBER,
             mark=None if best is None else (best, "best"),
             y_limits=(0.0, 1.0) if is_of_share else None,
         )
@@ -255,10 +256,9 @@ def _head(audit: Audit) -> tuple[str, str]:
     (run,) = audit.runs
     if run.result is None:
         return "No result", "The log has no held-out metric."
-    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
     num = "" if run.num_val is None else f" over {size_words(run)} held-out examples"
-    noise = "" if run.result_sem is None else f" ± is one standard error{num}."
-    return result_words(run), f"The best {run.metric} in the log{best}.{noise}"
+    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
+    return result_words(run), f"The best {_metric(run)} in the log{num}{best}."
 
 
 def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
@@ -303,20 +303,27 @@ def _bound_words(pair: tuple[float, float], *, is_of_share: bool = True) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f}" if is_of_share else f"{low:.4g} to {high:.4g}"
 
 
+def change_words(difference: Difference, runs: Sequence[AuditedRun]) -> str:
+    """Return the change of a result with its interval: `+2.1 points (95 %: +0.3 to +3.9)`.
+
+    The interval is that of independent examples; without a standard error, the result is empty.
+    """
+    if difference.sem is None:
+        return ""
+    is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
+    factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
+    low, high = _around(difference.change, difference.sem)
+    values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
+    said = [f"{value:+.{digits}f}" for value in values]  # + 0.0: there is no -0.0
+    return f"{said[0]}{unit} (95 %: {said[1]} to {said[2]})"
+
+
 def _difference(difference: Difference, runs: Sequence[AuditedRun]) -> DifferenceRow:
-    change = ""
-    if difference.sem is not None:
-        is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
-        factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
-        low, high = _around(difference.change, difference.sem)
-        values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
-        said = [f"{value:+.{digits}f}" for value in values]  # + 0.0: there is no -0.0
-        change = f"{said[0]}{unit} (95 %: {said[1]} to {said[2]})"
     return DifferenceRow(
         names=f"{short(difference.first, _NAME)} → {short(difference.second, _NAME)}",
         mark=difference_mark(difference),
         style={True: "clear", False: "could_not_run", None: ""}[difference.is_clear],
-        change=change,
+        change=change_words(difference, runs),
         words=difference.words,
     )
 
@@ -331,12 +338,22 @@ def _view(run: AuditedRun, *, is_drawn: bool) -> AuditedView:
     groups = ordered(run.findings)
     return AuditedView(
         name=run.log.name,
-        about=f"{run.log.format.value}, metric: {run.metric or 'none'}",
+        about=_about(run),
         notes=tuple(notes),
         figures=figures,
         alarms=tuple(finding_row(group) for group in groups if group[0].outcome not in QUIET),
         quiet=tuple(finding_row(group) for group in groups if group[0].outcome in QUIET),
     )
+
+
+def _about(run: AuditedRun) -> str:
+    metric = f"judged by {_metric(run)}" if run.metric else "without a held-out metric"
+    return f"Format of the log: {titled(run.log.format.value)}; {metric}."
+
+
+def _metric(run: AuditedRun) -> str:
+    """Return the metric as words; a name given by the user is not changed."""
+    return run.metric or "" if run.metric == run.log.score_name else in_words(run.metric or "")
 
 
 def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:

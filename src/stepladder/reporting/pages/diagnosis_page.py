@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from stepladder.diagnosis.diagnose import Diagnosed
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.remedies import BY_HAND, said_of
-from stepladder.records import write_bytes
 from stepladder.records.diagnosis import (
     Chain,
     Confidence,
@@ -25,8 +23,10 @@ from stepladder.records.diagnosis import (
 from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.curves import Figure, machine_figures
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.charts.scales import NUMBER, SHARE
+from stepladder.reporting.headline import PHASE_WORDS, failed_check
 from stepladder.reporting.html import template
+from stepladder.reporting.links import save_page
 from stepladder.reporting.tables import RunRecords, read_run
 from stepladder.training.output.wording import duration, percent
 
@@ -143,7 +143,7 @@ def _chain_lines(chain: Chain) -> Iterator[str]:
 def write_diagnosis_page(run: Path, found: Diagnosed) -> Path:
     """Write RUN/diagnosis.html and return its path."""
     path = run / DIAGNOSIS_PAGE
-    write_bytes(path, render_diagnosis(found, read_run(run)).encode("utf-8", "replace"))
+    save_page(path, render_diagnosis(found, read_run(run)))
     return path
 
 
@@ -168,7 +168,10 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
         by_hand=[remedy.name for remedy in diagnosis.remedies if remedy.name in BY_HAND],
         chain=diagnosis.chain,
         machine=diagnosis.machine,
-        phases=[(name, percent(share)) for name, share in diagnosis.machine.phases.items()],
+        phases=[
+            (PHASE_WORDS.get(name, name), percent(share))
+            for name, share in diagnosis.machine.phases.items()
+        ],
         uses=[_use_row(use) for use in diagnosis.machine.uses],
         machine_figures=[*machine_figures(records), *traffic_figures(records)],
         findings=[
@@ -177,6 +180,8 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
             if finding.outcome is not Outcome.NOT_APPLICABLE
         ],
         could_not=diagnosis.could_not,
+        checks=records.checks,
+        failed=failed_check(records),
         took=duration(diagnosis.took_s),
         error=_error,
     )
@@ -201,7 +206,7 @@ def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
             title=f"{name} of training and validation over steps",
             x_label="steps",
             may_be_log=name == "Loss",
-            y_label=tick_label if name == "Loss" else lambda share: percent(share, 0),
+            y_unit=NUMBER if name == "Loss" else SHARE,
             mark=None if best is None else (float(best), "best"),
             y_limits=None if name == "Loss" else (0.0, 1.0),
         )
@@ -256,7 +261,7 @@ def learning_curve_figure(curve: LearningCurve) -> Figure:
         [fit, measured],
         title="Validation error over the number of training examples",
         x_label="training examples",
-        y_label=(lambda share: percent(share, 0)) if curve.is_share else tick_label,
+        y_unit=SHARE if curve.is_share else NUMBER,
         y_covers=(0.0, curve.high_at_double),
     )
     keys = ((fit.style, fit.name), (measured.style, measured.name))
@@ -282,14 +287,13 @@ def traffic_figures(records: RunRecords) -> list[Figure]:
                 series.append(Series(name=name, style=style, xs=xs, ys=ys))
         svg = line_chart(
             series,
-            title=f"{title} over seconds",
+            title=f"{title}, {unit} over seconds",
             x_label="seconds",
-            y_label=partial(_tick, unit=unit),
             y_covers=(0.0, _LEAST_SHOWN),
         )
         if svg is not None:
             keys = tuple((item.style, item.name) for item in series)
-            figures.append(Figure(title=title, svg=svg, keys=keys))
+            figures.append(Figure(title=f"{title}, {unit}", svg=svg, keys=keys))
     return figures
 
 
@@ -306,10 +310,6 @@ def _series(curves: Curves, key: str, name: str, style: str) -> Series:
         if "equal" in style
         else (),
     )
-
-
-def _tick(value: float, unit: str) -> str:
-    return f"{tick_label(value)} {unit}"
 
 
 def _use_row(use: Use) -> tuple[str, str, str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from stepladder.errors import DataError
 from stepladder.reporting.headline import headline
+from stepladder.reporting.html import script
 from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, ReportView, write_report
 from stepladder.reporting.schema import SUMMARY_KEYS, check_summary
 from stepladder.reporting.tables import MAX_THUMB_BYTES, read_run
@@ -78,11 +79,14 @@ def test_the_headline_gives_the_accuracy_with_its_standard_error(
         assert shown in text
 
 
-def test_it_loads_nothing_and_runs_nothing(build_run: Build, tmp_path: Path) -> None:
+def test_it_loads_nothing_and_runs_its_own_script_only(build_run: Build, tmp_path: Path) -> None:
     html = _report(build_run(tmp_path / "run"))
     page = Page(html)
-    assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'" in html
-    assert not {"script", "link", "iframe", "object", "embed", "base"} & (set(page.tags) - {"link"})
+    assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src" in html
+    assert f"script-src '{script().source}'; base-uri 'none'" in html
+    assert f"<script>{script().text}</script>" in html
+    assert page.tags.count("script") == 1
+    assert not {"iframe", "object", "embed", "base"} & set(page.tags)
     assert page.loads
     assert all(load.startswith("data:") for load in page.loads)
     assert not page.handlers
@@ -98,7 +102,7 @@ def test_hostile_names_are_only_text(build_run: Build, tmp_path: Path) -> None:
         file.write(f"  note: {EVIL[0]}{EVIL[1]}\n")
     html = _report(run)
     page = Page(html)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1  # its own
     assert page.tags.count("img") == 12
     assert not page.handlers
     assert "49" not in re.findall(r"<title>(.*?) ·", html)[0]
@@ -293,6 +297,7 @@ def test_a_notebook_gets_the_page_in_a_frame_of_its_own(build_run: Build, tmp_pa
     frame = ReportView(build_run(tmp_path / "run"))._repr_html_()
     assert Page(frame).tags == ["iframe"]
     assert "&lt;h1&gt;" in frame
+    assert 'sandbox="allow-scripts"' in frame  # its own script, without access to the notebook
 
 
 def test_the_same_folder_gives_the_same_report(build_run: Build, tmp_path: Path) -> None:
