@@ -15,6 +15,10 @@ _COUNTS_UP_TO = 20  # classes; with more, numbers do not fit into a cell
 _NUM_BINS = 48
 _NUM_LEVELS = 8
 _SIDE = 460.0
+_NAME = 24  # characters of a class name
+_CHARACTER = 6.4  # width of a character of a name
+_EDGE = 16  # between a name and the frame, and beside it
+_NAMED = 6  # of a coarse map, every sixth row has a name
 
 
 def short(name: str, length: int = 26) -> str:
@@ -31,27 +35,19 @@ def confusion_map(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) 
     """
     if len(classes) <= MAX_CLASSES:
         return _full(pairs, classes)
-    return _coarse(pairs, len(classes))
+    return _coarse(pairs, classes)
 
 
 def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Markup:
-    num = len(classes)
-    cell, top = _SIDE / num, 20.0
-    left = 30 + 6.4 * max(len(short(name, 24)) for name in classes)
+    cell = _SIDE / len(classes)
+    rows = [(short(name, _NAME), cell * (idx + 0.5)) for idx, name in enumerate(classes)]
+    edge, parts = _names(rows)
     totals: Counter[int] = Counter()
     for (label, _), count in pairs.items():
         totals[label] += count
-    parts = [_frame(left, top)]
-    for idx, name in enumerate(classes):
-        middle = coordinate(top + (idx + 0.5) * cell)
-        across = coordinate(left + (idx + 0.5) * cell)
-        row = [short(name, 24), " ", element("tspan", idx + 1, class_="idx")]
-        at = {"x": left - 8, "y": middle, "dy": ".32em", "text_anchor": "end"}
-        parts.append(element("text", *row, class_="row", **at))
-        parts.append(element("text", idx + 1, class_="idx", x=across, y=12, text_anchor="middle"))
     for (label, predicted), count in sorted(pairs.items()):
         share = count / totals[label]
-        x, y = left + predicted * cell, top + label * cell
+        x, y = edge + predicted * cell, edge + label * cell
         is_right = label == predicted
         tip = f"{short(classes[label])}: {count} of {totals[label]} " + (
             "correct" if is_right else f"predicted as {short(classes[predicted])}"
@@ -69,15 +65,19 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
                 fill_opacity=f"{opacity:.2f}",
             )
         )
-        if num <= _COUNTS_UP_TO:
+        if len(classes) <= _COUNTS_UP_TO:
             style = "count on" if share > 0.5 else "count"  # light text on a dark cell
             at = {"x": coordinate(x + cell / 2), "y": coordinate(y + cell / 2), "dy": ".35em"}
             parts.append(element("text", count, class_=style, **at, text_anchor="middle"))
-    return _svg(left + _SIDE + 2, top + _SIDE + 2, parts)
+    return _svg(edge + _SIDE + 2, parts)
 
 
-def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
-    """Sum neighbouring classes into one cell; one path for each of eight shades."""
+def _coarse(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Markup:
+    """Sum neighbouring classes into one cell; one path for each of eight shades.
+
+    Every sixth row and column has the name of its first class.
+    """
+    num_classes = len(classes)
     num = min(_NUM_BINS, num_classes)
     cells: Counter[tuple[int, int]] = Counter()
     for (label, predicted), count in pairs.items():
@@ -85,16 +85,18 @@ def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
     largest = max((n for (a, b), n in cells.items() if a != b), default=1)
     paths: dict[tuple[bool, int], list[str]] = {}
     cell = _SIDE / num
+    firsts = [-(-idx * num_classes // num) for idx in range(0, num, _NAMED)]
+    named = zip(firsts, range(0, num, _NAMED), strict=True)
+    edge, parts = _names([(short(classes[a], _NAME), cell * (b + 0.5)) for a, b in named])
     side = coordinate(cell - 0.6)
     most = max(cells.values(), default=1)
     for (row, col), count in sorted(cells.items()):
         share = count / (most if row == col else largest)
         level = max(1, math.ceil(_NUM_LEVELS * math.sqrt(share)))
-        start = f"M{coordinate(col * cell + 1)} {coordinate(row * cell + 1)}"
+        start = f"M{coordinate(edge + col * cell + 0.3)} {coordinate(edge + row * cell + 0.3)}"
         paths.setdefault((row == col, min(level, _NUM_LEVELS)), []).append(
             f"{start}h{side}v{side}h-{side}z"
         )
-    parts = [_frame(0, 0)]
     parts += [
         element(
             "path",
@@ -104,13 +106,30 @@ def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
         )
         for (is_right, level), drawn in sorted(paths.items())
     ]
-    return _svg(_SIDE + 2, _SIDE + 2, parts)
+    return _svg(edge + _SIDE + 2, parts)
 
 
-def _frame(left: float, top: float) -> Markup:
-    return element("rect", class_="frame", x=left, y=top, width=_SIDE, height=_SIDE)
+def _names(rows: Sequence[tuple[str, float]]) -> tuple[float, list[Markup]]:
+    """Draw the frame, and the names of rows and columns.
+
+    Args:
+        rows: names and the positions of their middles along a side.
+
+    Returns:
+        The left edge of the frame, which is also its top, and the parts.
+    """
+    edge = _EDGE + _CHARACTER * max(len(name) for name, _ in rows)
+    at = coordinate(edge)
+    parts = [element("rect", class_="frame", x=at, y=at, width=_SIDE, height=_SIDE)]
+    for name, middle in rows:
+        along, beside = coordinate(edge + middle), coordinate(edge - 8)
+        row = {"x": beside, "y": along, "dy": ".32em", "text_anchor": "end"}
+        parts.append(element("text", name, class_="row", **row))
+        turned = f"translate({along} {beside}) rotate(-90)"
+        parts.append(element("text", name, class_="row", dy=".32em", transform=turned))
+    return edge, parts
 
 
-def _svg(width: float, height: float, parts: Sequence[Markup]) -> Markup:
+def _svg(size: float, parts: Sequence[Markup]) -> Markup:
     label = "Confusion matrix: rows are labels, columns are predictions"
-    return chart("confusion", (coordinate(width), coordinate(height)), parts, label)
+    return chart("confusion", (coordinate(size), coordinate(size)), parts, label)

@@ -14,6 +14,7 @@ from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.scales import Scale, fit_scale, log_ticks, tick_label
 from stepladder.reporting.charts.svg import chart, circle, coordinate, element, path
 from stepladder.reporting.ladder.climb_data import positive
+from stepladder.reporting.titles import titled
 
 BAND = 0.15  # half-width of the band around the diagonal
 
@@ -147,7 +148,8 @@ def _scatter(point: _Point, x: Scale, y: Scale) -> list[Markup]:
     style = point.trial.verdict.decision.value
     speed = point.trial.verdict.speed
     measured = gain_interval(speed) if speed else gain(point.measured)
-    tip = f"{point.trial.rung}: predicted {gain(point.predicted)}, measured {measured}, {style}"
+    name = titled(point.trial.rung)
+    tip = f"{name}: predicted {gain(point.predicted)}, measured {measured}, {style}"
     whisker = f"M{coordinate(px)} {coordinate(y(point.low))}V{coordinate(y(point.high))}"
     return [path("whisk", whisker), circle(f"try {style}", px, py, 4.5, tip)]
 
@@ -157,7 +159,7 @@ def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list
 
     If the nearest free position is further away, a line connects them.
     """
-    name = short(point.trial.rung)
+    name = short(titled(point.trial.rung))
     width = _CHARACTER * len(name)
     places = [
         (px + shift if anchor == "start" else px - shift, py + rise, anchor)

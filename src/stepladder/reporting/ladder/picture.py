@@ -13,6 +13,7 @@ from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.scales import Scale
 from stepladder.reporting.charts.svg import coordinate, path
 from stepladder.reporting.ladder.climb_data import ClimbRecords, positive
+from stepladder.reporting.titles import titled
 from stepladder.training.output.wording import rough_time
 
 _LENGTH, _HEIGHT, _MIDDLE = (
@@ -173,7 +174,7 @@ def _step(move: _Move, at_s: float, scale: Scale, grid: Sequence[float]) -> Step
         parts.append(_dot("hole", after))
     words = gain_interval(verdict.speed) if verdict.speed else ""
     time = rough_time(move.after_s)
-    tip = f"{trial.rung}: {rough_time(move.before_s)} to {time}, {words}"
+    tip = f"{titled(trial.rung)}: {rough_time(move.before_s)} to {time}, {words}"
     return Step(
         level=str(trial.level),
         name=short(trial.rung),

@@ -19,6 +19,7 @@ from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template, write_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row, ordered
+from stepladder.reporting.titles import in_words, titled
 from stepladder.stats import binomial_sem
 from stepladder.stats.shares import wilson_interval
 from stepladder.training.output.wording import clean, duration, percent
@@ -255,10 +256,9 @@ def _head(audit: Audit) -> tuple[str, str]:
     (run,) = audit.runs
     if run.result is None:
         return "No result", "The log has no held-out metric."
-    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
     num = "" if run.num_val is None else f" over {size_words(run)} held-out examples"
-    noise = "" if run.result_sem is None else f" ± is one standard error{num}."
-    return result_words(run), f"The best {run.metric} in the log{best}.{noise}"
+    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
+    return result_words(run), f"The best {_metric(run)} in the log{num}{best}."
 
 
 def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
@@ -331,12 +331,22 @@ def _view(run: AuditedRun, *, is_drawn: bool) -> AuditedView:
     groups = ordered(run.findings)
     return AuditedView(
         name=run.log.name,
-        about=f"{run.log.format.value}, metric: {run.metric or 'none'}",
+        about=_about(run),
         notes=tuple(notes),
         figures=figures,
         alarms=tuple(finding_row(group) for group in groups if group[0].outcome not in QUIET),
         quiet=tuple(finding_row(group) for group in groups if group[0].outcome in QUIET),
     )
+
+
+def _about(run: AuditedRun) -> str:
+    metric = f"judged by {_metric(run)}" if run.metric else "without a held-out metric"
+    return f"Format of the log: {titled(run.log.format.value)}; {metric}."
+
+
+def _metric(run: AuditedRun) -> str:
+    """Return the metric as words; a name given by the user is not changed."""
+    return run.metric or "" if run.metric == run.log.score_name else in_words(run.metric or "")
 
 
 def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:

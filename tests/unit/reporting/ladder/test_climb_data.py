@@ -19,6 +19,7 @@ from stepladder.reporting.ladder.profile import profile_view
 from stepladder.reporting.ladder.table import ladder_headline, ladder_rows
 from stepladder.reporting.ladder.trials import trial_details
 from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, write_report
+from stepladder.reporting.titles import titled
 
 Build = Callable[..., Path]
 Line = dict[str, Any]
@@ -75,7 +76,7 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
         "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points from a single "
         "training run each, over 661 examples, evaluated once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
-        "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
+        "Early stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
         "What was tried", "kept : 11 epochs (by replay, 5 seeds)",
         "dropped : 17 epochs (by replay, 5 seeds); accuracy may fall by more than 1.0 points",
@@ -195,8 +196,9 @@ def test_every_dot_is_named_however_crowded(build_climb: Build, tmp_path: Path) 
         trial["verdict"]["speed"] |= {"estimate": gain, "low": gain, "high": gain}
     write_lines(folder, lines)
     svg = str(prediction_chart(climb_of(folder).trials))
-    named = re.findall(r'class="named" x="([\d.]+)" y="([\d.]+)"[^>]*>(\w+)<', svg)
-    assert sorted(name for _, _, name in named) == sorted(trial["rung"] for trial in tried)
+    named = re.findall(r'class="named" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', svg)
+    names = sorted(titled(trial["rung"]) for trial in tried)
+    assert sorted(name for _, _, name in named) == names
     assert len({place[:2] for place in named}) == len(named)
     assert 'class="leader"' in svg
 

@@ -19,6 +19,7 @@ from stepladder.reporting.pages.audit_page import (
     bounds_of,
     write_audit_page,
 )
+from stepladder.reporting.titles import titled
 from stepladder.stats.shares import wilson_interval
 
 SIX_STEPS = Path(__file__).parents[4] / "examples" / "audit" / "six_steps.csv"
@@ -67,7 +68,7 @@ def test_each_finding_has_its_evidence_and_its_fix(found: Audit) -> None:
     alarms = [f for f in found.runs[0].findings if f.is_alarm]
     assert len(alarms) >= 2
     for finding in alarms:
-        assert f"<code>{finding.check}</code>" in page
+        assert f'{titled(finding.check)}</b> <code class="id">{finding.check}</code>' in page
         assert finding.evidence[:30] in page
         assert finding.fix[:30] in page
     assert page.index("length") < page.index("evaluation_size")  # what passed is collapsed below

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -64,7 +65,8 @@ def test_what_failed_comes_first_and_what_passed_is_folded_away() -> None:
     places = [page.index(f">{name}</") for name in ("validation_pass", "2 checks", "seeds")]
     assert places == sorted(places)
     assert places[-1] < details < page.index("labels") < page.index("tokens")
-    assert "chance_level, loss_sign" in page[:details]
+    names = re.findall(r'(\w[\w ]*) <code class="id">(\w+)</code>', page[:details])
+    assert names[-2:] == [("Chance level", "chance_level"), ("Loss sign", "loss_sign")]
     assert "1 of 5" in page  # counted by check, not by row
 
 
