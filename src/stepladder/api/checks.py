@@ -74,6 +74,7 @@ def check_job(
     from stepladder.checks.report_file import add_checks, find_some, missing, write_checks
     from stepladder.checks.run import FAST_S, FULL_S, run_checks
     from stepladder.reporting.pages.checks_page import write_checks_page
+    from stepladder.reporting.pages.report_page import refresh_report
     from stepladder.training.checkpoint.folder_checks import probe
     from stepladder.training.setup.build import use_threads
     from stepladder.training.setup.run_folder import make_folder
@@ -105,6 +106,7 @@ def check_job(
     else:
         report = add_checks(job.run.dir, report)
     write_checks_page(job.run.dir)
+    refresh_report(job.run.dir)
     return report
 
 

@@ -32,6 +32,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a run, finished or not; write diagnosis.json and diagnosis.html.
 
+    If the run has a report.html, it is written again, with the result of the diagnosis.
+
     Args:
         run: run folder.
         task: your own Task, if the run used one, or "FILE.py:NAME".
@@ -51,6 +53,7 @@ def diagnose(
     from stepladder.diagnosis.diagnose import MAX_TIME_S, Wishes
     from stepladder.diagnosis.diagnose import diagnose as diagnose_run
     from stepladder.reporting.pages.diagnosis_page import write_diagnosis_page
+    from stepladder.reporting.pages.report_page import refresh_report
     from stepladder.task.load import name_of
 
     folder = run_folder(run)
@@ -72,6 +75,7 @@ def diagnose(
     try:
         write_json(folder / DIAGNOSIS_FILE, found.diagnosis)
         write_diagnosis_page(folder, found)
+        refresh_report(folder)
     except OSError as error:
         raise ResourceError(
             f"the diagnosis cannot be written ({error.strerror or error})",

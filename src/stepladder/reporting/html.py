@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from stepladder.errors import ResourceError
-from stepladder.records import write_bytes
 from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.links import LINKS, save_page
 from stepladder.reporting.titles import titled
 from stepladder.training.output.wording import percent
 
@@ -65,7 +65,7 @@ def template(name: str) -> Template:
     environment.filters["coded"] = coded
     environment.filters["titled"] = titled
     environment.filters["percent"] = _percent
-    environment.globals["script"] = script()
+    environment.globals |= {"script": script(), "links": LINKS}
     return environment.get_template(name)
 
 
@@ -80,7 +80,7 @@ def write_page(path: Path, page: str, *, option: str) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, page.encode("utf-8", "replace"))
+        save_page(path, page)
     except OSError as error:
         raise ResourceError(
             f"the page cannot be written ({error.strerror or error})",

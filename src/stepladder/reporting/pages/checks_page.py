@@ -10,9 +10,9 @@ from pathlib import Path
 from stepladder.checks.order import CHECKS
 from stepladder.checks.report_file import read_checks
 from stepladder.errors import DataError
-from stepladder.records import write_bytes
 from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.reporting.html import template
+from stepladder.reporting.links import save_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row, ordered
 
 PAGE_FILE = "checks.html"
@@ -51,7 +51,7 @@ def write_checks_page(run: Path) -> Path:
         )
     path = run / PAGE_FILE
     page = template("checks_page.html").render(checks=view, name=run.name)
-    write_bytes(path, page.encode("utf-8", "replace"))
+    save_page(path, page)
     return path
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from stepladder.diagnosis.diagnose import Diagnosed
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.remedies import BY_HAND, said_of
-from stepladder.records import write_bytes
 from stepladder.records.diagnosis import (
     Chain,
     Confidence,
@@ -26,6 +25,7 @@ from stepladder.reporting.charts.curves import Figure, machine_figures
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
 from stepladder.reporting.html import template
+from stepladder.reporting.links import save_page
 from stepladder.reporting.tables import RunRecords, read_run
 from stepladder.training.output.wording import duration, percent
 
@@ -142,7 +142,7 @@ def _chain_lines(chain: Chain) -> Iterator[str]:
 def write_diagnosis_page(run: Path, found: Diagnosed) -> Path:
     """Write RUN/diagnosis.html and return its path."""
     path = run / DIAGNOSIS_PAGE
-    write_bytes(path, render_diagnosis(found, read_run(run)).encode("utf-8", "replace"))
+    save_page(path, render_diagnosis(found, read_run(run)))
     return path
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
-from stepladder.records import write_bytes
+from stepladder.errors import DataError
 from stepladder.records.reading import Reading, reading_of
 from stepladder.reporting.charts.curves import learning_figures, machine_figures
 from stepladder.reporting.classes import class_results
@@ -16,12 +17,14 @@ from stepladder.reporting.headline import headline, not_measured, time_spent, wa
 from stepladder.reporting.html import template
 from stepladder.reporting.ladder.section import ladder_page
 from stepladder.reporting.ladder.trials import MAX_TRIALS
+from stepladder.reporting.links import save_page
 from stepladder.reporting.pages.diagnosis_page import headline as fit_headline
 from stepladder.reporting.tables import RunRecords, count, fraction, number, pretty_json, read_run
 from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
 
 REPORT_FILE = "report.html"
 MAX_REPORT_BYTES = 300_000
+_LINKS_BYTES = 4_000  # left for links to other pages
 _MAX_TEXT = 12_000  # characters of config and of environment
 
 
@@ -35,8 +38,15 @@ def write_report(run: Path) -> Path:
         DataError: if the folder does not contain a run.
     """
     path = run / REPORT_FILE
-    write_bytes(path, render(read_run(run)).encode("utf-8", "replace"))
+    save_page(path, render(read_run(run)))
     return path
+
+
+def refresh_report(run: Path) -> None:
+    """Write report.html again if it exists, for example after a diagnosis, which it shows."""
+    if (run / REPORT_FILE).is_file():
+        with suppress(DataError):
+            write_report(run)
 
 
 def render(records: RunRecords) -> str:
@@ -45,7 +55,7 @@ def render(records: RunRecords) -> str:
     page_of, shown = template("report.html"), _shown(records)
     while True:
         page = page_of.render(shown, thumbs=records.thumbs[:num_thumbs], num_details=num_details)
-        fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES
+        fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES - _LINKS_BYTES
         if fits or num_thumbs + num_details == 0:
             return page
         num_details -= 0 if num_thumbs else 4

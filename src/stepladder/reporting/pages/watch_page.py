@@ -9,12 +9,12 @@ from typing import Final
 from markupsafe import Markup
 
 from stepladder.checks.evidence.growth import NUM_CALLS, norms_in_words
-from stepladder.records import write_bytes
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import Clearing, WatchReport
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.headline import TimeSpent, spent
 from stepladder.reporting.html import template
+from stepladder.reporting.links import save_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row
 from stepladder.training.output.wording import duration, percent
 from stepladder.watching.detectors import DETECTORS
@@ -127,7 +127,7 @@ def _count(number: int, word: str) -> str:
 def write_watch_page(report: WatchReport, folder: Path) -> Path:
     """Write FOLDER/watch.html, which is self-contained."""
     path = folder / WATCH_PAGE
-    write_bytes(path, render_watch(report).encode("utf-8", "replace"))
+    save_page(path, render_watch(report))
     return path
 
 
