@@ -16,6 +16,7 @@ from markupsafe import Markup
 from stepladder.records import write_bytes
 from stepladder.reporting.charts.heatmap import short
 
+REPORT_FILE: Final = "report.html"
 LINKS: Final = Markup('<nav class="pages" aria-label="Pages of this folder"></nav>')  # no others
 _MAX_FILES, _MAX_PAGE_BYTES, _MAX_RESULT = 100, 5_000_000, 60
 _KINDS: Final = {  # by the command that writes the page, in the order of the links

@@ -303,20 +303,27 @@ def _bound_words(pair: tuple[float, float], *, is_of_share: bool = True) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f}" if is_of_share else f"{low:.4g} to {high:.4g}"
 
 
+def change_words(difference: Difference, runs: Sequence[AuditedRun]) -> str:
+    """Return the change of a result with its interval: `+2.1 points (95 %: +0.3 to +3.9)`.
+
+    The interval is that of independent examples; without a standard error, the result is empty.
+    """
+    if difference.sem is None:
+        return ""
+    is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
+    factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
+    low, high = _around(difference.change, difference.sem)
+    values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
+    said = [f"{value:+.{digits}f}" for value in values]  # + 0.0: there is no -0.0
+    return f"{said[0]}{unit} (95 %: {said[1]} to {said[2]})"
+
+
 def _difference(difference: Difference, runs: Sequence[AuditedRun]) -> DifferenceRow:
-    change = ""
-    if difference.sem is not None:
-        is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
-        factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
-        low, high = _around(difference.change, difference.sem)
-        values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
-        said = [f"{value:+.{digits}f}" for value in values]  # + 0.0: there is no -0.0
-        change = f"{said[0]}{unit} (95 %: {said[1]} to {said[2]})"
     return DifferenceRow(
         names=f"{short(difference.first, _NAME)} → {short(difference.second, _NAME)}",
         mark=difference_mark(difference),
         style={True: "clear", False: "could_not_run", None: ""}[difference.is_clear],
-        change=change,
+        change=change_words(difference, runs),
         words=difference.words,
     )
 

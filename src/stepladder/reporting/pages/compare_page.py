@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -19,6 +20,7 @@ from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template, write_page
+from stepladder.reporting.links import REPORT_FILE
 from stepladder.reporting.pages.audit_page import (
     difference_mark,
     number_words,
@@ -26,6 +28,15 @@ from stepladder.reporting.pages.audit_page import (
     size_words,
     time_words,
 )
+from stepladder.reporting.pages.checks_page import checks_view
+from stepladder.reporting.pages.compare_verdict import (
+    MAX_P,
+    Standing,
+    compared_runs,
+    verdict,
+)
+from stepladder.reporting.pages.finding_rows import FindingRow, finding_row, ordered
+from stepladder.reporting.titles import in_words
 from stepladder.stats import binomial_sem
 from stepladder.training.output.wording import clean, percent, stop_words
 
@@ -33,7 +44,6 @@ _MAX_BANDS = 3  # more bands would overlap
 _MINUTES_FROM_S = 180.0
 _Value = Callable[[LogRow], float | None]
 NAME = 28
-MAX_P = 0.05
 _DIFFERS, _CHANCE = "significant", "not significant"
 HEAD = ("training", "accuracy (95 %)", "examples", "validation", "epochs", "time", "stopped")
 
@@ -63,14 +73,18 @@ def compare_text(comparison: Comparison) -> str:
     return clean("\n\n".join(parts)) + "\n"
 
 
-def row_words(run: ComparedRun) -> tuple[str, ...]:
-    """Return the cells of a training run, in the order of HEAD."""
+def row_words(run: ComparedRun, *, say: Callable[[str], str] = str) -> tuple[str, ...]:
+    """Return the cells of a training run, in the order of HEAD.
+
+    Args:
+        say: returns the metric of validation as it is shown.
+    """
     log = run.audited.log
     return (
         short(log.name, NAME),
         accuracy_words(run),
         f"{run.num:,} {run.split}" if run.num else size_words(run.audited),
-        _validation_words(run),
+        _validation_words(run, say),
         number_words(log.epochs),
         time_words(log.total_s),
         "unknown" if log.stop_reason is None else _stop(log.stop_reason, log.format),
@@ -89,9 +103,9 @@ def accuracy_words(run: ComparedRun) -> str:
     return f"{said} ({100 * run.low:.1f} to {100 * run.high:.1f})"
 
 
-def _validation_words(run: ComparedRun) -> str:
+def _validation_words(run: ComparedRun, say: Callable[[str], str]) -> str:
     metric = run.audited.metric
-    return f"{metric} {result_words(run.audited)}{_best_of(run)}" if metric else "none"
+    return f"{say(metric)} {result_words(run.audited)}{_best_of(run)}" if metric else "none"
 
 
 def _best_of(run: ComparedRun) -> str:
@@ -190,15 +204,26 @@ def write_compare_page(comparison: Comparison, path: Path) -> Path:
     Raises:
         ResourceError: if the file cannot be written.
     """
-    return write_page(path, compare_page(comparison), option="--out")
+    return write_page(path, compare_page(comparison, path.parent), option="--out")
 
 
-def compare_page(comparison: Comparison) -> str:
-    """Return the page as HTML."""
+def compare_page(comparison: Comparison, folder: Path | None = None) -> str:
+    """Return the page as HTML.
+
+    Args:
+        folder: where the page will be written, for links to the reports of the runs.
+    """
+    in_short, in_full = verdict(comparison)
+    is_known = any(one.standing is not Standing.UNKNOWN for one in compared_runs(comparison))
     return template("compare.html").render(
+        verdict=in_short,
+        caption=in_full,
+        is_known=is_known,
+        reports=[None if folder is None else report_link(run, folder) for run in comparison.runs],
+        findings=[_findings(run) for run in comparison.runs],
         names=[short(run.audited.log.name, NAME) for run in comparison.runs],
         head=HEAD,
-        rows=[row_words(run) for run in comparison.runs],
+        rows=[row_words(run, say=in_words) for run in comparison.runs],
         pictures=_pictures(comparison.runs),
         options=comparison.options,
         against=_against(comparison),
@@ -211,6 +236,45 @@ def compare_page(comparison: Comparison) -> str:
         ]
         + list(comparison.unreadable),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFindings:
+    """What was found about a training run.
+
+    Attributes:
+        alarms: findings in its log.
+        checks: checks of its job that failed or warned, as (name, outcome).
+    """
+
+    name: str
+    alarms: tuple[FindingRow, ...]
+    checks: tuple[tuple[str, str], ...]
+
+
+def _findings(run: ComparedRun) -> RunFindings:
+    log = run.audited.log
+    view = checks_view(Path(log.path)) if log.format is LogFormat.STEPLADDER else None
+    groups = ordered([finding for finding in run.audited.findings if finding.is_alarm])
+    return RunFindings(
+        name=short(log.name, NAME),
+        alarms=tuple(finding_row(group) for group in groups),
+        checks=tuple((row.name, row.outcome) for row in view.alarms) if view else (),
+    )
+
+
+def report_link(run: ComparedRun, folder: Path) -> str | None:
+    """Return the address of a run's report from a folder; None if it has none nearby.
+
+    Nearby are the folder of the page, the folder above it, and all folders in them.
+    """
+    report = Path(run.audited.log.path).resolve() / REPORT_FILE
+    here = folder.resolve()
+    if not (report.is_relative_to(here.parent) and report.is_file()):
+        return None
+    if report.is_relative_to(here):
+        return quote(report.relative_to(here).as_posix())
+    return quote(f"../{report.relative_to(here.parent).as_posix()}")
 
 
 def _against(comparison: Comparison) -> list[AgainstRow]:

@@ -17,12 +17,11 @@ from stepladder.reporting.headline import headline, not_measured, time_spent, wa
 from stepladder.reporting.html import template
 from stepladder.reporting.ladder.section import ladder_page
 from stepladder.reporting.ladder.trials import MAX_TRIALS
-from stepladder.reporting.links import save_page
+from stepladder.reporting.links import REPORT_FILE, save_page
 from stepladder.reporting.pages.diagnosis_page import headline as fit_headline
 from stepladder.reporting.tables import RunRecords, count, fraction, number, pretty_json, read_run
 from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
 
-REPORT_FILE = "report.html"
 MAX_REPORT_BYTES = 300_000
 _LINKS_BYTES = 4_000  # left for links to other pages
 _MAX_TEXT = 12_000  # characters of config and of environment

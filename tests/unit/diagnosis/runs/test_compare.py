@@ -12,14 +12,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from stepladder.diagnosis.audit.size import Sizes
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.diagnosis.runs.compare import compare, compare_pairs, with_samples
 from stepladder.errors import ResourceError, UsageError
 from stepladder.records import to_json, write_json
 from stepladder.records.compare import Comparison
+from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.records.from_json import from_json
 from stepladder.reporting.html import script
 from stepladder.reporting.pages.compare_page import compare_page, compare_text, write_compare_page
+from stepladder.reporting.pages.compare_verdict import verdict
 from stepladder.stats.shares import mcnemar_p
 from stepladder.training.setup.run_lock import LOCK_FILE, _ourselves
 
@@ -29,7 +32,7 @@ NAMES = ("first", "second")
 def write_predictions(
     folder: Path, hits: Sequence[bool], *, split: str = "test", start: int = 0
 ) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "predictions.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("split", "id", "path", "label", "predicted", "probability", "loss"))
@@ -145,8 +148,6 @@ def test_a_log_of_another_tool_is_compared_with_a_run(tmp_path: Path) -> None:
     page = compare_page(found)
     assert "over epochs" in page  # the log does not count samples
     assert with_samples(read_logs(str(log))[0]) is None
-    from stepladder.diagnosis.audit.size import Sizes
-
     found = compare([str(run), str(log)], sizes=Sizes(num_train=75))
     assert "over samples seen" in compare_page(found)
 
@@ -171,6 +172,85 @@ def test_the_page_overlays_every_curve_and_loads_nothing(tmp_path: Path) -> None
     assert page.count("<script") == page.count(f"<script>{script().text}</script>") == 1
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "prefers-color-scheme: dark" in page
+
+
+@pytest.mark.parametrize(
+    ("num_right", "figure", "caption"),
+    [
+        (90, "+20.0 points", "second is better than first, on the same 100 test examples (95 %: +"),
+        (50, "-20.0 points", "second is worse than first, on the same 100 test examples (95 %: -"),
+        (71, "No significant difference", "second compared with first, on the same 100 test"),
+    ],
+)
+def test_the_hero_is_the_verdict(num_right: int, figure: str, caption: str, tmp_path: Path) -> None:
+    hits = [[idx < num for idx in range(100)] for num in (70, num_right)]
+    runs = [write_run(tmp_path / name, hit) for name, hit in zip(NAMES, hits, strict=True)]
+    page = compare_page(compare([str(run) for run in runs]))
+    assert f"<h1>{figure}</h1>" in page
+    assert re.findall(r'class="caption">([^<]*)', page)[0].startswith(caption)
+
+
+def test_the_verdict_on_several_runs_counts_those_that_differ(tmp_path: Path) -> None:
+    runs = [
+        str(write_run(tmp_path / name, [idx < num for idx in range(100)]))
+        for name, num in (("first", 70), ("better", 90), ("alike", 71), ("worse", 50))
+    ]
+    assert verdict(compare(runs)) == (
+        "1 of 3 better, 1 worse",
+        "Compared with first: better +20.0 points (better), alike +1.0 points (not significant), "
+        "worse -20.0 points (worse).",
+    )
+    assert verdict(compare([runs[0], runs[3], runs[2]]))[0] == "None of 2 better, 1 worse"
+
+
+def test_a_verdict_from_logs_needs_the_number_of_examples(tmp_path: Path) -> None:
+    logs = []
+    for name, best in zip(NAMES, (0.5, 0.8), strict=True):
+        logs.append(str(tmp_path / f"{name}.csv"))
+        Path(logs[-1]).write_text(f"epoch,val_loss,val_accuracy\n1,2.0,0.4\n2,1.5,{best}\n")
+    figure, caption = verdict(compare(logs))
+    assert figure == "No verdict"
+    assert caption.startswith("second cannot be compared with first: ")
+    assert "--num-val" in compare_page(compare(logs))
+    figure, caption = verdict(compare(logs, sizes=Sizes(num_val=1000)))
+    assert figure == "+30.0 points"
+    assert caption.startswith("second is better than first, according to the logs (95 %: +")
+
+
+def test_a_lower_loss_is_better(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in NAMES]
+    for run, losses in zip(runs, ([2.0, 1.0], [1.5, 0.5]), strict=True):
+        write_losses_run(run, losses, is_ended=True)
+        rows = [f"val,{idx},{idx},,,,{losses[-1] + idx / 100}" for idx in range(40)]
+        head = "split,id,path,label,predicted,probability,loss"
+        (run / "predictions.csv").write_text("\n".join([head, *rows]) + "\n")
+    figure, caption = verdict(compare([str(run) for run in runs]))
+    assert figure == "Loss -0.5000"
+    assert caption.startswith("second is better than first, on the same 40 validation examples")
+
+
+def test_the_page_has_the_findings_of_each_run_and_links_to_its_report(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "runs" / name, [True] * 9, num_epochs=30) for name in NAMES]
+    (runs[0] / "report.html").touch()
+    failed = Finding(check="loss_sign", outcome=Outcome.FAILED, evidence="it rises", fix="Fix it.")
+    report = CheckReport(tier="fast", key="k", findings=(failed,), took_s=1.0)
+    write_json(runs[0] / "checks.json", report)
+    found = compare([str(run) for run in runs])
+    alarms = [finding for finding in found.runs[0].audited.findings if finding.is_alarm]
+    assert alarms
+    for place, address in (
+        (tmp_path, "runs/first/report.html"),
+        (tmp_path / "runs", "first/report.html"),
+        (runs[1], "../first/report.html"),
+    ):
+        page = write_compare_page(found, place / "page.html").read_text()
+        assert re.findall(r'<a href="([^"]*)">first</a>', page) == [address]
+        assert page.count('<a href="') == 1  # the second run has no report
+    far = write_compare_page(found, tmp_path / "a" / "b" / "page.html").read_text()
+    assert "<a href" not in far
+    for finding in alarms:
+        assert finding.evidence[:30] in far
+    assert re.search(r'Loss sign <code class="id">loss_sign</code> failed', far)
 
 
 def events_of(run: Path) -> list[dict[str, Any]]:
