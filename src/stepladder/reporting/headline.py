@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stepladder.diagnosis.fit.baseline import baseline_finding
+from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.bars import Part, stacked_bar
 from stepladder.reporting.tables import RunRecords, count, fraction, number
 from stepladder.reporting.titles import titled
@@ -138,11 +139,19 @@ def _next_words(records: RunRecords) -> str:
         return "Lower the learning rate (`--batch.lr`), and train to another folder (`--run.dir`)."
     if status != "finished":
         return "If the run is not active, run the same command again to resume it."
+    if failed := failed_check(records):
+        return f"Fix what the check {titled(failed)} found; see “Checks of the job” below."
     if records.diagnosis is None:
         return "Run `stepladder diagnose` on this folder to see what would improve the result."
     if records.diagnosis.remedies:
         return f"Try {titled(records.diagnosis.remedies[0].name)}; see “Diagnosis” below."
     return "Use the model with `stepladder predict` or `stepladder export`."
+
+
+def failed_check(records: RunRecords) -> str | None:
+    """Return the first check of the job that failed; None if none did."""
+    alarms = records.checks.alarms if records.checks else ()
+    return next((row.name for row in alarms if row.style == Outcome.FAILED.value), None)
 
 
 def _ending(records: RunRecords) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ from stepladder.diagnosis.fit.fit import judge_fit
 from stepladder.diagnosis.fit.remedies import FOR_TRAINING, FOR_VALIDATION
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
-from stepladder.records import read_json
+from stepladder.records import read_json, write_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
+from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.records.from_json import from_json
 from stepladder.reporting.html import script
 
@@ -237,10 +239,38 @@ def test_a_target_error_that_is_not_a_share_is_refused(overfit_run: Path) -> Non
         stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
 
 
-def test_nothing_but_the_diagnosis_is_written(diagnosed: Diagnosed) -> None:
+def test_nothing_but_the_diagnosis_and_the_report_is_written(diagnosed: Diagnosed) -> None:
     run, _, before, after = diagnosed
     assert after.keys() - before.keys() == {run / "diagnosis.json", run / "diagnosis.html"}
-    assert all(after[path] == data for path, data in before.items())
+    changed = {path for path, data in before.items() if after[path] != data}
+    assert changed == {run / "report.html"}
+
+
+def test_report_and_diagnosis_show_each_other(diagnosed: Diagnosed) -> None:
+    run = diagnosed.run
+    report, page = (run / "report.html").read_text(), (run / "diagnosis.html").read_text()
+    assert "<h2>Diagnosis</h2>" in report
+    assert '<a href="diagnosis.html">Diagnosis</a> <em>Overfitting' in report
+    assert '<a href="report.html">Training</a>' in page
+
+
+def test_the_page_has_the_alarms_of_the_checks(overfit_run: Path, tmp_path: Path) -> None:
+    run = copied(overfit_run, tmp_path)
+    failed = Finding(check="loss_sign", outcome=Outcome.FAILED, evidence="it rises", fix="Fix it.")
+    passed = Finding(check="labels", outcome=Outcome.PASSED, evidence="from 0 to 1")
+    report = CheckReport(tier="fast", key="k", findings=(passed, failed), took_s=1.0)
+    write_json(run / "checks.json", report)
+    stepladder.diagnose(run, remeasure=False)
+    page = (run / "diagnosis.html").read_text()
+    assert 'Loss sign</b> <code class="id">loss_sign</code>' in page
+    assert "it rises" in page
+    for name in ("diagnosis.html", "report.html"):
+        assert "Fix what the check Loss sign found" in (run / name).read_text()
+    write_json(run / "checks.json", replace(report, findings=(passed,)))
+    stepladder.diagnose(run, remeasure=False)
+    page = (run / "diagnosis.html").read_text()
+    assert "1 of 1 checks passed." in page
+    assert "Loss sign" not in page
 
 
 def test_the_page_loads_nothing_and_escapes_what_it_shows(

@@ -24,6 +24,7 @@ from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.curves import Figure, machine_figures
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
+from stepladder.reporting.headline import failed_check
 from stepladder.reporting.html import template
 from stepladder.reporting.links import save_page
 from stepladder.reporting.tables import RunRecords, read_run
@@ -176,6 +177,8 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
             if finding.outcome is not Outcome.NOT_APPLICABLE
         ],
         could_not=diagnosis.could_not,
+        checks=records.checks,
+        failed=failed_check(records),
         took=duration(diagnosis.took_s),
         error=_error,
     )
