@@ -23,8 +23,8 @@ from stepladder.records.diagnosis import (
 from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.curves import Figure, machine_figures
 from stepladder.reporting.charts.lines import Series, line_chart
-from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
-from stepladder.reporting.headline import failed_check
+from stepladder.reporting.charts.scales import NUMBER, SHARE
+from stepladder.reporting.headline import PHASE_WORDS, failed_check
 from stepladder.reporting.html import template
 from stepladder.reporting.links import save_page
 from stepladder.reporting.tables import RunRecords, read_run
@@ -168,7 +168,10 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
         by_hand=[remedy.name for remedy in diagnosis.remedies if remedy.name in BY_HAND],
         chain=diagnosis.chain,
         machine=diagnosis.machine,
-        phases=[(name, percent(share)) for name, share in diagnosis.machine.phases.items()],
+        phases=[
+            (PHASE_WORDS.get(name, name), percent(share))
+            for name, share in diagnosis.machine.phases.items()
+        ],
         uses=[_use_row(use) for use in diagnosis.machine.uses],
         machine_figures=[*machine_figures(records), *traffic_figures(records)],
         findings=[
@@ -284,14 +287,13 @@ def traffic_figures(records: RunRecords) -> list[Figure]:
                 series.append(Series(name=name, style=style, xs=xs, ys=ys))
         svg = line_chart(
             series,
-            title=f"{title} over seconds",
+            title=f"{title}, {unit} over seconds",
             x_label="seconds",
-            y_unit=Unit(suffix=f" {unit}"),
             y_covers=(0.0, _LEAST_SHOWN),
         )
         if svg is not None:
             keys = tuple((item.style, item.name) for item in series)
-            figures.append(Figure(title=title, svg=svg, keys=keys))
+            figures.append(Figure(title=f"{title}, {unit}", svg=svg, keys=keys))
     return figures
 
 
