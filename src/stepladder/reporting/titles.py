@@ -27,7 +27,6 @@ _WORDS: Final = {
 _NAMES: Final = {  # names whose words are not a title
     "all_data": "All training data",
     "beats_baseline": "Better than baselines",
-    "channels_last": "Channels-last layout",
     "compile": "Compilation",
     "dataset_random": "Randomness in the dataset",
     "epochs_differ": "Differences between epochs",

@@ -127,7 +127,7 @@ class Chart {
     this.svg.innerHTML = `${plot}<rect class="selection"/><g class="cross"></g>`;
     this.leave();
     const [box, frame] = this.boxes();
-    this.reset.style.top = `${box.bottom - frame.top - 20}px`;
+    this.reset.style.top = `${box.bottom - frame.top - 8}px`;
   }
 
   boxes() {
