@@ -63,8 +63,10 @@ def link_pages(folder: Path) -> None:
     pages = [page for file in _candidates(folder) if (page := _read(file)) is not None]
     pages.sort(key=lambda page: [*_KINDS].index(page.kind))
     for page in pages:
-        links = _links(page, pages)
-        text = _NAV.sub(lambda _, links=links: links, page.text, count=1)
+        place = _NAV.search(page.text)
+        if place is None:
+            continue
+        text = f"{page.text[: place.start()]}{_links(page, pages)}{page.text[place.end() :]}"
         if text != page.text:
             with suppress(OSError):
                 write_bytes(page.file, text.encode("utf-8"))

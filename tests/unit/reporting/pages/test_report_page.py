@@ -297,6 +297,7 @@ def test_a_notebook_gets_the_page_in_a_frame_of_its_own(build_run: Build, tmp_pa
     frame = ReportView(build_run(tmp_path / "run"))._repr_html_()
     assert Page(frame).tags == ["iframe"]
     assert "&lt;h1&gt;" in frame
+    assert 'sandbox="allow-scripts"' in frame  # its own script, without access to the notebook
 
 
 def test_the_same_folder_gives_the_same_report(build_run: Build, tmp_path: Path) -> None:
