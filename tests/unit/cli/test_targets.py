@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,12 @@ def test_a_model_replaces_models_only(work: Path) -> None:
 
 def test_every_page_of_ours_is_known_by_its_title() -> None:
     templates = (DOCS.parent / "src" / "stepladder" / "reporting" / "templates").glob("*.html")
-    texts = [text for path in templates if "<title>" in (text := path.read_text(encoding="utf-8"))]
-    assert len(texts) >= 6
+    read = [path.read_text(encoding="utf-8") for path in templates]
+    texts = [text for text in read if '{% extends "page.html" %}' in text]
+    assert len(texts) == 6
     for text in texts:
-        assert " · stepladder " in text.partition("<title>")[2].partition("</title>")[0]
+        title = text.partition("{% block title %}")[2].partition("{% endblock %}")[0]
+        assert re.search(r" · stepladder [a-z]+$", title)
     assert PAGE.words == "page"
 
 
