@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -97,3 +98,47 @@ def test_a_small_confusion_matrix_counts_in_cells_and_a_large_one_stays_small() 
     svg = str(confusion_map(large, [f"c{i}" for i in range(1000)]))
     assert len(svg) < 60_000
     ET.fromstring(svg)
+
+
+def _named(svg: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the height of each row's name, and the place of each column's."""
+    rows = re.findall(r'class="row" x="[\d.]+" y="([\d.]+)"[^>]*>([^<]+)<', svg)
+    columns = re.findall(r'transform="translate\(([\d.]+) [\d.]+\) rotate\(-90\)">([^<]+)<', svg)
+    return {name: float(y) for y, name in rows}, {name: float(x) for x, name in columns}
+
+
+def test_rows_and_columns_of_a_confusion_matrix_have_the_names_of_their_classes() -> None:
+    svg = str(confusion_map({(0, 1): 3, (1, 1): 5}, ["cat", "dog"]))
+    rows, columns = _named(svg)
+    cells = re.findall(r'class="(right|wrong)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', svg)
+    found = {
+        style: (float(x) + float(width) / 2, float(y) + float(width) / 2)
+        for style, x, y, width in cells
+    }
+    assert found["wrong"] == pytest.approx((columns["dog"], rows["cat"]), abs=0.2)
+    assert found["right"] == pytest.approx((columns["dog"], rows["dog"]), abs=0.2)
+
+
+def test_a_coarse_confusion_matrix_names_the_first_class_of_some_rows() -> None:
+    names = [f"c{idx}" for idx in range(96)]  # 48 rows of two classes
+    svg = str(confusion_map({(idx, idx): 1 for idx in range(96)}, names))
+    rows, columns = _named(svg)
+    assert list(rows) == list(columns) == [f"c{12 * idx}" for idx in range(8)]
+    corners = re.findall(r"M([\d.]+) ([\d.]+)h", svg)
+    side = 460 / 48
+    for name, y in rows.items():
+        x, top = (float(value) for value in corners[int(name[1:]) // 2])
+        assert (columns[name] - x, y - top) == pytest.approx((side / 2, side / 2), abs=0.6)
+
+
+def test_a_chart_carries_its_values_and_the_means_of_what_was_thinned() -> None:
+    ys = [float(idx % 7) for idx in range(MAX_POINTS * 10)]
+    svg = line_chart([_line([float(idx) for idx in range(len(ys))], ys)], title="t", x_label="x")
+    found = ET.fromstring(str(svg)).get("data-chart")
+    (line,) = json.loads(found or "")["lines"]
+    assert len(line["xs"]) == len(line["ys"]) <= MAX_POINTS + 2
+    assert [ys[x] for x in line["xs"]] == line["ys"]
+    assert len(line["meanYs"]) == len(line["meanXs"]) == MAX_POINTS // 2
+    stretch = ys[:20]
+    assert line["meanYs"][0] == pytest.approx(sum(stretch) / len(stretch), rel=1e-4)
+    assert line["meanXs"][0] == pytest.approx(9.5)
