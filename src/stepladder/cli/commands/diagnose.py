@@ -17,8 +17,8 @@ from stepladder.cli.parse import RUN, Output, Switch, Unprefixed, parse
 class Flags:
     """Diagnose a run: under- or overfitting, what would improve it, and how it used the machine.
 
-    The run may be unfinished. Writes diagnosis.json and diagnosis.html to the run folder, and
-    changes nothing else.
+    The run may be unfinished. Writes diagnosis.json and diagnosis.html to the run folder, updates
+    an existing report.html, and changes nothing else.
 
     Examples:
       stepladder diagnose runs/first                    under- or overfit, and what to try
