@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_number
+from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
 
 Cells = Mapping[str, str]
 _FIRST_EPOCH = 1
@@ -44,7 +44,7 @@ def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None)
     reopened = False
     for row, is_first in zip(cells, opened, strict=True):
         reopened |= is_first
-        at = read_number(row.get(key, ""))
+        at = read_place(row.get(key, ""))
         if at is not None:
             kind = frozenset(name for name, text in row.items() if text)
             before = last.get(kind)
@@ -78,7 +78,7 @@ def _opened(cells: Sequence[Cells], opened: Sequence[bool]) -> list[Attempt]:
 
 def _is_start(at: float, cells: Sequence[Cells], key: str) -> bool:
     """Return True if a place is where the training of these rows began."""
-    places = [place for row in cells if (place := read_number(row.get(key, ""))) is not None]
+    places = [place for row in cells if (place := read_place(row.get(key, ""))) is not None]
     first = min(places)
     is_from_1 = meaning(key) is Meaning.EPOCH and first > 0
     return at <= first or (is_from_1 and at <= _FIRST_EPOCH)
@@ -86,7 +86,7 @@ def _is_start(at: float, cells: Sequence[Cells], key: str) -> bool:
 
 def _resume(attempt: Attempt, at: float, key: str) -> None:
     """Remove the rows that a resumed training replaces: those at its first place and after it."""
-    places = [read_number(row.get(key, "")) for row in attempt.cells]
+    places = [read_place(row.get(key, "")) for row in attempt.cells]
     first = next(idx for idx, place in enumerate(places) if place is not None and place >= at)
     num = len(attempt.cells) - first
     del attempt.cells[first:]

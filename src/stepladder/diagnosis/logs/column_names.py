@@ -142,6 +142,7 @@ _NO_METRIC = re.compile(
     r"batches|mb|gb|compilation|flos)(_|$)|wall|throughput|^best|_best(_|$)|(^|_)ema(_|$)"
 )
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+_PLACE = re.compile(r"(?:(?:epoch|step|iter)\W{0,2})?(\d+)(?: ?(?:/|of) ?\d+)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
 _LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
@@ -283,6 +284,12 @@ def read_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def read_place(text: str) -> float | None:
+    """Parse the epoch or the step of a row: `3`, `3/10`, `epoch 3`."""
+    found = _PLACE.fullmatch(text.strip())
+    return float(found[1]) if found else read_number(text)
+
+
 def read_duration(text: str) -> float | None:
     """Parse a time of day or a duration in seconds: `00:17`, `1:02:03.5`, `148.59 s`."""
     bare = text.strip()
@@ -317,7 +324,7 @@ def unreadable_cells(
     for idx, row in enumerate(rows, start=1):
         for name, text in row.items():
             bare = text.strip().strip("'\"").lower()
-            if meanings[name] in kinds and bare not in _EMPTY and read_number(text) is None:
+            if meanings[name] in kinds and bare not in _EMPTY and read_place(text) is None:
                 found.append(f"row {idx}, {name}: {text[:40]!r} is not a number and is ignored")
     return tuple(found)
 

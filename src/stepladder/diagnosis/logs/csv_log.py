@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from stepladder.diagnosis.logs.attempts import Attempt, split_attempts
 from stepladder.diagnosis.logs.column_names import (
@@ -14,6 +15,7 @@ from stepladder.diagnosis.logs.column_names import (
     meaning,
     plain_name,
     read_number,
+    read_place,
     score_rank,
 )
 from stepladder.diagnosis.logs.rows import Cells, Table
@@ -67,6 +69,8 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             where=path,
             fix="Pass the log of a training with at least one evaluation.",
         )
+    if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
+        cells = [_with_tag(row, path) for row in cells]
     cells = name_splits(_with_epochs(cells))
     named = _by_run(cells, header) or _by_wandb_run(cells, header)
     parts = [(title, Attempt(cells=part)) for title, part in named] or [
@@ -155,6 +159,12 @@ def _with_epochs(cells: list[Cells]) -> list[Cells]:
     return [
         {("epoch" if key == index else key): text for key, text in row.items()} for row in cells
     ]
+
+
+def _with_tag(row: Cells, path: str) -> Cells:
+    """Return a row of a file that TensorBoard exported, with the tag from the file's name."""
+    tag = Path(path).stem.partition("tag-")[2] or Path(path).stem
+    return {tag if plain_name(name) == "value" else name: text for name, text in row.items()}
 
 
 def _by_wandb_run(cells: Sequence[Cells], header: Sequence[str]) -> list[tuple[str, list[Cells]]]:
@@ -292,7 +302,7 @@ def _is_epoch_from_0(part: Sequence[Cells], wrote: LogFormat) -> bool:
 def _epochs(part: Sequence[Cells]) -> Iterator[float]:
     for row in part:
         for name, text in row.items():
-            if meaning(name) is Meaning.EPOCH and (epoch := read_number(text)) is not None:
+            if meaning(name) is Meaning.EPOCH and (epoch := read_place(text)) is not None:
                 yield epoch
 
 

@@ -88,6 +88,11 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
         return [_trainer_state(value, name=name, path=path)]
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
+    if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
+        if value and all(str(key).strip().isdigit() for key in value):  # by epoch
+            rows = [{"epoch": int(key), **item} for key, item in value.items()]
+            return _objects(rows, name=name, path=path)
+        value = {f"{a}/{b}": items for a, inner in value.items() for b, items in inner.items()}
     if isinstance(value, Mapping) and any(_is_numbers(items) for items in value.values()):
         return [read_keras_history(value, name=name, path=path)]
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
@@ -134,12 +139,14 @@ def _objects(
 ) -> list[Table]:
     attempts = split_attempts(name_splits([_row(item) for item in items]))
     size = _num_evaluated(items)
+    has_loss = any("loss" in key.lower() for item in items for key in item)
     return [
         Table(
             name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
             path=path,
             format=wrote,
             cells=attempt.cells,
+            is_evaluation=wrote is LogFormat.TEXT and not has_loss,
             is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in attempt.cells),
             notes=notes + attempt.notes,
             known={"num_val": size},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,9 +35,7 @@ from stepladder.training.output.events import EVENTS_FILE
 
 MAX_BYTES = 200_000_000
 _KNOWN_FILES = ("metrics.csv", "trainer_state.json", "training.log", "history.json", "log.csv")
-_JSON = re.compile(
-    r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*(?:[\[{\"\]]|-?[\d.]+\s*,))"
-)  # and no `[10:21:33]`
+_JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
     "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON lines, "
@@ -120,7 +119,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if size > MAX_BYTES:
         raise DataError(f"{size:,} bytes are too many for a log", where=str(path), fix=_FORMATS)
     data = path.read_bytes()
-    text = data.decode("utf-8", "replace")
+    text = data.decode(_encoding(data), "replace")
     if not text.strip():
         raise DataError("the file is empty", where=str(path), fix="Pass the log of a training.")
     if "\x00" in text:
@@ -128,7 +127,14 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
         return [read_run_log(path)]
     tables = _tables(text, path)
-    return _run_logs([replace(t, is_evaluation=_is_evaluation(path)) for t in tables], metric)
+    if _is_evaluation(path):
+        tables = [replace(table, is_evaluation=True) for table in tables]
+    return _run_logs(tables, metric)
+
+
+def _encoding(data: bytes) -> str:
+    """Return the encoding of a text; PowerShell redirects output as UTF-16."""
+    return "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
 
 
 def _is_evaluation(path: Path) -> bool:

@@ -21,6 +21,7 @@ from stepladder.diagnosis.logs.column_names import (
     plain_name,
     read_duration,
     read_number,
+    read_place,
     unreadable_cells,
 )
 from stepladder.diagnosis.logs.splits import SCORE, column_meanings
@@ -241,7 +242,7 @@ def _value(kind: Meaning | str, text: str) -> float | None:
             return datetime.fromisoformat(text.strip()).timestamp()
         except ValueError:
             return None
-    return read_number(text)
+    return read_place(text) if kind in (Meaning.EPOCH, Meaning.STEP) else read_number(text)
 
 
 def _without_local_steps(

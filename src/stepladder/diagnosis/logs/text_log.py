@@ -49,13 +49,17 @@ _LEFT_OUT = re.compile(
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
-    r"(?<!best )(?<![\w/])(?:epochs?)(?: *\(\w+\))?\s*[:=#]?\s*\[?\s*(\d+)\s*\]?"
+    r"(?<!best )(?<![\w/])(?:epochs?|ep)(?: *\(\w+\))?\s*[:=#]?\s*\[?\s*(\d+)\s*\]?"
     r"(?:\s*/\s*(\d+))?(?![\d.]*%)",
     re.IGNORECASE,
 )
 _TRAIN_EPOCH = re.compile(r"\btrain(?:ing)?:\s*\[?(\d+)(?:/(\d+)\])?(?=[\s\[])", re.IGNORECASE)
 _STEP = re.compile(
     r"\b(?:iter(?:ation)?|(?:global_?)?step|num_updates)\b\s*[:=\[#]?\s*(\d+)", re.IGNORECASE
+)
+_PAIR_OF_PLACES = re.compile(r"^\s*\[ *(\d+), *\d+\](?= )")  # epoch and batch
+_ACCURACY_OF = re.compile(
+    r"\baccuracy of [^:\d]*(?:\d+ )?(\w+ )?(?:images|examples|samples)\s*:", re.IGNORECASE
 )
 _ROUND = re.compile(r"^\[(\d+)\]\s+(?=[\w-]+:)")  # of XGBoost
 _PART = re.compile(
@@ -98,7 +102,8 @@ class _Place:
 
     Attributes:
         epoch, step: as printed; None: not in the line.
-        split: train, val or test; None: not in the line.
+        split: train, val or test; None: not in the line. It holds for the next lines as well.
+        first_split: of the first value's name, as in `val Loss: 0.5 Acc: 0.8`.
         is_part: of single batches, or of a progress bar.
         is_average: its training values are running averages.
     """
@@ -106,6 +111,7 @@ class _Place:
     epoch: str | None = None
     step: str | None = None
     split: str | None = None
+    first_split: str | None = None
     timestamp: float | None = None
     is_part: bool = False
     is_average: bool = False
@@ -148,17 +154,18 @@ def _rows(text: str) -> Iterator[Cells]:
         epoch = place.epoch if place.epoch is not None else epoch
         if not values:
             continue
-        named = {_named(name, split): text for name, text in values.items()}
+        own = place.first_split or split
+        named = {_named(name, own): text for name, text in values.items()}
         is_same = (
             group is not None
-            and (group.epoch, group.split) == (epoch, split)
+            and (group.epoch, group.split) == (epoch, own)
             and (epoch is not None or group.step == place.step or place.step is None)
             and not (set(named) & set(group.whole) and (epoch is None or not place.is_part))
         )
         if group is None or not is_same:
             if group is not None:
                 yield group.cells()
-            group = _Group(epoch=epoch, split=split, step=place.step)
+            group = _Group(epoch=epoch, split=own, step=place.step)
         group.timestamp = place.timestamp if place.timestamp is not None else group.timestamp
         group.is_average |= place.is_average
         if place.is_part:
@@ -209,7 +216,10 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
         place.timestamp = _seconds(f"{year}-{month}-{day} {clock}")
     bare = _LOGGER.sub(" ", _HEAD.sub("", line) if stamp or _HEAD.match(line) else line)
     bare = bare[bare.rfind("]20") + 1 :] if "]20" in bare else bare
-    place.is_part = _PART.search(bare) is not None
+    if pair := _PAIR_OF_PLACES.match(line):
+        place.epoch, place.is_part, bare = pair[1], True, line[pair.end() :]
+    place.is_part |= _PART.search(bare) is not None
+    bare = _ACCURACY_OF.sub(lambda found: f"{found[1] or ''}accuracy:", bare)
     bare = _LEFT_OUT.sub(" ", bare)
     found = _EPOCH.search(bare) or _TRAIN_EPOCH.search(bare)
     if found:
@@ -224,7 +234,8 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
         bare = re.sub(r"-error:", "-error_rate:", line[is_boosting.end() :])
     values = _values(bare, place)
     place.split = place.split or _split(bare, values)
-    if re.search(r"\bEMA\b", bare):
+    place.first_split = _first_split(values)
+    if re.search(r"\bema\b", bare, re.IGNORECASE):
         values = {}
     return place, values
 
@@ -291,6 +302,14 @@ def _split(text: str, values: Mapping[str, str]) -> str | None:
             if not is_in_names:
                 return split
     return None
+
+
+def _first_split(values: Mapping[str, str]) -> str | None:
+    """Return the split that begins the first name, if no other name has another one."""
+    first = next(iter(values), "")
+    split, rest = split_of(first.partition(" ")[0]) if first else (None, "")
+    is_only = {split_of(name)[0] for name in values} <= {split, None}
+    return split if rest == "" and is_only else None
 
 
 def _known(cells: list[Cells]) -> dict[str, object]:
