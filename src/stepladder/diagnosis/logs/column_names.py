@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Meaning(StrEnum):
@@ -148,10 +149,12 @@ _LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
 )
 _EMPTY = frozenset({"", "-", "none", "null", "na", "n/a", "no log"})  # not measured
+_NUM_NAMES = 4096  # the same few names are in every row
 _MAX_NAMED = 5  # unreadable cells
 MAX_DIGITS = 7  # precision of float32
 
 
+@lru_cache(_NUM_NAMES)
 def plain_name(name: str) -> str:
     """Return a column's name in lower case with underscores: `Val/Acc (%)` is `val_acc_percent`.
 
@@ -168,6 +171,7 @@ def plain_name(name: str) -> str:
     return text
 
 
+@lru_cache(_NUM_NAMES)
 def split_of(name: str) -> tuple[str | None, str]:
     """Return (the split in a column's name: train, val or test; None without one, the rest).
 
@@ -187,6 +191,7 @@ def split_of(name: str) -> tuple[str | None, str]:
     return split, "_".join(word for word in rest if SPLIT_OF_WORD.get(word) != split)
 
 
+@lru_cache(_NUM_NAMES)
 def set_number(name: str) -> int:
     """Return the number of a held-out set in a column's name: 1 for `valid_1 auc`, else 0."""
     text = plain_name(name)
@@ -195,6 +200,7 @@ def set_number(name: str) -> int:
     return int(found[1]) if found and not text.endswith(("_acc_1", "_top_1")) else 0
 
 
+@lru_cache(_NUM_NAMES)
 def meaning(name: str) -> Meaning | None:
     """Return the meaning of a column by its name; None if the name is unknown.
 
@@ -226,6 +232,7 @@ def _kind(rest: str) -> str | None:
     return None
 
 
+@lru_cache(_NUM_NAMES)
 def has_split(name: str) -> bool:
     """Return True if a column's name says of which split it is."""
     return split_of(name)[0] is not None
@@ -237,6 +244,7 @@ def is_error_rate(name: str) -> bool:
     return _ERROR_RATE.match(rest) is not None
 
 
+@lru_cache(_NUM_NAMES)
 def score_rank(name: str) -> int | None:
     """Return the place of a metric among those that a training is judged by; None if not one."""
     rest = split_of(name)[1].removesuffix("_percent")
@@ -251,6 +259,7 @@ def is_always_held_out(name: str) -> bool:
     return split is None and _ALWAYS_HELD_OUT.search(rest) is not None
 
 
+@lru_cache(_NUM_NAMES)
 def is_measure(name: str) -> bool:
     """Return True unless a column is a time, a rate, a size, or repeats an earlier best."""
     return not _NO_METRIC.search(split_of(name)[1])

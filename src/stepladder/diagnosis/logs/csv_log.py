@@ -31,6 +31,8 @@ _MAX_CELL = 1_000_000
 
 _BLANKS = "blanks"  # the delimiter of a printed table
 _RULE = re.compile(r"[\s|:+=_\-\u2500-\u257f]*-{3,}[\s|:+=_\-\u2500-\u257f]*")
+_VALUE = re.compile(r"=\s*[\d.]|\s[\d.]+\s*$")  # in a cell that is no name
+_MAX_HEADER, _MAX_NAME = 50_000, 100  # characters
 _MAX_BEFORE = 500  # lines before the header of a printed table
 _INDEX = ("", "unnamed_0", "index")  # column of a pandas index
 _WANDB = re.compile(r"^(.*\S) - (.+?)(__MIN|__MAX)?$")
@@ -102,13 +104,15 @@ def _text_lines(text: str) -> list[str]:
 def _header_at(lines: Sequence[str]) -> int | None:
     """Return the place of the first line of column names, of which at least two are known."""
     for idx, line in enumerate(lines[:_MAX_BEFORE]):
+        if len(line) > _MAX_HEADER:
+            continue
         cells = _split([line], _delimiter(line))[0]
-        if (
-            sum(map(_is_known, cells)) >= 2
-            and all(len(cell.split()) <= _MAX_WORDS for cell in cells)
-            and not any(read_number(cell) is not None or ": " in cell for cell in cells)
-            and not any(re.search(r"=\s*[\d.]|\s[\d.]+\s*$", cell) for cell in cells)
-        ):
+        if any(len(cell) > _MAX_NAME or len(cell.split()) > _MAX_WORDS for cell in cells):
+            continue
+        is_named = not any(
+            read_number(cell) is not None or ": " in cell or _VALUE.search(cell) for cell in cells
+        )
+        if is_named and sum(map(_is_known, cells)) >= 2:
             return idx
     return None
 
@@ -239,7 +243,8 @@ def _of_the_table(read: list[list[str]]) -> list[list[str]]:
 
 
 def _refuse_without_names(header: list[str], path: str) -> None:
-    if any(_is_known(name) or score_rank(name) is not None for name in header):
+    names = [name[:_MAX_NAME] for name in header]
+    if any(_is_known(name) or score_rank(name) is not None for name in names):
         return
     is_text = any(len(name.split()) > _MAX_WORDS for name in header)
     if is_text or (len(header) == 1 and read_number(header[0]) is None):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 
 from stepladder.diagnosis.logs.attempts import split_attempts
 from stepladder.diagnosis.logs.column_names import (
@@ -32,7 +33,7 @@ from stepladder.records.audit import LogFormat
 
 _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
 _PAIR = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]*(?: [A-Za-z_(][\w@./')-]*){0,4})"
+    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
     rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
     rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?P<mean>{_NUM})\s*%?\))?(?![\w:]|\.\d)"
 )
@@ -45,7 +46,8 @@ _HEAD = re.compile(  # times, levels and names of loggers
 _LOGGER = re.compile(r"\((?:\w+\.py) \d+\)|\[\w+\] \[\w+\]|\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?")
 _LEFT_OUT = re.compile(
     r"\beta:? *(?:\d+ days?, )?[\d:]+s?|\bof \d+ (?:batch|sample|example|image)\w*|"
-    r"\(\s*\d+(?:\.\d+)?%\s*\)|[\d.]+ ?s?(?:it|samples?|images?)/s(?:ec)?|\(\w*(?:avg|average)\)",
+    r"\(\s*\d+(?:\.\d+)?%\s*\)|(?<![\d.])[\d.]+ ?s?(?:it|samples?|images?)/s(?:ec)?|"
+    r"\(\w*(?:avg|average)\)",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
@@ -71,6 +73,7 @@ _PART = re.compile(
 _WORD = re.compile(r"[A-Za-z]+")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _MAX_LINE = 4000
+_NUM_NAMES = 4096  # the same few names are in every line
 
 
 def is_text_log(text: str) -> bool:
@@ -176,6 +179,7 @@ def _rows(text: str) -> Iterator[Cells]:
         yield group.cells()
 
 
+@lru_cache(_NUM_NAMES)
 def _named(name: str, split: str) -> str:
     """Return a metric's name with the split of its line, unless it has one itself."""
     is_metric = meaning(name) in ACCURACIES | LOSSES or score_rank(name) is not None
@@ -273,6 +277,7 @@ def _mean_of_list(found: re.Match[str]) -> str:
     return repr(sum(values) / len(values))
 
 
+@lru_cache(_NUM_NAMES)
 def _metric_name(words: str) -> str | None:
     """Return the longest end of some words that names a loss, a metric or a learning rate."""
     parts = words.split()
