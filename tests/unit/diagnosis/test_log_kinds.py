@@ -486,6 +486,224 @@ add(
         range(4, 10),
     ),
 )
+add(
+    "l_full",
+    "epoch,lr-Adam,step,test_acc,test_loss,train_loss_epoch,train_loss_step,val_acc,val_loss\n"
+    + each(
+        lambda k: (
+            f",0.001,{k * 20 + 9},,,,,,\n{k},,{k * 20 + 9},,,,{TRAIN[k] + 0.3},,\n{k},,{k * 20 + 19},,,,,{ACC[k]},{VAL[k]}\n{k},,{k * 20 + 19},,,{TRAIN[k]},,,\n"
+        )
+    )
+    + "10,,200,0.9,0.5,,,,\n",
+    "metrics.csv",
+)
+add(
+    "l_noepoch_lr",
+    "epoch,lr-SGD/pg1,step,train_acc,train_loss,val_acc,val_loss\n"
+    + each(
+        lambda k: (
+            f",0.1,{k * 20},,,,\n{k},,{k * 20 + 19},,,{ACC[k]},{VAL[k]}\n{k},,{k * 20 + 19},{TRAIN_ACC[k]},{TRAIN[k]},,\n"
+        )
+    ),
+    "metrics.csv",
+)
+add(
+    "k_csv_two_no_head",
+    "epoch,accuracy,loss,val_accuracy,val_loss\n"
+    + each(lambda k: f"{k},{TRAIN_ACC[k]},{TRAIN[k]},{ACC[k]},{VAL[k]}\n") * 2,
+    "l.csv",
+    runs=2,
+)
+add(
+    "hf_steps",
+    trainer_state(
+        [
+            x
+            for k in ALL
+            for x in (
+                {"epoch": (k + 1) / 2, "loss": TRAIN[k], "step": (k + 1) * 20, "grad_norm": 1.0},
+                {
+                    "epoch": (k + 1) / 2,
+                    "step": (k + 1) * 20,
+                    "eval_loss": VAL[k],
+                    "eval_accuracy": ACC[k],
+                },
+            )
+        ],
+        num_train_epochs=5,
+    ),
+    "trainer_state.json",
+    epoch=4,
+)
+add(
+    "hf_two_sets",
+    trainer_state(
+        history(
+            eval_matched_loss=lambda k: VAL[k],
+            eval_matched_accuracy=lambda k: ACC[k],
+            eval_mismatched_accuracy=lambda k: 0.3,
+        )
+    ),
+    "trainer_state.json",
+    metric="eval_matched_accuracy",
+)
+add(
+    "k_lr_printed",
+    each(
+        lambda k: (
+            f"\nEpoch {k + 1}: LearningRateScheduler setting learning rate to 0.001.\nEpoch {k + 1}/10\n32/32 - 1s - loss: {TRAIN[k]:.4f} - acc: {TRAIN_ACC[k]:.4f} - val_loss: {VAL[k]:.4f} - val_acc: {ACC[k]:.4f} - lr: 0.0010 - 1s/epoch - 19ms/step\n"
+        )
+    ),
+)
+add(
+    "k_multi_out",
+    each(
+        lambda k: (
+            f"Epoch {k + 1}/10\n32/32 [====] - 1s 19ms/step - loss: {TRAIN[k]:.4f} - top_5: 0.9 - accuracy: {TRAIN_ACC[k]:.4f} - val_loss: {VAL[k]:.4f} - val_top_5: 0.99 - val_accuracy: {ACC[k]:.4f}\n"
+        )
+    ),
+)
+add(
+    "k_min",
+    each(
+        lambda k: (
+            f"Epoch {k + 1}/10\n32/32 - 1m - 2s/step - accuracy: {TRAIN_ACC[k]:.4f} - loss: {TRAIN[k]:.4f} - val_accuracy: {ACC[k]:.4f} - val_loss: {VAL[k]:.4f}\n"
+        )
+    ),
+)
+add(
+    "history_err",
+    json.dumps({"loss": TRAIN, "val_loss": VAL, "val_error_rate": [1 - a for a in ACC]}),
+    "history.json",
+)
+add(
+    "top1_err",
+    "epoch,train_loss,test_loss,test_top1_err\n"
+    + each(lambda k: f"{k + 1},{TRAIN[k]},{VAL[k]},{100 - 100 * ACC[k]:.3f}\n"),
+    "l.csv",
+)
+add(
+    "valid_acc_pct",
+    "epoch\ttrain_loss\tvalid_loss\tvalid_acc\ttime\n"
+    + each(lambda k: f"{k + 1}\t{TRAIN[k]}\t{VAL[k]}\t{100 * ACC[k]:.2f}%\t0:00:17\n"),
+    "l.tsv",
+)
+add(
+    "dash_cells",
+    "epoch,train_loss,val_loss,val_acc\n"
+    + each(lambda k: f"{k + 1},{TRAIN[k]},-,-\n{k + 1},-,{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+)
+add(
+    "mm_iter_val",
+    each(
+        lambda k: (
+            json.dumps(
+                {"mode": "train", "epoch": 1, "iter": (k + 1) * 100, "lr": 0.1, "loss": TRAIN[k]}
+            )
+            + "\n"
+            + json.dumps(
+                {
+                    "mode": "val",
+                    "epoch": 1,
+                    "iter": (k + 1) * 100,
+                    "lr": 0.1,
+                    "accuracy_top-1": 100 * ACC[k],
+                }
+            )
+            + "\n"
+        )
+    ),
+    "x.log.json",
+    epoch=1,
+)
+add(
+    "keys_phase",
+    each(
+        lambda k: (
+            json.dumps({"split": "train", "step": (k + 1) * 10, "loss": TRAIN[k]})
+            + "\n"
+            + json.dumps(
+                {"split": "validation", "step": (k + 1) * 10, "loss": VAL[k], "top1": ACC[k]}
+            )
+            + "\n"
+        )
+    ),
+    "x.jsonl",
+    epoch=None,
+)
+add(
+    "ansi",
+    each(
+        lambda k: (
+            f"\x1b[1mEpoch {k + 1}/10\x1b[0m train_loss=\x1b[31m{TRAIN[k]}\x1b[0m val_loss=\x1b[32m{VAL[k]}\x1b[0m val_acc=\x1b[32m{ACC[k]}\x1b[0m\n"
+        )
+    ),
+)
+add(
+    "val_first",
+    each(
+        lambda k: (
+            f"[Epoch {k + 1}] valid: loss={VAL[k]:.4f} acc={ACC[k]:.4f}\n[Epoch {k + 1}] train: loss={TRAIN[k]:.4f} acc={TRAIN_ACC[k]:.4f}\n"
+        )
+    ),
+)
+add(
+    "acc_train_val",
+    each(
+        lambda k: (
+            f"epoch {k + 1}: acc_train {TRAIN_ACC[k]:.4f} acc_val {ACC[k]:.4f} loss_train {TRAIN[k]:.4f} loss_val {VAL[k]:.4f} time 1.2s\n"
+        )
+    ),
+)
+add(
+    "gcn",
+    each(
+        lambda k: (
+            f"Epoch: {k + 1:04d} loss_train: {TRAIN[k]:.4f} acc_train: {TRAIN_ACC[k]:.4f} loss_val: {VAL[k]:.4f} acc_val: {ACC[k]:.4f} time: 0.0050s\n"
+        )
+    )
+    + "Optimization Finished!\nTotal time elapsed: 1.5s\nTest set results: loss= 0.6 accuracy= 0.8300\n",
+)
+add(
+    "pyg",
+    each(
+        lambda k: (
+            f"Epoch: {k + 1:03d}, Loss: {TRAIN[k]:.4f}, Train: {TRAIN_ACC[k]:.4f}, Val: {ACC[k]:.4f}, Test: 0.8000\n"
+        )
+    ),
+    metric="Val",
+)
+add(
+    "percent_words",
+    each(
+        lambda k: (
+            f"Epoch {k + 1} of 10 took 3.1s\n  training loss:\t\t{TRAIN[k]:.6f}\n  validation loss:\t\t{VAL[k]:.6f}\n  validation accuracy:\t\t{100 * ACC[k]:.2f} %\n"
+        )
+    ),
+)
+add(
+    "json_stats",
+    each(
+        lambda k: (
+            "[01:02:03][INFO] logging.py: 66: json_stats: "
+            + json.dumps(
+                {"_type": "train_epoch", "epoch": f"{k + 1}/10", "loss": TRAIN[k], "top1_err": 50.0}
+            )
+            + "\n"
+            + "[01:02:09][INFO] logging.py: 66: json_stats: "
+            + json.dumps(
+                {
+                    "_type": "test_epoch",
+                    "epoch": f"{k + 1}/10",
+                    "min_top1_err": 1.0,
+                    "top1_err": 100 - 100 * ACC[k],
+                }
+            )
+            + "\n"
+        )
+    ),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -555,3 +773,53 @@ def test_the_command_prints_the_result_of_a_log_with_a_mode(
     (tmp_path / "r.log.json").write_text('{"env_info": "x", "seed": 0}\n' + rows)
     assert main(["audit", str(tmp_path / "r.log.json")]) == 0
     assert "92.0 %" in capsys.readouterr().out
+
+
+def write_estimator(folder: Path) -> None:
+    """TensorFlow's Estimator: training in the folder, evaluations in one within it."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for side, tag, values in ((folder, "loss", TRAIN), (folder / "eval", "accuracy", ACC)):
+        with SummaryWriter(str(side)) as writer:
+            for k in ALL:
+                writer.add_scalar(tag, values[k], (k + 1) * 20)
+
+
+def write_nested_scalars(folder: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for k in ALL:
+            writer.add_scalar("lr", 0.1, k)
+            accs = {"training": TRAIN_ACC[k], "validation": ACC[k]}
+            writer.add_scalars("Metrics/acc", accs, k)
+            writer.add_scalars("Metrics/loss", {"training": TRAIN[k], "validation": VAL[k]}, k)
+
+
+def write_lightning_events(folder: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "lightning_logs" / "version_0")) as writer:
+        for k in ALL:
+            writer.add_scalar("epoch", k, k * 20 + 19)
+            writer.add_scalar("train_loss_step", TRAIN[k], k * 20 + 9)
+            writer.add_scalar("train_loss_epoch", TRAIN[k], k * 20 + 19)
+            writer.add_scalar("val_acc", ACC[k], k * 20 + 19)
+        writer.add_scalar("test_acc", 0.9, 200)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write_estimator, write_nested_scalars, write_lightning_events],
+    ids=lambda w: w.__name__,
+)
+def test_event_files_of_any_layout_are_one_course(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    write(tmp_path)
+    (run,) = audit([str(tmp_path)]).runs
+    assert (run.metric, len(run.log.rows)) == ("val_accuracy", 10)
+    assert run.result == pytest.approx(0.92)
+    assert run.log.rows[7].train_loss == pytest.approx(0.2)
+    assert run.log.epochs in (None, 10)

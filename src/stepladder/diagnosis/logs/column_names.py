@@ -122,7 +122,8 @@ _LOSS = re.compile(
     r"^(loss|losses|nll(_loss)?|(categorical_|sparse_categorical_|binary_|language_)?"
     r"cross_?entropy(_loss)?|ce_?loss|xent|(m|binary_|multi_)?log_?loss)$"
 )
-_SCORES = (  # held-out metrics other than accuracy, the one that summarizes most first
+_SCORES = (  # held-out metrics, the one that summarizes most first; accuracy of a named set or head
+    re.compile(r"(?<!balanced)_(acc|accuracy)$"),
     re.compile(r"(^|_)map_?(50_95|0_5_0_95)(_b)?$|^(bbox_|coco_eval_)?ap$|coco_eval_bbox$"),
     re.compile(r"(^|_)m_?ap(_b)?$|(^|_)m_?ap_?(50|0_5)(_b)?$"),
     re.compile(r"(^|_)m_?(iou|dice)$"),
@@ -188,7 +189,8 @@ def split_of(name: str) -> tuple[str | None, str]:
     if len(rest) > place and rest[place].isdigit() and len(rest) > 1:
         rest.pop(place)
     split = SPLIT_OF_WORD[words[place]]  # a second time in Composer's `Train loss/train/total`
-    return split, "_".join(word for word in rest if SPLIT_OF_WORD.get(word) != split)
+    left = [word for word in rest if SPLIT_OF_WORD.get(word) != split]
+    return split, "_".join(left[1:] if left[0:1] in (["metrics"], ["metric"]) else left)
 
 
 @lru_cache(_NUM_NAMES)

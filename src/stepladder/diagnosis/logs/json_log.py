@@ -18,7 +18,7 @@ from stepladder.diagnosis.logs.splits import name_splits
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
-_DICT = re.compile(r"\{\s*'[^']+'\s*:.*\}")
+_DICT = re.compile(r"\{\s*(['\"])[^'\"]+\1\s*:.*\}")
 _NOT_FINITE = re.compile(r"(?<=[:\s])(-?(?:nan|inf))(?=\s*[,}])")
 _EPOCH_BEFORE = re.compile(r"\bepoch\W{0,3}(\d+)", re.IGNORECASE)
 _CLOSING = {"{": "}", "[": "]"}
@@ -187,7 +187,9 @@ def read_metrics_files(files: Sequence[Path], *, name: str, path: str) -> list[T
 
 
 def find_dicts(text: str) -> list[Mapping[str, Any]]:
-    """Return the dictionaries that a text has in its lines, as Hugging Face's Trainer prints them.
+    """Return the dictionaries, or JSON objects, that a text has in its lines.
+
+    Hugging Face's Trainer prints them so.
 
     A number of the epoch before a dictionary belongs to it.
     """
@@ -197,7 +199,12 @@ def find_dicts(text: str) -> list[Mapping[str, Any]]:
         if match is None:
             continue
         try:
-            value = ast.literal_eval(_NOT_FINITE.sub(r"'\1'", match[0]))
+            is_json = match[1] == '"'
+            value = (
+                json.loads(match[0])
+                if is_json
+                else ast.literal_eval(_NOT_FINITE.sub(r"'\1'", match[0]))
+            )
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
         if isinstance(value, Mapping) and value:

@@ -260,7 +260,11 @@ def _without_local_steps(
 
 
 def _is_share_name(name: str | None) -> bool:
-    return name is not None and any(word in name.lower() for word in ("acc", "top1", "top5"))
+    return (
+        name is not None
+        and "balanced" not in name
+        and any(word in name.lower() for word in ("acc", "top1", "top5"))
+    )
 
 
 def _is_percent(rows: Sequence[Mapping[Meaning | str, float]], kind: Meaning | str) -> bool:

@@ -25,7 +25,18 @@ Cells = Mapping[str, str]
 Meanings = dict[str, Meaning | str | None]
 SCORE = "score"
 _ROW_SPLITS = frozenset(
-    ("mode", "split", "phase", "stage", "subset", "set", "partition", "dataset", "loss_type")
+    (
+        "mode",
+        "split",
+        "phase",
+        "stage",
+        "subset",
+        "set",
+        "partition",
+        "dataset",
+        "loss_type",
+        "type",
+    )
 )
 _OF_TRAINING = frozenset(  # in a row of an evaluation: of its own batches
     {Meaning.STEP, Meaning.LEARNING_RATE, Meaning.DATA_TIME, Meaning.BATCH_TIME, Meaning.TIME}
@@ -50,13 +61,18 @@ def name_splits(cells: Sequence[Cells]) -> list[Cells]:
 def _names_splits(name: str, cells: Sequence[Cells]) -> bool:
     if plain_name(name) not in _ROW_SPLITS:
         return False
-    values = {row[name].strip().lower() for row in cells if row.get(name)}
+    values = {_split_word(row[name]) for row in cells if row.get(name)}
     return bool(values) and values <= set(SPLIT_OF_WORD)
+
+
+def _split_word(text: str) -> str:
+    """Return the split that a cell names: `validation`, or pycls' `test_epoch`."""
+    return text.strip().lower().removesuffix("_epoch").removesuffix("_iter")
 
 
 def _named(row: Cells, key: str) -> Cells:
     """Return a row with its split in the names of its metrics."""
-    split = SPLIT_OF_WORD.get(row.get(key, "").strip().lower())
+    split = SPLIT_OF_WORD.get(_split_word(row.get(key, "")))
     if split is None:
         return row
     has_epoch = any(meaning(name) is Meaning.EPOCH and text for name, text in row.items())

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD, meaning, plain_name, split_of
+from stepladder.diagnosis.logs.column_names import (
+    SPLIT_OF_WORD,
+    meaning,
+    plain_name,
+    read_number,
+    split_of,
+)
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.errors import DataError, MissingExtraError
 from stepladder.records.audit import LogFormat
@@ -119,7 +125,7 @@ def _tag(tag: str, folder: str) -> str:
         return rest
     words = plain_name(rest).split("_")
     split = next((SPLIT_OF_WORD[word] for word in words if word in SPLIT_OF_WORD), None)
-    return tag if split in (None, "train") or split_of(tag)[0] is not None else f"{split}_{tag}"
+    return tag if split is None or split_of(tag)[0] is not None else f"{split}_{tag}"
 
 
 def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
@@ -127,7 +133,7 @@ def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str,
     is_keras = False
     first_s = min((wall for *_, wall in points), default=0.0)
     for tag, step, value, wall in points:
-        is_keras |= plain_name(tag) in ("loss", "val_loss") and "epoch_loss" in tag
+        is_keras |= "epoch_loss" in tag
         row = by_step.setdefault(step, {})
         row[tag] = repr(value)
         row["elapsed_s"] = repr(wall - first_s)
@@ -138,7 +144,7 @@ def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str,
         path=path,
         format=LogFormat.TENSORBOARD,
         cells=cells,
-        is_epoch_from_0=is_keras,
+        is_epoch_from_0=is_keras or any(read_number(row.get("epoch", "")) == 0 for row in cells),
         notes=notes,
     )
 

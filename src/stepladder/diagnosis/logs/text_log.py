@@ -257,6 +257,8 @@ def _values(text: str, place: _Place) -> dict[str, str]:
     text = _LIST.sub(_mean_of_list, _EPOCH.sub(" | ", text))
     for found in _PAIR.finditer(text):
         name = _metric_name(found["name"])
+        if name is None and "." in found["value"] and not found["of"]:
+            name = _bare_split(found["name"])
         if name is None:
             continue
         value = found["mean"] or found["value"]
@@ -266,9 +268,15 @@ def _values(text: str, place: _Place) -> dict[str, str]:
             values["num_held_out"] = found["of"]
         else:
             values[name] = value + (found["percent"] or "")
-    if not any(_is_judged(name) for name in values):
+    if not any(_is_judged(name) or _bare_split(name) for name in values):
         return {}
     return values
+
+
+def _bare_split(name: str) -> str | None:
+    """Return a name that is only a held-out split, as in `Train: 0.91, Val: 0.88`."""
+    split, rest = split_of(name)
+    return name if split in ("val", "test") and rest == "" else None
 
 
 def _mean_of_list(found: re.Match[str]) -> str:
