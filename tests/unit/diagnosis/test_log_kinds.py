@@ -704,6 +704,12 @@ add(
         )
     ),
 )
+add(
+    "nan_cells",
+    "epoch,train_loss,val_loss,val_acc\n"
+    + each(lambda k: f"{k + 1},{TRAIN[k]},nan,nan\n{k + 1},nan,{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -823,3 +829,12 @@ def test_event_files_of_any_layout_are_one_course(
     assert run.result == pytest.approx(0.92)
     assert run.log.rows[7].train_loss == pytest.approx(0.2)
     assert run.log.epochs in (None, 10)
+
+
+def test_a_folder_with_one_run_folder_is_that_run(tmp_path: Path) -> None:
+    run = tmp_path / "lightning_logs" / "version_0"
+    run.mkdir(parents=True)
+    (run / "metrics.csv").write_text(HEAD + each(lightning))
+    (found,) = audit([str(tmp_path / "lightning_logs")]).runs
+    assert found.result == pytest.approx(0.92)
+    assert found.log.name == "version_0"

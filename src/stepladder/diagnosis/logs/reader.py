@@ -34,7 +34,17 @@ from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_i
 from stepladder.training.output.events import EVENTS_FILE
 
 MAX_BYTES = 200_000_000
-_KNOWN_FILES = ("metrics.csv", "trainer_state.json", "training.log", "history.json", "log.csv")
+_KNOWN_FILES = (
+    "metrics.csv",
+    "trainer_state.json",
+    "training.log",
+    "history.json",
+    "log.csv",
+    "results.csv",
+    "summary.csv",
+    "metrics.json",
+    "scalars.json",
+)
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
@@ -88,6 +98,8 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=name), metric)
     if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+        if len(runs) == 1:
+            return _read_folder(runs[0], metric)
         raise DataError(
             f"the folder contains no log itself, but {len(runs)} of its folders "
             + ("does" if len(runs) == 1 else "do"),

@@ -209,17 +209,30 @@ def _values(
         for name, kind in kinds.items()
         if kind in ACCURACIES and is_error_rate(name)
     }
+    sparse = {name for name in kinds if _is_sparse(texts[name])}
     rows = []
     for row in cells:
         values: dict[Meaning | str, float] = {}
         for name, text in row.items():
             kind = kinds[name]
             value = None if kind is None else _value(kind, text)
+            if value is not None and math.isnan(value) and name in sparse:
+                continue
             if kind is not None and value is not None:
                 values[kind] = ones[name] - value if name in ones else value
         if values:
             rows.append(values)
     return rows
+
+
+def _is_sparse(texts: Sequence[str]) -> bool:
+    """Return True if `nan` means not measured: numbers follow it more than once."""
+    numbers = [number for text in texts if (number := read_number(text)) is not None]
+    returns = sum(
+        math.isnan(before) and not math.isnan(after)
+        for before, after in itertools.pairwise(numbers)
+    )
+    return returns > 1
 
 
 def _is_above_1(text: str) -> bool:
