@@ -22,6 +22,7 @@ class LogFormat(StrEnum):
     MLFLOW = "mlflow"
     STEPLADDER = "stepladder"
     CSV = "csv"
+    TEXT = "text"
 
 
 class SizeSource(StrEnum):
@@ -96,7 +97,9 @@ class RunLog:
             or the last validated ones; None: not known.
         num_unreadable: cells that should be numbers but are not.
         is_val_test: the held-out metrics of the rows are of the test set; no validation is logged.
-        score_name: name of the metric in `score`; is_score_share: it is a fraction of examples.
+        score_name: name of the metric in `score`; is_score_share: it is a fraction of examples;
+            is_score_fraction: it lies in [0, 1], as F1 and mAP do.
+        accuracy_column: name of the column of `val_accuracy`; None: not logged, or a run of ours.
         data_wait_frac: over the whole run.
         settings: options of the run, if logged.
         notes: what could not be read or was assumed, one sentence each.
@@ -121,6 +124,8 @@ class RunLog:
     is_val_test: bool = False
     score_name: str | None = None
     is_score_share: bool = False
+    is_score_fraction: bool = False
+    accuracy_column: str | None = None
     data_wait_frac: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

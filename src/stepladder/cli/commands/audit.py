@@ -23,8 +23,9 @@ class Flags(LogFlags):
 
     Nothing is trained. The format is detected from the content of the files: output of Keras, its
     History and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard
-    files, MLflow runs (a folder, runs:/ID or URI#ID), stepladder run folders, and plain CSV. If a
-    log cannot be read, the others are still reported, and the exit code is 3.
+    files, MLflow runs (a folder, runs:/ID or URI#ID), stepladder run folders, CSV, JSON lines, and
+    what scripts print, such as "epoch 3 train loss 0.5 val acc 0.9". If a log cannot be read, the
+    others are still reported, and the exit code is 3.
 
     Examples:
       stepladder audit fit_output.txt --num-val 270   output of Keras

@@ -126,7 +126,9 @@ def _change_words(
         return f"{told}; {_MAY_PAIR}" if could else told
     if in_sems is None or in_examples is None or first.num_val is None:
         change = second.result - first.result
-        return f"{change:+.4g}, with unknown noise"
+        is_fraction = first.log.is_score_fraction and first.metric == first.log.score_name
+        words = f"{100 * change:+.2g} points" if is_fraction else f"{change:+.4g}"
+        return f"{words}, with unknown noise"
     told = f"{percent(first.result)} and {percent(second.result)}"
     count = round(abs(in_examples))
     if count == 0:

@@ -88,6 +88,7 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
         values=series.values[: stop + 1],
         is_lower_better=series.is_lower_better,
         is_share=series.is_share,
+        is_fraction=series.is_fraction,
     )
     lost = series.gain(upto.values[upto.best], series.values[series.best])
     noise = series.step_noise(num)

@@ -32,6 +32,7 @@ class Series:
         values: the metric in each, as logged.
         is_lower_better: lower is better.
         is_share: it is a share of examples, so that its noise follows from their number.
+        is_fraction: it lies in [0, 1] and is printed in percent; a share, or a metric such as F1.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Series:
     values: tuple[float, ...]
     is_lower_better: bool
     is_share: bool
+    is_fraction: bool
 
     @property
     def best(self) -> int:
@@ -86,11 +88,11 @@ class Series:
 
     def say(self, value: float) -> str:
         """Format a value."""
-        return percent(value) if self.is_share else f"{value:.4g}"
+        return percent(value) if self.is_fraction else f"{value:.4g}"
 
     def say_change(self, value: float) -> str:
         """Format a difference."""
-        return f"{100 * abs(value):.2g} points" if self.is_share else f"{abs(value):.2g}"
+        return f"{100 * abs(value):.2g} points" if self.is_fraction else f"{abs(value):.2g}"
 
 
 def choose_series(log: RunLog) -> Series | None:
@@ -101,6 +103,7 @@ def choose_series(log: RunLog) -> Series | None:
             log.rows,
             [row.score for row in log.rows],
             is_share=log.is_score_share,
+            is_fraction=log.is_score_fraction,
         )
         if found is not None:
             return found
@@ -114,7 +117,12 @@ def loss_series(log: RunLog) -> Series | None:
 
 
 def _series(
-    name: str, rows: Sequence[LogRow], values: Sequence[float | None], *, is_share: bool
+    name: str,
+    rows: Sequence[LogRow],
+    values: Sequence[float | None],
+    *,
+    is_share: bool,
+    is_fraction: bool = False,
 ) -> Series | None:
     kept = [
         (row, value)
@@ -129,6 +137,7 @@ def _series(
         values=tuple(value for _, value in kept),
         is_lower_better=not is_share and is_lower_better(name),
         is_share=is_share,
+        is_fraction=is_share or is_fraction,
     )
 
 

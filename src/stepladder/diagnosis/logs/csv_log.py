@@ -1,13 +1,26 @@
-"""CSV files: Keras' CSVLogger, Lightning's metrics.csv, and tables written by hand."""
+"""Tables: CSV files of any trainer, printed tables of fastai and skorch, exports of W&B."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_number
-from stepladder.diagnosis.logs.rows import Cells, Table, split_attempts
+from stepladder.diagnosis.logs.attempts import Attempt, split_attempts
+from stepladder.diagnosis.logs.column_names import (
+    Meaning,
+    has_split,
+    meaning,
+    plain_name,
+    read_number,
+    read_place,
+    score_rank,
+)
+from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.splits import name_splits
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
@@ -16,11 +29,26 @@ _MAX_WORDS = 5  # in the name of a column; more are a sentence
 _MAX_CELL = 1_000_000
 
 
-def read_csv(text: str, *, name: str, path: str) -> list[Table]:
-    """Read a CSV whose first line names the columns; any usual delimiter and decimal separator.
+_BLANKS = "blanks"  # the delimiter of a printed table
+_RULE = re.compile(r"[\s|:+=_\-\u2500-\u257f]*-{3,}[\s|:+=_\-\u2500-\u257f]*")
+_VALUE = re.compile(r"=\s*[\d.]|\s[\d.]+\s*$")  # in a cell that is no name
+_MAX_HEADER, _MAX_NAME = 50_000, 100  # characters
+_MAX_BEFORE = 500  # lines before the header of a printed table
+_INDEX = ("", "unnamed_0", "index")  # column of a pandas index
+_WANDB = re.compile(r"^(.*\S) - (.+?)(__MIN|__MAX)?$")
 
-    A column `run` splits it into trainings; without one, it is split where the epochs start again.
-    A repeated header line, from a run that was appended, starts a new training as well.
+
+def has_header(text: str) -> bool:
+    """Return True if a text has a line of column names, of which at least two are known."""
+    return _header_at(_text_lines(text)) is not None
+
+
+def read_csv(text: str, *, name: str, path: str) -> list[Table]:
+    """Read a table with column names; any usual delimiter and decimal separator.
+
+    The columns of a printed table may be separated by blanks. A column `run`, or the columns of
+    several runs of W&B, split it into trainings; without one, it is split where the epochs start
+    again.
 
     Raises:
         DataError: if there are no rows, or they do not match the header.
@@ -30,7 +58,8 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
     is_new: list[bool] = []
     pending = True
     for row in rows:
-        if row == header:
+        if _is_header(row, header):
+            header = _indexed(row)
             pending = True
             continue
         cells.append(dict(zip(header, row, strict=False)))
@@ -42,7 +71,11 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             where=path,
             fix="Pass the log of a training with at least one evaluation.",
         )
-    parts = _by_run(cells, header) or [
+    if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
+        cells = [_with_tag(row, path) for row in cells]
+    cells = name_splits(_with_epochs(cells))
+    named = _by_run(cells, header) or _by_wandb_run(cells, header)
+    parts = [(title, Attempt(cells=part)) for title, part in named] or [
         (name if idx == 0 else f"{name}#{idx + 1}", part)
         for idx, part in enumerate(split_attempts(cells, is_new))
     ]
@@ -53,34 +86,133 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             name=title,
             path=path,
             format=_format(header),
-            cells=part,
-            is_epoch_from_0=_is_epoch_from_0(part),
-            notes=notes,
-            known=_texts(part),
+            cells=part.cells,
+            is_epoch_from_0=_is_epoch_from_0(part.cells, _format(header)),
+            notes=notes + part.notes,
+            known=_texts(part.cells),
         )
         for title, part in parts
     ]
 
 
+def _text_lines(text: str) -> list[str]:
+    """Return the lines that may belong to a table."""
+    lines = [line for line in screen_lines(text.lstrip("\ufeff")) if line.strip()]
+    return [line for line in lines if not line.startswith("#") and not _RULE.fullmatch(line)]
+
+
+def _header_at(lines: Sequence[str]) -> int | None:
+    """Return the place of the first line of column names, of which at least two are known."""
+    for idx, line in enumerate(lines[:_MAX_BEFORE]):
+        if len(line) > _MAX_HEADER:
+            continue
+        cells = _split([line], _delimiter(line))[0]
+        if any(len(cell) > _MAX_NAME or len(cell.split()) > _MAX_WORDS for cell in cells):
+            continue
+        is_named = not any(
+            read_number(cell) is not None or ": " in cell or _VALUE.search(cell) for cell in cells
+        )
+        if is_named and sum(map(_is_known, cells)) >= 2:
+            return idx
+    return None
+
+
+def _is_known(name: str) -> bool:
+    return meaning(name) is not None or (has_split(name) and score_rank(name) is not None)
+
+
+def _delimiter(line: str) -> str:
+    found = max(_DELIMITERS, key=line.count)
+    return found if line.count(found) else _BLANKS
+
+
+def _split(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Split lines into cells; of a table in Markdown, without the outer ones."""
+    if delimiter == _BLANKS:
+        return [re.split(r"\t|\s{2,}", line.strip()) for line in lines]
+    rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
+    rows = [[cell.strip() for cell in row] for row in rows]
+    is_markdown = delimiter == "|" and all(line.strip().startswith("|") for line in lines)
+    return [row[1:-1] for row in rows] if is_markdown else rows
+
+
+def _is_header(row: Sequence[str], header: Sequence[str]) -> bool:
+    """Return True if a row has column names; the names of a row may differ from the first ones."""
+    if list(row) == list(header):
+        return True
+    names = [cell for cell in row if cell and read_number(cell) is None]
+    return len(names) >= 2 and sum(cell in header for cell in names) * 2 > len(names)
+
+
+def _indexed(row: Sequence[str]) -> list[str]:
+    """Return a repeated header; within a printed DataFrame, its index has a number."""
+    return ["" if read_number(cell) is not None else cell for cell in row]
+
+
+def _with_epochs(cells: list[Cells]) -> list[Cells]:
+    """Use the index of a DataFrame as the epoch, if the table has neither epochs nor steps."""
+    names = dict.fromkeys(name for row in cells for name in row)
+    index = next(iter(names), None)
+    if (
+        index is None
+        or plain_name(index) not in _INDEX
+        or {Meaning.EPOCH, Meaning.STEP} & {meaning(name) for name in names}
+        or [read_number(row.get(index, "")) for row in cells] != list(range(len(cells)))
+    ):
+        return cells
+    return [
+        {("epoch" if key == index else key): text for key, text in row.items()} for row in cells
+    ]
+
+
+def _with_tag(row: Cells, path: str) -> Cells:
+    """Return a row of a file that TensorBoard exported, with the tag from the file's name."""
+    tag = Path(path).stem.partition("tag-")[2] or Path(path).stem
+    return {tag if plain_name(name) == "value" else name: text for name, text in row.items()}
+
+
+def _by_wandb_run(cells: Sequence[Cells], header: Sequence[str]) -> list[tuple[str, list[Cells]]]:
+    """Split an export of a panel by its columns `RUN - METRIC`; their extremes are left out."""
+    if not any(name.endswith("__MIN") for name in header):
+        return []
+    columns = {name: found for name in header if (found := _WANDB.match(name))}
+    others = [name for name in header if name not in columns]
+    parts: dict[str, list[Cells]] = {}
+    for run in dict.fromkeys(found[1] for found in columns.values()):
+        own = {n: f[2] for n, f in columns.items() if f[1] == run and f[3] is None}
+        rows: list[Cells] = [
+            {name: row.get(name, "") for name in others}
+            | {metric: row.get(name, "") for name, metric in own.items()}
+            for row in cells
+            if any(row.get(name) for name in own)
+        ]
+        parts[run] = rows
+    return list(parts.items())
+
+
 def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, ...]]:
     """Return (names of the columns, rows, notes on what was ignored)."""
-    lines = text.lstrip("\ufeff").splitlines()
-    lines = [line for line in lines if line.strip() and not line.startswith("#")]
+    lines = _text_lines(text)
     if not lines:
         raise DataError("the file is empty", where=path, fix="Pass the log of a training.")
-    delimiter = max(_DELIMITERS, key=lines[0].count)
+    lines = lines[_header_at(lines) or 0 :]
+    delimiter = _delimiter(lines[0])
     csv.field_size_limit(_MAX_CELL)
     try:
-        read = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
+        read = _split(lines, delimiter)
     except csv.Error as error:
         raise DataError(
             f"not a valid CSV file ({error})",
             where=path,
             fix="Write one row per epoch, separated by commas, with column names in the first row.",
         ) from None
+    if delimiter == _BLANKS:
+        read = _of_the_table(read)
     header = [cell.strip() for cell in read[0]]
     _refuse_without_names(header, path)
     body = [[cell.strip() for cell in row] for row in read[1:]]
+    if body and all(len(row) == len(header) + 1 for row in body) and delimiter in ("\t", _BLANKS):
+        header = ["", *header]  # of the index of a printed DataFrame
     if body and delimiter == "," and all(len(row) > len(header) for row in body):
         raise DataError(
             f"its rows have more cells than the {len(header)} column names: decimal commas in a "
@@ -99,8 +231,20 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
     return header, body, tuple(notes)
 
 
+def _of_the_table(read: list[list[str]]) -> list[list[str]]:
+    """Return the rows of a printed table, without other lines between them."""
+    num = len(read[0])
+    rows = [
+        row
+        for row in read[1:]
+        if len(row) in (num, num + 1) and (read_number(row[0]) is not None or row == read[0])
+    ]
+    return [read[0], *rows]
+
+
 def _refuse_without_names(header: list[str], path: str) -> None:
-    if any(meaning(name) is not None for name in header):
+    names = [name[:_MAX_NAME] for name in header]
+    if any(_is_known(name) or score_rank(name) is not None for name in names):
         return
     is_text = any(len(name.split()) > _MAX_WORDS for name in header)
     if is_text or (len(header) == 1 and read_number(header[0]) is None):
@@ -111,7 +255,7 @@ def _refuse_without_names(header: list[str], path: str) -> None:
             fix="Pass the log of a training; a CSV has column names in the first line, such as "
             "epoch,loss,val_loss,val_accuracy.",
         )
-    if all(read_number(name) is not None for name in header):
+    if sum(read_number(name) is not None for name in header) * 2 > len(header):
         what = "the first line contains numbers instead of column names"
     else:
         what = f"none of its columns is known: {', '.join(header)[:200]}"
@@ -138,20 +282,36 @@ def _format(header: list[str]) -> LogFormat:
     return LogFormat.LIGHTNING_CSV if is_lightning else LogFormat.CSV
 
 
-def _is_epoch_from_0(part: list[Cells]) -> bool:
-    """Return True if the first epoch has number 0, as in CSVLogger and Lightning."""
+def _is_epoch_from_0(part: Sequence[Cells], wrote: LogFormat) -> bool:
+    """Return True if the first epoch has number 0, as in CSVLogger and Lightning.
+
+    A log of Lightning that begins later, after a resume, counts from 0 if its steps do: the last
+    step of epoch e is (e + 1) n − 1, for n steps per epoch.
+    """
     epochs = list(_epochs(part))
-    return bool(epochs) and min(epochs) == 0
+    if not epochs or min(epochs) == 0 or wrote is not LogFormat.LIGHTNING_CSV:
+        return bool(epochs) and min(epochs) == 0
+    ends: dict[float, float] = {}
+    for row in part:
+        epoch, step = read_number(row.get("epoch", "")), read_number(row.get("step", ""))
+        if epoch is not None and step is not None:
+            ends[epoch] = max(step, ends.get(epoch, 0))
+    places = sorted(ends.items())
+    if len(places) < 2:
+        return False
+    (first, start), (second, after) = places[:2]
+    num = (after - start) / (second - first)
+    return num > 0 and abs((start + 1) / num - (first + 1)) < abs((start + 1) / num - first)
 
 
-def _epochs(part: list[Cells]) -> Iterator[float]:
+def _epochs(part: Sequence[Cells]) -> Iterator[float]:
     for row in part:
         for name, text in row.items():
-            if meaning(name) is Meaning.EPOCH and (epoch := read_number(text)) is not None:
+            if meaning(name) is Meaning.EPOCH and (epoch := read_place(text)) is not None:
                 yield epoch
 
 
-def _texts(part: list[Cells]) -> dict[str, object]:
+def _texts(part: Sequence[Cells]) -> dict[str, object]:
     """Return the values of text columns."""
     found: dict[str, object] = {}
     for row in part:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from stepladder.diagnosis.logs.attempts import split_attempts
 from stepladder.diagnosis.logs.keras_log import read_keras_history
-from stepladder.diagnosis.logs.rows import Cells, Table, split_attempts
+from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.splits import name_splits
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
+_DICT = re.compile(r"\{\s*(['\"])[^'\"]+\1\s*:.*\}")
+_NOT_FINITE = re.compile(r"(?<=[:\s])(-?(?:nan|inf))(?=\s*[,}])")
+_EPOCH_BEFORE = re.compile(r"\bepoch\W{0,3}(\d+)", re.IGNORECASE)
 _CLOSING = {"{": "}", "[": "]"}
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{},]', re.DOTALL)  # strings, to skip their contents
 
@@ -80,6 +88,11 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
         return [_trainer_state(value, name=name, path=path)]
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
+    if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
+        if value and all(str(key).strip().isdigit() for key in value):  # by epoch
+            rows = [{"epoch": int(key), **item} for key, item in value.items()]
+            return _objects(rows, name=name, path=path)
+        value = {f"{a}/{b}": items for a, inner in value.items() for b, items in inner.items()}
     if isinstance(value, Mapping) and any(_is_numbers(items) for items in value.values()):
         return [read_keras_history(value, name=name, path=path)]
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
@@ -117,39 +130,125 @@ def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _objects(
-    items: list[Mapping[str, Any]], *, name: str, path: str, notes: tuple[str, ...] = ()
+    items: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    path: str,
+    notes: tuple[str, ...] = (),
+    wrote: LogFormat = LogFormat.CSV,
 ) -> list[Table]:
-    parts = split_attempts([_cells(item) for item in items])
+    attempts = split_attempts(name_splits([_row(item) for item in items]))
+    size = _num_evaluated(items)
+    has_loss = any("loss" in key.lower() for item in items for key in item)
     return [
         Table(
-            name=name if len(parts) == 1 else f"{name}#{idx + 1}",
+            name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
             path=path,
-            format=LogFormat.CSV,
-            cells=part,
-            is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in part),
-            notes=notes,
+            format=wrote,
+            cells=attempt.cells,
+            is_evaluation=wrote is LogFormat.TEXT and not has_loss,
+            is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in attempt.cells),
+            notes=notes + attempt.notes,
+            known={"num_val": size},
         )
-        for idx, part in enumerate(parts)
+        for idx, attempt in enumerate(attempts)
     ]
+
+
+def _row(item: Mapping[str, Any]) -> Cells:
+    """Return the cells of an object; the summary of Hugging Face's Trainer is not a row."""
+    row = dict(_cells(item))
+    if "train_runtime" in row:  # its train_loss is the mean of the whole run
+        row.pop("train_loss", None)
+    return row
+
+
+def read_metrics_files(files: Sequence[Path], *, name: str, path: str) -> list[Table]:
+    """Read a folder with one JSON object per epoch, as AllenNLP writes.
+
+    Raises:
+        DataError: if a file is not a JSON object.
+    """
+    items = []
+    for file in files:
+        try:
+            value = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+        except json.JSONDecodeError:
+            value = None
+        if not isinstance(value, Mapping):
+            raise DataError(
+                "not a JSON object",
+                where=str(file),
+                fix="Remove the file from the folder, or write it again.",
+            )
+        items.append(value)
+    items.sort(key=lambda item: float(item.get("epoch", 0)))
+    return _objects(items, name=name, path=path)
+
+
+def find_dicts(text: str) -> list[Mapping[str, Any]]:
+    """Return the dictionaries, or JSON objects, that a text has in its lines.
+
+    Hugging Face's Trainer prints them so.
+
+    A number of the epoch before a dictionary belongs to it.
+    """
+    found: list[Mapping[str, Any]] = []
+    for line in screen_lines(text):
+        match = _DICT.search(line)
+        if match is None:
+            continue
+        try:
+            is_json = match[1] == '"'
+            value = (
+                json.loads(match[0])
+                if is_json
+                else ast.literal_eval(_NOT_FINITE.sub(r"'\1'", match[0]))
+            )
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, Mapping) and value:
+            place = _EPOCH_BEFORE.search(line[: match.start()])
+            found.append({**({"epoch": int(place[1])} if place else {}), **value})
+    return found
+
+
+def read_dicts(items: Sequence[Mapping[str, Any]], *, name: str, path: str) -> list[Table]:
+    """Read dictionaries that were printed, one per evaluation or interval of training."""
+    return _objects(items, name=name, path=path, wrote=LogFormat.TEXT)
 
 
 def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:
     """Read the log_history; its epochs are fractional."""
     history = [item for item in value["log_history"] if isinstance(item, Mapping)]
-    cells = []
-    for item in history:
-        row = dict(_cells(item))
-        if "train_runtime" in row:  # the summary at the end: its train_loss is for the whole run
-            row.pop("train_loss", None)
-        cells.append(row)
     known: dict[str, object] = {"num_val": _num_evaluated(history)}
     epochs = value.get("num_train_epochs")
     if isinstance(epochs, (int, float)) and epochs >= 1:
         known["max_epochs"] = int(epochs)
-    return Table(name=name, path=path, format=LogFormat.TRAINER_STATE, cells=cells, known=known)
+    return Table(
+        name=name,
+        path=path,
+        format=LogFormat.TRAINER_STATE,
+        cells=[_row(item) for item in history],
+        preferred=_best_column(history, value.get("best_metric")),
+        known=known,
+    )
 
 
-def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:
+def _best_column(history: Sequence[Mapping[str, Any]], best: object) -> str | None:
+    """Return the metric that the best model was selected by: the only one with this best value."""
+    if not isinstance(best, (int, float)):
+        return None
+    columns: dict[str, list[float]] = {}
+    for item in history:
+        for key, number in item.items():
+            if key.startswith("eval_") and isinstance(number, (int, float)):
+                columns.setdefault(key, []).append(number)
+    found = [key for key, values in columns.items() if best in (min(values), max(values))]
+    return found[0] if len(found) == 1 else None
+
+
+def _num_evaluated(history: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the number of evaluated examples: seconds of an evaluation times examples per second.
 
     Both are rounded to three or four decimals; the number is used if all evaluations agree
@@ -167,12 +266,18 @@ def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _cells(item: Mapping[str, Any]) -> Cells:
-    return {
-        str(key): value if isinstance(value, str) else repr(value)
-        for key, value in item.items()
-        if isinstance(value, (int, float, str)) and not isinstance(value, bool)
-    }
+def _cells(item: Mapping[str, Any], prefix: str = "") -> Cells:
+    """Return the numbers and texts of an object, with those of the objects in it."""
+    cells: dict[str, str] = {}
+    for key, value in item.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and not prefix:
+            cells |= _cells(value, f"{name}/")
+        elif isinstance(value, list) and "coco_eval" in name and value:  # AP is the first of 12
+            cells |= _cells({name: value[0]})
+        elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            cells[name] = value if isinstance(value, str) else repr(value)
+    return cells
 
 
 def _is_numbers(items: object) -> bool:

@@ -8,11 +8,16 @@ from typing import Any
 
 from stepladder.diagnosis.logs.column_names import meaning
 from stepladder.diagnosis.logs.rows import Table
+from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.records.audit import LogFormat
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EPOCH = re.compile(r"^\s*Epoch (\d+)\s*/\s*(\d+)\s*$")
 _SIZES = re.compile(r"Train on (\d+) samples(?:, validate on (\d+) samples)?")
+_DASHED = re.compile(r"(?:^|\s)- [A-Za-z_]\w*: +[-\dn]")
+_LINE = re.compile(
+    r"^\s*(?:- )?\d+(?:\.\d+)?m?s(?: \d+\w+/\w+)? - "
+)  # verbose=2 before TensorFlow 1.14
+_ETA = re.compile(r"ETA: *\S+")
 _STEPS = re.compile(r"^\s*(\d+)\s*/\s*(\d+|Unknown)\b")
 _METRIC = re.compile(
     r"([A-Za-z_][\w./@ ]*?)\s*:\s*([-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?|nan|-?inf)\b"
@@ -27,30 +32,41 @@ _UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 
 def is_keras_output(text: str) -> bool:
     """Return True if the text has lines that only `fit` prints."""
-    return any(_EPOCH.match(line) for line in _lines(text))
+    lines = screen_lines(text)
+    return any(map(_EPOCH.match, lines)) and any(map(_DASHED.search, lines))
 
 
 def read_keras_output(text: str, *, name: str, path: str) -> list[Table]:
     """Read the text of one or more calls of `fit`, with or without progress bars."""
     runs: list[list[_Epoch]] = []
+    replaced: dict[int, str] = {}
     for epoch in _epochs(text):
-        if not runs or epoch.number <= runs[-1][-1].number:
+        if not runs or epoch.number <= runs[-1][0].number:
             runs.append([])
+        elif epoch.number <= runs[-1][-1].number:  # with `initial_epoch`
+            replaced[len(runs) - 1] = (
+                f"it was resumed at epoch {epoch.number}: earlier values from there on are replaced"
+            )
+            runs[-1] = [old for old in runs[-1] if old.number < epoch.number]
         runs[-1].append(epoch)
     return [
-        _table(epochs, name=name if len(runs) == 1 else f"{name}#{idx + 1}", path=path)
+        _table(
+            epochs,
+            name=name if len(runs) == 1 else f"{name}#{idx + 1}",
+            path=path,
+            notes=(replaced[idx],) if idx in replaced else (),
+        )
         for idx, epochs in enumerate(runs)
     ]
 
 
-def _table(epochs: Sequence[_Epoch], *, name: str, path: str) -> Table:
+def _table(epochs: Sequence[_Epoch], *, name: str, path: str, notes: tuple[str, ...]) -> Table:
     """Build the table of a call of `fit`; an incomplete last epoch is left out."""
-    notes: tuple[str, ...] = ()
     known: dict[str, object] = {}
     for epoch in epochs:
         known |= epoch.known()
     if _is_cut(epochs):
-        notes = (f"the log ends within epoch {epochs[-1].number}, which is ignored",)
+        notes += (f"the log ends within epoch {epochs[-1].number}, which is ignored",)
         epochs = epochs[:-1]
     return Table(
         name=name,
@@ -95,7 +111,7 @@ class _Epoch:
 
     def take(self, line: str) -> None:
         """Add a line; each state of a progress bar replaces the previous one."""
-        steps = _STEPS.match(line)
+        steps = _STEPS.match(line) or _LINE.match(line)
         found = dict(_METRIC.findall(line))
         values = {key.strip(): value for key, value in found.items() if _is_metric(key)}
         if steps is None and (early := _EARLY.match(line)):
@@ -106,9 +122,10 @@ class _Epoch:
             return
         self.values = {**({} if _has_val(values) else self.values), **values}
         self.seconds = _seconds(line)
-        self.is_done = steps[1] == steps[2] or _has_val(values)
-        if _PER_SAMPLE.search(line) and steps[2].isdigit():
-            self.others["num_train"] = int(steps[2])
+        done, num = (None, None) if steps.re is _LINE else steps.groups()
+        self.is_done = num in (done, "Unknown") or _has_val(values)
+        if _PER_SAMPLE.search(line) and num is not None and num.isdigit():
+            self.others["num_train"] = int(num)
 
     def _evaluate(self, values: Mapping[str, str]) -> None:
         """Store what a call of `evaluate` after the last epoch prints."""
@@ -130,7 +147,7 @@ class _Epoch:
 def _epochs(text: str) -> Iterator[_Epoch]:
     epoch: _Epoch | None = None
     sizes: dict[str, object] = {}
-    for line in _lines(text):
+    for line in screen_lines(text):
         if head := _EPOCH.match(line):
             if epoch is not None:
                 yield epoch
@@ -146,11 +163,6 @@ def _epochs(text: str) -> Iterator[_Epoch]:
         yield epoch
 
 
-def _lines(text: str) -> list[str]:
-    """Return the states of the screen; carriage returns and backspaces start a new one."""
-    return re.split(r"\r\n|\n|\r|\x08+", _ANSI.sub("", text))
-
-
 def _is_metric(name: str) -> bool:
     return name.strip() not in ("ETA", "Epoch") and not name.strip().isdigit()
 
@@ -161,7 +173,7 @@ def _has_val(values: Mapping[str, str]) -> bool:
 
 def _seconds(line: str) -> float | None:
     """Return the duration of an epoch from its line: `20s`, `1:05`, `350ms`."""
-    found = _TIME.search(line)
+    found = _TIME.search(_ETA.sub("", line))
     if found is None:
         return None
     hours, minutes, seconds, amount, unit = found.groups()

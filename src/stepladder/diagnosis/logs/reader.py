@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepladder.diagnosis.logs.csv_log import read_csv
-from stepladder.diagnosis.logs.json_log import read_json_lines, read_json_log
+from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
+from stepladder.diagnosis.logs.csv_log import has_header, read_csv
+from stepladder.diagnosis.logs.json_log import (
+    find_dicts,
+    read_dicts,
+    read_json_lines,
+    read_json_log,
+    read_metrics_files,
+)
 from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_output
 from stepladder.diagnosis.logs.mlflow_log import (
     is_mlflow_uri,
@@ -18,16 +27,29 @@ from stepladder.diagnosis.logs.mlflow_log import (
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
+from stepladder.diagnosis.logs.text_log import is_text_log, read_text
 from stepladder.errors import DataError
 from stepladder.records.audit import LogRow, RunLog
 from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
 from stepladder.training.output.events import EVENTS_FILE
 
 MAX_BYTES = 200_000_000
-_KNOWN_FILES = ("metrics.csv", "trainer_state.json", "training.log", "history.json", "log.csv")
+_KNOWN_FILES = (
+    "metrics.csv",
+    "trainer_state.json",
+    "training.log",
+    "history.json",
+    "log.csv",
+    "results.csv",
+    "summary.csv",
+    "metrics.json",
+    "scalars.json",
+)
+_JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
-    "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, and CSV."
+    "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON lines, "
+    "and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
 
 
@@ -69,11 +91,15 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
     for known in _KNOWN_FILES:
         if (path / known).is_file():
             return [replace(log, name=name) for log in _read_file(path / known, metric)]
+    if files := list(path.glob("metrics_epoch_*.json")):
+        return _run_logs(read_metrics_files(files, name=name, path=str(path)), metric)
     if newest := _newest_trainer_state(path):
         return [replace(log, name=name) for log in _read_file(newest, metric)]
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=name), metric)
     if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+        if len(runs) == 1:
+            return _read_folder(runs[0], metric)
         raise DataError(
             f"the folder contains no log itself, but {len(runs)} of its folders "
             + ("does" if len(runs) == 1 else "do"),
@@ -105,30 +131,46 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if size > MAX_BYTES:
         raise DataError(f"{size:,} bytes are too many for a log", where=str(path), fix=_FORMATS)
     data = path.read_bytes()
-    text = data.decode("utf-8", "replace")
+    text = data.decode(_encoding(data), "replace")
     if not text.strip():
         raise DataError("the file is empty", where=str(path), fix="Pass the log of a training.")
     if "\x00" in text:
         raise DataError("the file is not text", where=str(path), fix=_FORMATS)
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
         return [read_run_log(path)]
-    return _run_logs(_tables(text, path), metric)
+    tables = _tables(text, path)
+    if _is_evaluation(path):
+        tables = [replace(table, is_evaluation=True) for table in tables]
+    return _run_logs(tables, metric)
+
+
+def _encoding(data: bytes) -> str:
+    """Return the encoding of a text; PowerShell redirects output as UTF-16."""
+    return "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+
+
+def _is_evaluation(path: Path) -> bool:
+    """Return True if a file's name says that it has the results of a validation only."""
+    words = re.split(r"[^a-z]+", path.stem.lower())
+    return {SPLIT_OF_WORD[word] for word in words if word in SPLIT_OF_WORD} == {"val"}
 
 
 def _tables(text: str, path: Path) -> Sequence[Table]:
-    """Choose the reader by the first characters, and by lines that only Keras prints."""
-    first, given = text.lstrip("\ufeff \r\n\t")[:1], {"name": path.stem, "path": str(path)}
+    """Choose the reader by the first characters, and by lines that only one trainer prints."""
+    given = {"name": path.stem, "path": str(path)}
     if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
         given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
-    if first in "{[" and path.suffix in (".jsonl", ".ndjson"):
-        return read_json_lines(text, **given)
+    is_lines = path.suffix in (".jsonl", ".ndjson") or "\n{" in text
+    if not is_lines and is_keras_output(text):
+        return read_keras_output(text, **given)
+    if _JSON.match(text):
+        return read_json_lines(text, **given) if is_lines else read_json_log(text, **given)
     if is_keras_output(text):
         return read_keras_output(text, **given)
-    if first == "{" and "\n{" in text:
-        return read_json_lines(text, **given)
-    if first in "{[":
-        return read_json_log(text, **given)
-    return read_csv(text, **given)
+    if len(items := find_dicts(text)) > 1:
+        return read_dicts(items, **given)
+    is_text = not has_header(text) and is_text_log(text)
+    return read_text(text, **given) if is_text else read_csv(text, **given)
 
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from stepladder.diagnosis.logs.column_names import (
@@ -15,15 +16,23 @@ from stepladder.diagnosis.logs.column_names import (
     Meaning,
     digits_of,
     first_of,
-    meaning,
+    is_error_rate,
+    is_fraction_name,
     plain_name,
+    read_duration,
     read_number,
+    read_place,
     unreadable_cells,
 )
+from stepladder.diagnosis.logs.splits import SCORE, column_meanings
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
+_DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
+_OF_CURVES = frozenset(
+    {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
+)
 _ROW_VALUES = (
     "train_loss",
     "train_accuracy",
@@ -42,6 +51,8 @@ class Table:
         cells: rows of text by column; a cell is empty if it was not written.
         is_epoch_from_0: the first epoch has number 0.
         metric: the column passed with `--metric`; None: the usual ones.
+        preferred: the column that the trainer selected its best model by, if the log says so.
+        is_evaluation: a log of evaluations only, by its name.
         known: fields of the RunLog that the reader already knows.
     """
 
@@ -51,6 +62,8 @@ class Table:
     cells: Sequence[Cells]
     is_epoch_from_0: bool = False
     metric: str | None = None
+    preferred: str | None = None
+    is_evaluation: bool = False
     notes: tuple[str, ...] = ()
     known: Mapping[str, object] = field(default_factory=dict)
 
@@ -59,9 +72,11 @@ def to_run_log(table: Table) -> RunLog:
     """Read the cells of one training."""
     reading = _Reading.of(table)
     merged = [_merged(group) for group in _evaluations(reading.rows)]
+    totals = reading.totals(merged)
+    merged = [values for values in merged if _OF_CURVES & set(values)] or merged
     rows = _with_times([reading.row(values) for values in merged], merged)
     times = [row.elapsed_s for row in rows if row.elapsed_s is not None]
-    totals = {"total_s": max(times)} if times else {}
+    totals = ({"total_s": max(times)} if times else {}) | totals
     log = RunLog(
         name=table.name,
         path=table.path,
@@ -70,44 +85,14 @@ def to_run_log(table: Table) -> RunLog:
         digits=reading.digits,
         score_name=reading.score_name,
         is_score_share=reading.is_score_share,
+        is_score_fraction=reading.is_score_fraction,
+        accuracy_column=reading.accuracy_column,
         is_val_test=reading.is_val_test,
         notes=(*table.notes, *reading.notes),
         num_unreadable=reading.num_unreadable,
-        **(totals | reading.totals(merged)),
+        **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
-
-
-def split_attempts(
-    cells: Sequence[Cells], is_new: Sequence[bool] | None = None
-) -> list[list[Cells]]:
-    """Split a log into its trainings where the epochs, or else the steps, start again.
-
-    Args:
-        is_new: rows that start a training for other reasons.
-    """
-    key = next(
-        (
-            name
-            for wanted in (Meaning.EPOCH, Meaning.STEP)
-            for name in dict.fromkeys(name for row in cells for name in row)
-            if meaning(name) is wanted
-        ),
-        None,
-    )
-    parts: list[list[Cells]] = []
-    last = math.inf
-    for idx, row in enumerate(cells):
-        at = read_number(row.get(key, "")) if key is not None else None
-        begins = at is not None and at < last and (last == math.inf or at <= _FIRST_EPOCH)
-        if not parts or begins or (is_new is not None and is_new[idx]):
-            parts.append([])
-        parts[-1].append(row)
-        last = at if at is not None else last
-    return [part for part in parts if part]
-
-
-_FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +103,8 @@ class _Reading:
     digits: int | None
     score_name: str | None
     is_score_share: bool
+    is_score_fraction: bool
+    accuracy_column: str | None
     epoch_offset: int
     is_val_test: bool
     notes: tuple[str, ...]
@@ -127,34 +114,35 @@ class _Reading:
     def of(cls, table: Table) -> _Reading:
         columns = dict.fromkeys(name for row in table.cells for name in row)
         metric = _column(table.metric, columns) if table.metric else None
-        meanings = {name: _meaning(name, metric, columns) for name in columns}
-        tested = _tested_in_training(table.cells, meanings)
-        meanings |= tested
-        rows: list[dict[Meaning | str, float]] = [
-            {
-                kind: value
-                for name, text in row.items()
-                if (kind := meanings[name]) is not None and (value := read_number(text)) is not None
-            }
-            for row in table.cells
-        ]
-        rows = [row for row in rows if row]
-        in_percent = {kind for kind in (*ACCURACIES, "score") if _is_percent(rows, kind)}
-        in_percent -= {"score"} if not _is_share_name(metric) else set()
+        meanings, tested = column_meanings(
+            table.cells,
+            metric=metric,
+            preferred=table.preferred,
+            is_evaluation=table.is_evaluation,
+        )
+        rows = _without_local_steps(_values(table.cells, meanings))
+        score = next((name for name, kind in meanings.items() if kind == SCORE), None)
+        is_share, is_fraction = _is_share_name(score), score is not None and is_fraction_name(score)
+        in_percent = {kind for kind in (*ACCURACIES, SCORE) if _is_percent(rows, kind)}
+        in_percent -= {SCORE} if not is_share and not is_fraction else set()
         for row in rows:
             for kind in in_percent & set(row):
                 row[kind] /= 100
         impossible = _drop_impossible(rows)
         unreadable = unreadable_cells(table.cells, meanings)
-        accuracy = "score" if metric is not None and "score" in meanings.values() else None
-        shown = accuracy or Meaning.VAL_ACCURACY
+        shown = SCORE if score is not None else Meaning.VAL_ACCURACY
         digits = _digits(table, meanings, shown, is_percent=shown in in_percent)
-        scores = [row["score"] for row in rows if "score" in row]
+        scores = [row[SCORE] for row in rows if SCORE in row]
+        is_in_range = all(0 <= value <= 1 for value in scores)
         return cls(
             rows=rows,
             digits=digits,
-            score_name=metric if accuracy else None,
-            is_score_share=_is_share_name(metric) and all(0 <= s <= 1 for s in scores),
+            score_name=score,
+            is_score_share=is_share and is_in_range,
+            is_score_fraction=(is_share or is_fraction) and is_in_range,
+            accuracy_column=next(
+                (n for n, k in meanings.items() if k is Meaning.VAL_ACCURACY), None
+            ),
             epoch_offset=int(table.is_epoch_from_0),
             is_val_test=bool(tested),
             notes=_notes(table, columns, meanings, metric, tested)
@@ -175,7 +163,7 @@ class _Reading:
             epoch=None if epoch is None else epoch + self.epoch_offset,
             step=None if step is None or not math.isfinite(step) else int(step),
             samples_seen=values.get(Meaning.SAMPLES_SEEN),
-            score=values.get("score"),
+            score=values.get(SCORE),
             data_wait_frac=wait,
             **{name: values.get(Meaning(name)) for name in _ROW_VALUES},
         )
@@ -193,7 +181,9 @@ class _Reading:
             values = [row[kind] for row in merged if kind in row and math.isfinite(row[kind])]
             if values:
                 found[kind.value] = values[-1]
-        epochs = [row[Meaning.EPOCH] + self.epoch_offset for row in merged if Meaning.EPOCH in row]
+        placed = [row for row in merged if Meaning.EPOCH in row]
+        trained = [row for row in placed if _OF_CURVES & set(row)] or placed
+        epochs = [row[Meaning.EPOCH] + self.epoch_offset for row in trained]
         epochs += [row[Meaning.NUM_EPOCHS] for row in merged if Meaning.NUM_EPOCHS in row]
         finite = [epoch for epoch in epochs if math.isfinite(epoch)]
         if finite:
@@ -208,40 +198,86 @@ def _column(metric: str, columns: Mapping[str, None]) -> str | None:
     return next((name for name in columns if plain_name(name) == plain_name(metric)), None)
 
 
-def _meaning(name: str, metric: str | None, columns: Mapping[str, None]) -> Meaning | str | None:
-    """Return the meaning of a column; of a value per step and the same per epoch, only one."""
-    base = name.removesuffix("_step")
-    if base != name and f"{base}_epoch" in columns:
-        return None
-    found = meaning(name)
-    return "score" if name == metric and found not in HELD_OUT else found
-
-
-def _tested_in_training(
+def _values(
     cells: Sequence[Cells], meanings: Mapping[str, Meaning | str | None]
-) -> dict[str, Meaning | str | None]:
-    """Return test columns with the meaning of validation, if they were written repeatedly.
-
-    A training without validation whose test set was evaluated at each epoch is judged by that set;
-    a test result that occurs once is a test result.
-    """
-    if {*HELD_OUT, "score"} & set(meanings.values()):
-        return {}
-    places = {Meaning.TEST_LOSS: Meaning.VAL_LOSS, Meaning.TEST_ACCURACY: Meaning.VAL_ACCURACY}
-    tested: dict[str, Meaning | str | None] = {
-        name: places[kind]
-        for name, kind in meanings.items()
-        if isinstance(kind, Meaning) and kind in places
+) -> list[dict[Meaning | str, float]]:
+    """Return the numbers of each row by meaning; an error rate becomes an accuracy."""
+    texts = {name: [row[name] for row in cells if row.get(name)] for name in meanings}
+    kinds = {name: _timed(kind, texts[name]) for name, kind in meanings.items()}
+    ones = {
+        name: 100.0 if any(map(_is_above_1, texts[name])) else 1.0
+        for name, kind in kinds.items()
+        if kind in ACCURACIES and is_error_rate(name)
     }
-    num = max(
-        (sum(read_number(row.get(name, "")) is not None for row in cells) for name in tested),
-        default=0,
+    sparse = {name for name in kinds if _is_sparse(texts[name])}
+    rows = []
+    for row in cells:
+        values: dict[Meaning | str, float] = {}
+        for name, text in row.items():
+            kind = kinds[name]
+            value = None if kind is None else _value(kind, text)
+            if value is not None and math.isnan(value) and name in sparse:
+                continue
+            if kind is not None and value is not None:
+                values[kind] = ones[name] - value if name in ones else value
+        if values:
+            rows.append(values)
+    return rows
+
+
+def _is_sparse(texts: Sequence[str]) -> bool:
+    """Return True if `nan` means not measured: numbers follow it more than once."""
+    numbers = [number for text in texts if (number := read_number(text)) is not None]
+    returns = sum(
+        math.isnan(before) and not math.isnan(after)
+        for before, after in itertools.pairwise(numbers)
     )
-    return tested if num > 1 else {}
+    return returns > 1
+
+
+def _is_above_1(text: str) -> bool:
+    number = read_number(text)
+    return number is not None and number > _PERCENT_FROM
+
+
+def _timed(kind: Meaning | str | None, texts: Sequence[str]) -> Meaning | str | None:
+    """Return what a column of times is: of epochs if they do not add up, as `00:17`, `00:18`."""
+    if kind is not Meaning.TIME:
+        return kind
+    return Meaning.TIME if _is_rising([read_duration(text) for text in texts]) else Meaning.EPOCH_S
+
+
+def _value(kind: Meaning | str, text: str) -> float | None:
+    if kind in _DURATIONS:
+        return read_duration(text)
+    if kind is Meaning.TIMESTAMP and read_number(text) is None:
+        try:
+            return datetime.fromisoformat(text.strip()).timestamp()
+        except ValueError:
+            return None
+    return read_place(text) if kind in (Meaning.EPOCH, Meaning.STEP) else read_number(text)
+
+
+def _without_local_steps(
+    rows: list[dict[Meaning | str, float]],
+) -> list[dict[Meaning | str, float]]:
+    """Remove steps that start again in each epoch: they are not steps of the training."""
+    placed = [row for row in rows if Meaning.STEP in row and Meaning.EPOCH in row]
+    if any(
+        after[Meaning.STEP] < before[Meaning.STEP] and after[Meaning.EPOCH] > before[Meaning.EPOCH]
+        for before, after in itertools.pairwise(placed)
+    ):
+        for row in rows:
+            row.pop(Meaning.STEP, None)
+    return rows
 
 
 def _is_share_name(name: str | None) -> bool:
-    return name is not None and any(word in name.lower() for word in ("acc", "top1", "top5"))
+    return (
+        name is not None
+        and "balanced" not in name
+        and any(word in name.lower() for word in ("acc", "top1", "top5"))
+    )
 
 
 def _is_percent(rows: Sequence[Mapping[Meaning | str, float]], kind: Meaning | str) -> bool:
@@ -284,7 +320,7 @@ def _notes(
     columns: Mapping[str, None],
     meanings: Mapping[str, Meaning | str | None],
     metric: str | None,
-    tested: Mapping[str, Meaning | str | None],
+    tested: Sequence[str],
 ) -> tuple[str, ...]:
     notes = []
     if tested:
@@ -293,7 +329,7 @@ def _notes(
     if table.metric and metric is None:
         notes.append(f"there is no column {table.metric}; the log has {', '.join(columns)}")
     known = set(meanings.values())
-    if not known & {*HELD_OUT, "score"}:
+    if not known & {*HELD_OUT, SCORE}:
         notes.append(
             f"no held-out metric was recognised in the columns {', '.join(columns)}; "
             "pass its column with --metric NAME"
@@ -313,7 +349,7 @@ def _evaluations(
     these would be overwritten.
     """
     group: list[Mapping[Meaning | str, float]] = []
-    closing = {kind for row in rows for kind in row} & {*HELD_OUT, "score"}
+    closing = {kind for row in rows for kind in row} & {*HELD_OUT, SCORE}
     closing = closing or {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY}
     for row in rows:
         if group and _begins_anew(group, row, closing):
@@ -379,8 +415,10 @@ def _elapsed(values: Mapping[Meaning | str, float]) -> float | None:
 
 
 def _is_rising(values: Sequence[float | None]) -> bool:
+    """Return True if times are counted from the start: each is later, and the last one is much."""
     known = [value for value in values if value is not None]
-    return len(known) > 1 and all(a < b for a, b in itertools.pairwise(known))
+    is_later = len(known) > 1 and all(a < b for a, b in itertools.pairwise(known))
+    return is_later and known[-1] >= known[0] * len(known) / 2
 
 
 def _summed(lengths: Sequence[float | None]) -> list[float | None]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import plain_name
+from stepladder.diagnosis.logs.column_names import (
+    SPLIT_OF_WORD,
+    meaning,
+    plain_name,
+    read_number,
+    split_of,
+)
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.errors import DataError, MissingExtraError
 from stepladder.records.audit import LogFormat
 
 _PATTERN = "*tfevents*"
-_SIDES = {"train": "", "validation": "val_", "val": "val_", "eval": "val_", "test": "test_"}
+_Point = tuple[str, int, float, float]  # tag, step, value, Unix time in seconds
 
 
 def has_event_files(path: Path) -> bool:
@@ -23,26 +29,36 @@ def has_event_files(path: Path) -> bool:
 def read_tensorboard(path: Path, *, name: str) -> list[Table]:
     """Read the scalars of an event file or of a folder.
 
-    Each folder of event files is a training; folders `train` and `validation` next to each other,
-    as Keras writes them, are one.
+    Each folder of event files is a training. Folders named after a split belong to the one that
+    they are in: `train` and `validation` of Keras, and those of `add_scalars` of PyTorch, such as
+    `Loss_val`. Files of one folder follow each other: steps that start again at the first one are
+    another training, and steps that go back to a later one replace the earlier values.
 
     Raises:
         MissingExtraError: if tensorboard is not installed.
         DataError: if the files contain no scalars.
     """
     files = [path] if path.is_file() else sorted(path.rglob(_PATTERN))
-    runs: dict[Path, dict[str, list[Path]]] = {}
+    runs: dict[Path, dict[Path, list[Path]]] = {}
     for file in files:
         folder = file.parent
-        is_side = folder.name in _SIDES and (folder != path or path.is_file())
-        place, side = (folder.parent, folder.name) if is_side else (folder, "")
-        runs.setdefault(place, {}).setdefault(side, []).append(file)
+        is_side = split_of(folder.name)[0] is not None and (folder != path or path.is_file())
+        runs.setdefault(folder.parent if is_side else folder, {}).setdefault(folder, []).append(
+            file
+        )
     tables = []
-    for folder, sides in runs.items():
-        title = name if len(runs) == 1 else f"{name}/{_relative(folder, path)}"
-        table = _table(sides, title=title, path=str(path))
-        if table.cells:
-            tables.append(table)
+    for place, folders in runs.items():
+        attempts = _attempts(place, folders)
+        title = name if len(runs) == 1 else f"{name}/{_relative(place, path)}"
+        for idx, (points, note) in enumerate(attempts):
+            table = _table(
+                points,
+                title=title if len(attempts) == 1 else f"{title}#{idx + 1}",
+                path=str(path),
+                notes=(note,) if note else (),
+            )
+            if table.cells:
+                tables.append(table)
     if not tables:
         raise DataError(
             "the event files contain no scalars",
@@ -56,26 +72,80 @@ def _relative(folder: Path, root: Path) -> str:
     return str(folder.relative_to(root)) if folder.is_relative_to(root) else folder.name
 
 
-def _table(sides: dict[str, list[Path]], *, title: str, path: str) -> Table:
+def _attempts(place: Path, folders: dict[Path, list[Path]]) -> list[tuple[list[_Point], str]]:
+    """Return the trainings of a folder: their points, and what was replaced."""
+    by_folder = [
+        _folder_attempts(files, folder if folder != place else None)
+        for folder, files in folders.items()
+    ]
+    num = max(map(len, by_folder))
+    attempts: list[tuple[list[_Point], str]] = []
+    for idx in range(num):
+        own = [found[idx] for found in by_folder if idx < len(found)]
+        note = next((note for _, note in own if note), "")
+        attempts.append(([point for points, _ in own for point in points], note))
+    return attempts
+
+
+def _folder_attempts(files: Sequence[Path], side: Path | None) -> list[tuple[list[_Point], str]]:
+    """Read the files of one folder in the order in which they were written."""
+    attempts: list[tuple[list[_Point], str]] = []
+    read = [
+        [
+            (_tag(tag, side.name) if side is not None else tag, step, value, wall)
+            for tag, step, value, wall in _scalars(file)
+        ]
+        for file in files
+    ]
+    for points in sorted(filter(None, read), key=lambda points: min(wall for *_, wall in points)):
+        before = attempts[-1][0] if attempts else []
+        shared = {tag for tag, *_ in before} & {tag for tag, *_ in points}
+        steps = [step for tag, step, *_ in points if tag in shared]
+        old = [step for tag, step, *_ in before if tag in shared]
+        if not attempts or (steps and min(steps) <= min(old) < max(old)):
+            attempts.append((points, ""))
+            continue
+        note = attempts[-1][1]
+        if steps and min(steps) <= max(old):
+            note = f"it was resumed at step {min(steps)}: earlier values from there on are replaced"
+            before = [point for point in before if point[1] < min(steps)]
+        attempts[-1] = ([*before, *points], note)
+    return attempts
+
+
+def _tag(tag: str, folder: str) -> str:
+    """Return a tag with the split of its folder.
+
+    `add_scalars("Loss", {"val": …})` writes the tag `Loss` to the folder `Loss_val`. If the second
+    name is that of a metric (`run_val_loss`), it is the tag.
+    """
+    main = tag.strip("/").replace("/", "_")
+    rest = folder.removeprefix(f"{main}_") if folder.startswith(f"{main}_") else folder
+    if meaning(rest) is not None:
+        return rest
+    words = plain_name(rest).split("_")
+    split = next((SPLIT_OF_WORD[word] for word in words if word in SPLIT_OF_WORD), None)
+    return tag if split is None or split_of(tag)[0] is not None else f"{split}_{tag}"
+
+
+def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
     by_step: dict[int, dict[str, str]] = {}
     is_keras = False
-    points = [
-        (_SIDES.get(side, ""), point)
-        for side, files in sides.items()
-        for folder in dict.fromkeys(file.parent for file in files)
-        for point in _scalars(folder if len(files) > 1 else files[0])
-    ]
-    first_s = min((wall for _, (_, _, _, wall) in points), default=0.0)
-    for prefix, (tag, step, value, wall) in points:
-        is_keras |= tag in ("epoch_loss", "epoch_accuracy")
+    first_s = min((wall for *_, wall in points), default=0.0)
+    for tag, step, value, wall in points:
+        is_keras |= "epoch_loss" in tag
         row = by_step.setdefault(step, {})
-        text = plain_name(tag)
-        row[f"{prefix}{text}" if prefix and not text.startswith(prefix) else tag] = repr(value)
+        row[tag] = repr(value)
         row["elapsed_s"] = repr(wall - first_s)
     place = "epoch" if is_keras else "step"
     cells: list[Cells] = [{place: str(step), **by_step[step]} for step in sorted(by_step)]
     return Table(
-        name=title, path=path, format=LogFormat.TENSORBOARD, cells=cells, is_epoch_from_0=is_keras
+        name=title,
+        path=path,
+        format=LogFormat.TENSORBOARD,
+        cells=cells,
+        is_epoch_from_0=is_keras or any(read_number(row.get("epoch", "")) == 0 for row in cells),
+        notes=notes,
     )
 
 

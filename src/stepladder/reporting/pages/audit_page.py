@@ -52,8 +52,8 @@ def result_words(run: AuditedRun) -> str:
     """Return the result of a training run with one standard error: `78.5 % ± 2.5`."""
     if run.result is None:
         return "none"
-    factor = 100 if is_share(run) else 1
-    said = percent(run.result) if is_share(run) else f"{run.result:.4g}"
+    factor = 100 if is_fraction(run) else 1
+    said = percent(run.result) if is_fraction(run) else f"{run.result:.4g}"
     return said if run.result_sem is None else f"{said} ± {factor * run.result_sem:.2g}"
 
 
@@ -86,6 +86,20 @@ def is_share(run: AuditedRun) -> bool:
     return run.metric == "val_accuracy" or (is_score and run.log.is_score_share)
 
 
+def is_fraction(run: AuditedRun) -> bool:
+    """Return True if the metric of a training run lies in [0, 1] and is printed in percent."""
+    is_score = run.metric is not None and run.metric == run.log.score_name
+    return is_share(run) or (is_score and run.log.is_score_fraction)
+
+
+def metric_words(run: AuditedRun) -> str:
+    """Return the name of the metric, with that of its column in the log if it differs."""
+    column = run.log.accuracy_column
+    if run.metric != "val_accuracy" or column is None or column.strip() == run.metric:
+        return run.metric or "none"
+    return f"{run.metric}, from the column {column.strip()}"
+
+
 def _table(audit: Audit) -> str:
     rows = [
         (
@@ -111,7 +125,7 @@ def _difference_text(difference: Difference) -> str:
 
 
 def _run_text(run: AuditedRun) -> str:
-    lines = [f"{run.log.name} ({run.log.format.value}, metric: {run.metric or 'none'})"]
+    lines = [f"{run.log.name} ({run.log.format.value}, metric: {metric_words(run)})"]
     lines += [f"  note: {note}" for note in run.log.notes]
     for finding in run.findings:
         lines += [f"  {line}" for line in finding_lines(finding).splitlines()]
@@ -207,10 +221,14 @@ def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
         ("Accuracy", lambda row: row.train_accuracy, lambda row: row.val_accuracy, True),
     ]
     if log.score_name is not None:
-        wanted.append((log.score_name, None, lambda row: row.score, log.is_score_share))
+        wanted.append((log.score_name, None, lambda row: row.score, log.is_score_fraction))
     figures = []
     for title, of_train, of_val, is_of_share in wanted:
-        noise = _noise(run, is_of_share=is_of_share, is_loss=title == "Loss")
+        noise = _noise(
+            run,
+            is_of_share=is_of_share and (of_train is not None or log.is_score_share),
+            is_loss=title == "Loss",
+        )
         drawn = [
             *_curve(log.rows, "train", place=place, value=of_train),
             *_curve(log.rows, "val", place=place, value=of_val, noise=noise),
@@ -269,7 +287,7 @@ def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
     scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
     rows = []
     for run, pair in zip(runs, bounds, strict=True):
-        words = "unknown" if pair is None else _bound_words(pair, is_of_share=is_share(run))
+        words = "unknown" if pair is None else _bound_words(pair, is_of_share=is_fraction(run))
         picture = None
         if pair is not None and run.result is not None and is_drawn:
             picture = interval_line(run.result, *pair, scale=scale, title=words)
@@ -310,7 +328,7 @@ def change_words(difference: Difference, runs: Sequence[AuditedRun]) -> str:
     """
     if difference.sem is None:
         return ""
-    is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
+    is_of_share = any(run.metric == difference.metric and is_fraction(run) for run in runs)
     factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
     low, high = _around(difference.change, difference.sem)
     values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
@@ -352,8 +370,11 @@ def _about(run: AuditedRun) -> str:
 
 
 def _metric(run: AuditedRun) -> str:
-    """Return the metric as words; a name given by the user is not changed."""
-    return run.metric or "" if run.metric == run.log.score_name else in_words(run.metric or "")
+    """Return the metric as words, with its column in the log if that has another name."""
+    if run.metric == run.log.score_name:  # given by the user, and not changed
+        return run.metric or ""
+    name, comma, column = metric_words(run).partition(",")
+    return f"{in_words(name)}{comma}{column}"
 
 
 def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:

@@ -1,0 +1,106 @@
+"""The trainings in one log: several that follow each other, or one that was resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
+
+Cells = Mapping[str, str]
+_FIRST_EPOCH = 1
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """The rows of one training.
+
+    Attributes:
+        cells: its rows; those that a resumed training repeated are replaced by the later ones.
+        notes: what was replaced.
+    """
+
+    cells: list[Cells] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+
+def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None) -> list[Attempt]:
+    """Split a log into its trainings.
+
+    Epochs (or else steps) that start again at the first one are another training. Epochs that go
+    back to a later one are the same training, resumed from a checkpoint. A log that was written
+    again as a whole, with more rows, replaces the earlier one. Rows are compared with rows of the
+    same columns: many loggers count evaluations in another way than training.
+
+    Args:
+        is_new: rows before which the log was opened again, such as those after a repeated header.
+    """
+    key = _place_column(cells)
+    opened = list(is_new) if is_new is not None else [False] * len(cells)
+    if key is None:
+        return _opened(cells, opened)
+    attempts = [Attempt()]
+    last: dict[frozenset[str], float] = {}
+    reopened = False
+    for row, is_first in zip(cells, opened, strict=True):
+        reopened |= is_first
+        at = read_place(row.get(key, ""))
+        if at is not None:
+            kind = frozenset(name for name, text in row.items() if text)
+            before = last.get(kind)
+            if before is not None and (at < before or (reopened and at == before)):
+                if _is_start(at, attempts[-1].cells, key):
+                    attempts.append(Attempt())
+                else:
+                    _resume(attempts[-1], at, key)
+                last = {}
+            last[kind] = at
+            reopened = False
+        attempts[-1].cells.append(row)
+    return _without_older_copies([attempt for attempt in attempts if attempt.cells])
+
+
+def _place_column(cells: Sequence[Cells]) -> str | None:
+    """Return the column of the epoch, or else of the step."""
+    names = dict.fromkeys(name for row in cells for name, text in row.items() if text)
+    wanted = (Meaning.EPOCH, Meaning.STEP)
+    return next((name for kind in wanted for name in names if meaning(name) is kind), None)
+
+
+def _opened(cells: Sequence[Cells], opened: Sequence[bool]) -> list[Attempt]:
+    attempts: list[Attempt] = []
+    for row, is_first in zip(cells, opened, strict=True):
+        if is_first or not attempts:
+            attempts.append(Attempt())
+        attempts[-1].cells.append(row)
+    return _without_older_copies(attempts)
+
+
+def _is_start(at: float, cells: Sequence[Cells], key: str) -> bool:
+    """Return True if a place is where the training of these rows began."""
+    places = [place for row in cells if (place := read_place(row.get(key, ""))) is not None]
+    first = min(places)
+    is_from_1 = meaning(key) is Meaning.EPOCH and first > 0
+    return at <= first or (is_from_1 and at <= _FIRST_EPOCH)
+
+
+def _resume(attempt: Attempt, at: float, key: str) -> None:
+    """Remove the rows that a resumed training replaces: those at its first place and after it."""
+    places = [read_place(row.get(key, "")) for row in attempt.cells]
+    first = next(idx for idx, place in enumerate(places) if place is not None and place >= at)
+    num = len(attempt.cells) - first
+    del attempt.cells[first:]
+    what = "epoch" if meaning(key) is Meaning.EPOCH else "step"
+    rows = f"{num} earlier rows are" if num > 1 else "an earlier row is"
+    attempt.notes += (f"it was resumed at {what} {at:g}: {rows} replaced by later ones",)
+
+
+def _without_older_copies(attempts: list[Attempt]) -> list[Attempt]:
+    """Remove each training that the next one repeats row by row and continues."""
+    return [
+        attempt
+        for attempt, after in zip(attempts, [*attempts[1:], None], strict=True)
+        if after is None
+        or len(after.cells) <= len(attempt.cells)
+        or after.cells[: len(attempt.cells)] != attempt.cells
+    ]

@@ -1,0 +1,270 @@
+"""The split that a row or a column of a log belongs to, where its name does not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stepladder.diagnosis.logs.column_names import (
+    ACCURACIES,
+    HELD_OUT,
+    LOSSES,
+    SPLIT_OF_WORD,
+    Meaning,
+    has_split,
+    is_always_held_out,
+    is_measure,
+    meaning,
+    plain_name,
+    read_number,
+    score_rank,
+    set_number,
+    split_of,
+)
+
+Cells = Mapping[str, str]
+Meanings = dict[str, Meaning | str | None]
+SCORE = "score"
+_ROW_SPLITS = frozenset(
+    (
+        "mode",
+        "split",
+        "phase",
+        "stage",
+        "subset",
+        "set",
+        "partition",
+        "dataset",
+        "loss_type",
+        "type",
+    )
+)
+_OF_TRAINING = frozenset(  # in a row of an evaluation: of its own batches
+    {Meaning.STEP, Meaning.LEARNING_RATE, Meaning.DATA_TIME, Meaning.BATCH_TIME, Meaning.TIME}
+)
+_TEST_AS_VAL = {
+    Meaning.TEST_LOSS: Meaning.VAL_LOSS,
+    Meaning.TEST_ACCURACY: Meaning.VAL_ACCURACY,
+}
+_AS_VAL = {Meaning.TRAIN_LOSS: Meaning.VAL_LOSS, Meaning.TRAIN_ACCURACY: Meaning.VAL_ACCURACY}
+_NAMES = {"loss": 0, "acc": 0, "accuracy": 0, "total_loss": 1, "loss_total": 1}
+
+
+def name_splits(cells: Sequence[Cells]) -> list[Cells]:
+    """Prefix the metrics of each row with its split, where a column such as `mode` names it."""
+    key = next((name for name in dict.fromkeys(n for row in cells for n in row) if
+                _names_splits(name, cells)), None)  # fmt: skip
+    if key is None:
+        return list(cells)
+    return [_named(row, key) for row in cells]
+
+
+def _names_splits(name: str, cells: Sequence[Cells]) -> bool:
+    if plain_name(name) not in _ROW_SPLITS:
+        return False
+    values = {_split_word(row[name]) for row in cells if row.get(name)}
+    return bool(values) and values <= set(SPLIT_OF_WORD)
+
+
+def _split_word(text: str) -> str:
+    """Return the split that a cell names: `validation`, or pycls' `test_epoch`."""
+    return text.strip().lower().removesuffix("_epoch").removesuffix("_iter")
+
+
+def _named(row: Cells, key: str) -> Cells:
+    """Return a row with its split in the names of its metrics."""
+    split = SPLIT_OF_WORD.get(_split_word(row.get(key, "")))
+    if split is None:
+        return row
+    has_epoch = any(meaning(name) is Meaning.EPOCH and text for name, text in row.items())
+    named: dict[str, str] = {}
+    for name, text in row.items():
+        kind = meaning(name)
+        if split != "train" and kind in _OF_TRAINING and (has_epoch or kind is not Meaning.STEP):
+            continue
+        is_metric = kind in ACCURACIES | LOSSES or (
+            kind is None and is_measure(name) and read_number(text) is not None
+        )
+        named[f"{split}_{name}" if is_metric and not has_split(name) else name] = text
+    return named
+
+
+def column_meanings(
+    cells: Sequence[Cells],
+    *,
+    metric: str | None,
+    preferred: str | None = None,
+    is_evaluation: bool = False,
+) -> tuple[Meanings, tuple[str, ...]]:
+    """Return the meaning of each column, with the metric to judge by as SCORE.
+
+    A name without a split means training, unless the other columns or rows say otherwise. The
+    judged metric is the one passed by the user; else accuracy; else the first known metric such as
+    mAP or F1; else the loss; else any metric of the validation.
+
+    Args:
+        metric: the column passed by the user.
+        preferred: the column that the trainer selected its best model by.
+        is_evaluation: the log is one of evaluations only, by its name.
+
+    Returns:
+        (the meanings, test columns that were used because there is no validation).
+    """
+    columns = list(dict.fromkeys(name for row in cells for name in row))
+    found: Meanings = {name: _own_meaning(name, columns) for name in columns}
+    if Meaning.DATA_TIME in found.values():
+        found |= {n: Meaning.BATCH_TIME for n, kind in found.items() if kind is Meaning.TIME}
+    found |= dict.fromkeys(_later_sets(columns))
+    bare = _held_out_without_split(cells, found, is_evaluation=is_evaluation)
+    found |= {name: _AS_VAL[kind] for name in bare if (kind := found[name]) in _AS_VAL}  # type: ignore[index]
+    found |= dict.fromkeys(_less_exact(cells, found))
+    if metric is not None:
+        found[metric] = found[metric] if found[metric] in HELD_OUT else SCORE
+        tested = _tested_in_training(cells, found)
+        return found | tested, tuple(tested)
+    kinds = set(found.values())
+    tests = {} if Meaning.VAL_ACCURACY in kinds else _tested_in_training(cells, found)
+    score = _score(cells, found | tests, bare, preferred=preferred, has_tests=bool(tests))
+    judged: Meanings = {} if score is None else {score: SCORE}
+    return found | tests | judged, tuple(tests)
+
+
+def _own_meaning(name: str, columns: Sequence[str]) -> Meaning | None:
+    """Return the meaning by the name; of a value per step and the same per epoch, only one."""
+    base = name.removesuffix("_step")
+    return None if base != name and f"{base}_epoch" in columns else meaning(name)
+
+
+def _later_sets(columns: Sequence[str]) -> list[str]:
+    """Return the columns of a second held-out set that has the same metrics as a first one."""
+    first: dict[tuple[str | None, str], int] = {}
+    for name in columns:
+        first[split_of(name)] = min(set_number(name), first.get(split_of(name), set_number(name)))
+    return [name for name in columns if set_number(name) > first[split_of(name)]]
+
+
+def _held_out_without_split(
+    cells: Sequence[Cells], found: Meanings, *, is_evaluation: bool
+) -> list[str]:
+    """Return the columns without a split that hold held-out values.
+
+    They are: all in a log of evaluations; `metrics/…` next to columns with a split (Ultralytics);
+    a metric next to a training loss and a validation loss (fastai, Hugging Face's tables); a metric
+    that is only in rows without the loss and the learning rate of training (MMEngine); and what is
+    never computed on training data.
+    """
+    bare = [
+        name
+        for name, kind in found.items()
+        if not has_split(name)
+        and (kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY) or _is_score(name, found))
+    ]
+    if is_evaluation and not any(has_split(name) for name in found):
+        return bare
+    splits = {name: split_of(name)[0] for name in found if found[name] or is_measure(name)}
+    metrics = [name for name in bare if found[name] is not Meaning.TRAIN_LOSS]
+    held = {name for name in metrics if is_always_held_out(name)}
+    if Meaning.VAL_ACCURACY in found.values():
+        return [name for name in bare if name in held]
+    if set(splits.values()) - {None}:
+        held |= {name for name in metrics if name.strip().lower().startswith("metrics/")}
+    losses = {split_of(name)[0] for name, kind in found.items() if kind in LOSSES}
+    if {"train", "val"} <= losses:
+        held |= set(metrics)
+    elif not {Meaning.VAL_LOSS, Meaning.TEST_ACCURACY, Meaning.TEST_LOSS} & set(found.values()):
+        held |= _in_rows_of_their_own(cells, found, metrics)
+    return [name for name in bare if name in held]
+
+
+def _in_rows_of_their_own(
+    cells: Sequence[Cells], found: Meanings, metrics: Sequence[str]
+) -> set[str]:
+    """Return the metrics that are never in a row with what only training logs."""
+    of_training = [
+        name
+        for name, kind in found.items()
+        if kind in (Meaning.TRAIN_LOSS, Meaning.LEARNING_RATE) and name not in metrics
+    ]
+    trained = [row for row in cells if any(row.get(name) for name in of_training)]
+    if not trained:
+        return set()
+    return {name for name in metrics if not any(row.get(name) for row in trained)}
+
+
+def _is_score(name: str, found: Meanings) -> bool:
+    return found[name] is None and score_rank(name) is not None
+
+
+def _less_exact(cells: Sequence[Cells], found: Meanings) -> list[str]:
+    """Return the columns that another one with the same meaning replaces.
+
+    `loss` replaces `nll_loss`, `accuracy` replaces `balanced` kinds and error rates; `train_loss`
+    replaces `loss`, if it is in more than one row.
+    """
+    left: list[str] = []
+    for kind in (*LOSSES, *ACCURACIES):
+        names = [name for name, other in found.items() if other is kind]
+        ranks = {name: _NAMES.get(split_of(name)[1].removesuffix("_step"), 2) for name in names}
+        best = min(ranks.values(), default=0)
+        left += [name for name in names if ranks[name] > best]
+    train = [n for n, kind in found.items() if kind is Meaning.TRAIN_LOSS and n not in left]
+    named = [name for name in train if has_split(name)]
+    if any(_num_values(cells, name) > 1 for name in named):
+        left += [name for name in train if name not in named]
+    return left
+
+
+def _num_values(cells: Sequence[Cells], name: str) -> int:
+    return sum(read_number(row.get(name, "")) is not None for row in cells)
+
+
+def _tested_in_training(cells: Sequence[Cells], found: Meanings) -> Meanings:
+    """Return test columns with the meaning of validation, if they were written repeatedly.
+
+    A training without validation whose test set was evaluated at each epoch is judged by that set;
+    a test result that occurs once is a test result.
+    """
+    if {*HELD_OUT, SCORE} & set(found.values()) or any(
+        split_of(name)[0] == "val" and _is_score(name, found) for name in found
+    ):
+        return {}
+    tested: Meanings = {
+        name: _TEST_AS_VAL[kind]
+        for name, kind in found.items()
+        if isinstance(kind, Meaning) and kind in _TEST_AS_VAL
+    }
+    scores: Meanings = {
+        name: None for name in found if split_of(name)[0] == "test" and _is_score(name, found)
+    }
+    num = max((_num_values(cells, name) for name in tested | scores), default=0)
+    return tested | scores if num > 1 else {}
+
+
+def _score(
+    cells: Sequence[Cells],
+    found: Meanings,
+    bare: Sequence[str],
+    *,
+    preferred: str | None,
+    has_tests: bool,
+) -> str | None:
+    """Return the held-out metric to judge by, if there is no accuracy."""
+    if Meaning.VAL_ACCURACY in found.values():
+        return None
+    splits = {"val", "test"} if has_tests else {"val"}
+    held = [
+        name
+        for name, kind in found.items()
+        if kind is None
+        and (name in bare or split_of(name)[0] in splits)
+        and is_measure(name)
+        and _num_values(cells, name)
+    ]
+    if preferred in held:
+        return preferred
+    known = [name for name in held if score_rank(name) is not None]
+    if known:
+        return min(known, key=lambda name: score_rank(name) or 0)
+    if Meaning.VAL_LOSS in found.values():
+        return None
+    by_set = [name for name in held if not set_number(name)]
+    return next(iter(by_set or held), None)

@@ -1,0 +1,331 @@
+r"""Printed logs: lines such as `Epoch 3/10 train loss: 0.5, val acc: 0.9`, of any script.
+
+Read are names followed by numbers. The epoch and the split are those that the line names; a line
+without an epoch belongs to the one before. Lines of single batches (`[10/35]`) make up an epoch:
+training values are averaged, or the running average in brackets is used (`Loss 0.41 (0.52)`); of
+an evaluation the last line counts. A line that sums up an epoch replaces them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+
+from stepladder.diagnosis.logs.attempts import split_attempts
+from stepladder.diagnosis.logs.column_names import (
+    ACCURACIES,
+    LOSSES,
+    SPLIT_OF_WORD,
+    Meaning,
+    has_split,
+    is_measure,
+    meaning,
+    plain_name,
+    score_rank,
+    split_of,
+)
+from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.records.audit import LogFormat
+
+_NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
+_PAIR = re.compile(
+    r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
+    rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
+    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?P<mean>{_NUM})\s*%?\))?(?![\w:]|\.\d)"
+)
+_LIST = re.compile(rf"\[\s*((?:{_NUM})(?:\s*,\s*(?:{_NUM}))+)\s*\]")
+_STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
+_HEAD = re.compile(  # times, levels and names of loggers
+    r"^\W*(?:\w{3} )?(?:\w{3} +\d+ )?(?:\d{2,4}[-/])?\d\d[-/:]\d\d[ T:]?[\d:,.+]*(?: \d{4})?\W*"
+    r"(?:- \w+ - [A-Z]+ - )?"
+)
+_LOGGER = re.compile(r"\((?:\w+\.py) \d+\)|\[\w+\] \[\w+\]|\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?")
+_LEFT_OUT = re.compile(
+    r"\beta:? *(?:\d+ days?, )?[\d:]+s?|\bof \d+ (?:batch|sample|example|image)\w*|"
+    r"\(\s*\d+(?:\.\d+)?%\s*\)|(?<![\d.])[\d.]+ ?s?(?:it|samples?|images?)/s(?:ec)?|"
+    r"\(\w*(?:avg|average)\)",
+    re.IGNORECASE,
+)
+_EPOCH = re.compile(
+    r"(?<!best )(?<![\w/])(?:epochs?|ep)(?: *\(\w+\))?\s*[:=#]?\s*\[?\s*(\d+)\s*\]?"
+    r"(?:\s*/\s*(\d+))?(?![\d.]*%)",
+    re.IGNORECASE,
+)
+_TRAIN_EPOCH = re.compile(r"\btrain(?:ing)?:\s*\[?(\d+)(?:/(\d+)\])?(?=[\s\[])", re.IGNORECASE)
+_STEP = re.compile(
+    r"\b(?:iter(?:ation)?|(?:global_?)?step|num_updates)\b\s*[:=\[#]?\s*(\d+)", re.IGNORECASE
+)
+_PAIR_OF_PLACES = re.compile(r"^\s*\[ *(\d+), *\d+\](?= )")  # epoch and batch
+_ACCURACY_OF = re.compile(
+    r"\baccuracy of [^:\d]*(?:\d+ )?(\w+ )?(?:images|examples|samples)\s*:", re.IGNORECASE
+)
+_ROUND = re.compile(r"^\[(\d+)\]\s+(?=[\w-]+:)")  # of XGBoost
+_PART = re.compile(
+    r"\[\s*(?:iter\w*:? *)?\d+\s*/\s*\d+|\biter\w* \d+/\d+|"
+    r"(?<!epoch )(?<!epoch: )(?<![\d/\[])\b\d+ / \d+|"
+    r"\d+%\||step:\d+|^\W*\d+/\d+ ",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Za-z]+")
+_SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
+_MAX_LINE = 4000
+_NUM_NAMES = 4096  # the same few names are in every line
+
+
+def is_text_log(text: str) -> bool:
+    """Return True if lines name losses or metrics with their values."""
+    return any(cells for _, cells in _lines(text))
+
+
+def read_text(text: str, *, name: str, path: str) -> list[Table]:
+    """Read the lines of a printed log."""
+    cells = list(_rows(text))
+    attempts = split_attempts(cells)
+    return [
+        Table(
+            name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
+            path=path,
+            format=LogFormat.TEXT,
+            cells=attempt.cells,
+            is_epoch_from_0=any(row.get("epoch") == "0" for row in attempt.cells),
+            notes=attempt.notes,
+            known=_known(attempt.cells),
+        )
+        for idx, attempt in enumerate(attempts)
+    ]
+
+
+@dataclass(kw_only=True)
+class _Place:
+    """What a line says about itself, beside its values.
+
+    Attributes:
+        epoch, step: as printed; None: not in the line.
+        split: train, val or test; None: not in the line. It holds for the next lines as well.
+        first_split: of the first value's name, as in `val Loss: 0.5 Acc: 0.8`.
+        is_part: of single batches, or of a progress bar.
+        is_average: its training values are running averages.
+    """
+
+    epoch: str | None = None
+    step: str | None = None
+    split: str | None = None
+    first_split: str | None = None
+    timestamp: float | None = None
+    is_part: bool = False
+    is_average: bool = False
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """The lines of one split in one epoch."""
+
+    epoch: str | None
+    split: str
+    parts: list[Mapping[str, str]] = field(default_factory=list)
+    whole: dict[str, str] = field(default_factory=dict)
+    is_average: bool = False
+    step: str | None = None
+    timestamp: float | None = None
+
+    def cells(self) -> Cells:
+        values: dict[str, str] = {}
+        for name in dict.fromkeys(name for part in self.parts for name in part):
+            texts = [part[name] for part in self.parts if name in part]
+            values[name] = texts[-1]
+            kind = meaning(name)
+            if kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY) and not self.is_average:
+                values[name] = repr(sum(map(float, texts)) / len(texts))
+        place = {"epoch": self.epoch, "step": self.step if self.epoch is None else None}
+        if self.timestamp is not None:
+            place["timestamp"] = repr(self.timestamp)
+        return {key: text for key, text in place.items() if text is not None} | values | self.whole
+
+
+def _rows(text: str) -> Iterator[Cells]:
+    """Yield one row per epoch and split, or per line of a log without epochs."""
+    epoch: str | None = None
+    split = "train"
+    group: _Group | None = None
+    for place, values in _lines(text):
+        if place.split is not None or place.epoch is not None:
+            split = place.split or "train"
+        epoch = place.epoch if place.epoch is not None else epoch
+        if not values:
+            continue
+        own = place.first_split or split
+        named = {_named(name, own): text for name, text in values.items()}
+        is_same = (
+            group is not None
+            and (group.epoch, group.split) == (epoch, own)
+            and (epoch is not None or group.step == place.step or place.step is None)
+            and not (set(named) & set(group.whole) and (epoch is None or not place.is_part))
+        )
+        if group is None or not is_same:
+            if group is not None:
+                yield group.cells()
+            group = _Group(epoch=epoch, split=own, step=place.step)
+        group.timestamp = place.timestamp if place.timestamp is not None else group.timestamp
+        group.is_average |= place.is_average
+        if place.is_part:
+            group.parts.append(named)
+        else:
+            group.whole |= named
+    if group is not None:
+        yield group.cells()
+
+
+@lru_cache(_NUM_NAMES)
+def _named(name: str, split: str) -> str:
+    """Return a metric's name with the split of its line, unless it has one itself."""
+    is_metric = meaning(name) in ACCURACIES | LOSSES or score_rank(name) is not None
+    if has_split(name) or not is_metric or split == "train":
+        return name
+    return f"{split} {name}"
+
+
+def _lines(text: str) -> Iterator[tuple[_Place, dict[str, str]]]:
+    """Yield the place of each line, with its values by name.
+
+    Of the states of a progress bar, the last one of each epoch counts.
+    """
+    pending: tuple[_Place, dict[str, str]] | None = None
+    for line in screen_lines(text):
+        if not line.strip() or len(line) > _MAX_LINE:
+            continue
+        place, values = _read_line(line)
+        is_bar = "%|" in line or bool(re.search(r"\d+% \d+/\d+ \[", line))
+        if is_bar and not values:
+            continue
+        if pending is not None and (not is_bar or pending[0].epoch != place.epoch):
+            yield pending
+            pending = None
+        if is_bar:
+            place.is_part = False
+            pending = (place, values)
+        else:
+            yield place, values
+    if pending is not None:
+        yield pending
+
+
+def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
+    place = _Place()
+    if stamp := _STAMP.search(line):
+        year, month, day, clock = stamp.groups()
+        place.timestamp = _seconds(f"{year}-{month}-{day} {clock}")
+    bare = _LOGGER.sub(" ", _HEAD.sub("", line) if stamp or _HEAD.match(line) else line)
+    bare = bare[bare.rfind("]20") + 1 :] if "]20" in bare else bare
+    if pair := _PAIR_OF_PLACES.match(line):
+        place.epoch, place.is_part, bare = pair[1], True, line[pair.end() :]
+    place.is_part |= _PART.search(bare) is not None
+    bare = _ACCURACY_OF.sub(lambda found: f"{found[1] or ''}accuracy:", bare)
+    bare = _LEFT_OUT.sub(" ", bare)
+    found = _EPOCH.search(bare) or _TRAIN_EPOCH.search(bare)
+    if found:
+        place.epoch = str(int(found[1]))
+        if place.split is None and found.re is _TRAIN_EPOCH:
+            place.split = "train"
+    if step := _STEP.search(bare):
+        place.step = str(int(step[1]))
+    is_boosting = _ROUND.match(line)
+    if is_boosting:
+        place.step, place.is_part = is_boosting[1], False
+        bare = re.sub(r"-error:", "-error_rate:", line[is_boosting.end() :])
+    values = _values(bare, place)
+    place.split = place.split or _split(bare, values)
+    place.first_split = _first_split(values)
+    if re.search(r"\bema\b", bare, re.IGNORECASE):
+        values = {}
+    return place, values
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _values(text: str, place: _Place) -> dict[str, str]:
+    """Return the losses, metrics and learning rates of a line."""
+    values: dict[str, str] = {}
+    text = _LIST.sub(_mean_of_list, _EPOCH.sub(" | ", text))
+    for found in _PAIR.finditer(text):
+        name = _metric_name(found["name"])
+        if name is None and "." in found["value"] and not found["of"]:
+            name = _bare_split(found["name"])
+        if name is None:
+            continue
+        value = found["mean"] or found["value"]
+        place.is_average |= found["mean"] is not None
+        if found["of"] and meaning(name) in ACCURACIES and int(found["of"]):
+            values[name] = repr(float(found["value"]) / int(found["of"]))
+            values["num_held_out"] = found["of"]
+        else:
+            values[name] = value + (found["percent"] or "")
+    if not any(_is_judged(name) or _bare_split(name) for name in values):
+        return {}
+    return values
+
+
+def _bare_split(name: str) -> str | None:
+    """Return a name that is only a held-out split, as in `Train: 0.91, Val: 0.88`."""
+    split, rest = split_of(name)
+    return name if split in ("val", "test") and rest == "" else None
+
+
+def _mean_of_list(found: re.Match[str]) -> str:
+    """Return the mean of the values of several classes."""
+    values = [float(text) for text in found[1].split(",")]
+    return repr(sum(values) / len(values))
+
+
+@lru_cache(_NUM_NAMES)
+def _metric_name(words: str) -> str | None:
+    """Return the longest end of some words that names a loss, a metric or a learning rate."""
+    parts = words.split()
+    if any(_SKIPPED.search(plain_name(part)) for part in parts):
+        return None
+    for first in range(len(parts)):
+        name = " ".join(parts[first:])
+        if meaning(name) is Meaning.LEARNING_RATE or _is_judged(name):
+            return name
+    return None
+
+
+def _is_judged(name: str) -> bool:
+    kind = meaning(name)
+    if kind is not None:
+        return kind in ACCURACIES | LOSSES
+    rest = split_of(name)[1]
+    is_short = len(rest.split("_")) <= 4
+    return is_short and is_measure(name) and score_rank(name) is not None
+
+
+def _split(text: str, values: Mapping[str, str]) -> str | None:
+    """Return the first split that a line names outside the names of its values."""
+    for word in _WORD.findall(text):
+        if split := SPLIT_OF_WORD.get(word.lower()):
+            is_in_names = any(word in re.findall(r"[A-Za-z]+", name) for name in values)
+            if not is_in_names:
+                return split
+    return None
+
+
+def _first_split(values: Mapping[str, str]) -> str | None:
+    """Return the split that begins the first name, if no other name has another one."""
+    first = next(iter(values), "")
+    split, rest = split_of(first.partition(" ")[0]) if first else (None, "")
+    is_only = {split_of(name)[0] for name in values} <= {split, None}
+    return split if rest == "" and is_only else None
+
+
+def _known(cells: list[Cells]) -> dict[str, object]:
+    """Return the number of held-out examples, if accuracies are printed as `9895/10000`."""
+    found = {text for row in cells for name, text in row.items() if name == "num_held_out"}
+    return {"num_val": int(found.pop())} if len(found) == 1 else {}

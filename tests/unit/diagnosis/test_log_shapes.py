@@ -1,0 +1,62 @@
+"""Logs of many trainers, in the shapes of public reports: each ends as a user would expect."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stepladder.diagnosis.audit.audit import audit
+from stepladder.errors import DataError
+from stepladder.records.audit import LogRow
+
+ROOT = Path(__file__).parents[3]
+
+
+def _load_shapes() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "log_shapes", Path(__file__).parent / "log_shapes.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["log_shapes"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+shapes = _load_shapes()
+
+
+def is_evaluation(row: LogRow) -> bool:
+    return any(value is not None for value in (row.val_accuracy, row.val_loss, row.score))
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES, ids=lambda shape: shape.write.__name__)
+def test_a_log_of_any_trainer_ends_as_a_user_would_expect(
+    shape: shapes.Shape,  # type: ignore[name-defined]
+    tmp_path: Path,
+) -> None:
+    if shape.trainer == "TensorBoard":
+        pytest.importorskip("tensorboard")
+    path = shapes.write_shape(shape, tmp_path)
+    if shape.metric is None:
+        with pytest.raises(DataError, match=shape.says):
+            audit([str(path)])
+        return
+    runs = audit([str(path)]).runs
+    assert len(runs) == shape.num_trainings
+    for run in runs:
+        assert (run.metric, run.best_epoch) == (shape.metric, shape.best_epoch)
+        assert run.result == pytest.approx(shape.best, abs=6e-4)
+        assert len(run.log.rows) == shape.num
+        assert all(map(is_evaluation, run.log.rows))
+        if shape.train_loss is not None:
+            assert run.log.rows[5].train_loss == pytest.approx(shape.train_loss, abs=6e-3)
+
+
+def test_the_page_lists_the_logs_that_were_tried() -> None:
+    assert shapes.table() in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
