@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.pictures import on_store
 from stepladder.config.choices import EngineName
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
@@ -40,15 +41,16 @@ def features(
     Raises:
         UsageError, DataError, ResourceError, InterruptedRun: if the features cannot be computed.
     """
-    job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=None, config=config, settings=settings, task=task)
     from stepladder.training.features.feature_cache import FeatureEngine
     from stepladder.training.features.feature_stage import compute_features
 
-    made, name = made_task(task, job.recipe)
-    by: FeatureEngine | None = None
-    if EngineName(engine) is EngineName.SPARK:
-        from stepladder.training.features.spark import SparkFeatures
-
-        by = SparkFeatures(name)
     with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
+        made, name = made_task(task, job.recipe)
+        by: FeatureEngine | None = None
+        if EngineName(engine) is EngineName.SPARK:
+            from stepladder.training.features.spark import SparkFeatures
+
+            by = SparkFeatures(name)
         return compute_features(job, made, display=shown, engine=by)

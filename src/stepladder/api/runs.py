@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.api.call import (
     default_display,
+    is_own,
     job_of,
     made_task,
     resolved_call,
@@ -16,6 +17,7 @@ from stepladder.api.call import (
     task_of,
 )
 from stepladder.api.checks import checks_before_training
+from stepladder.api.pictures import on_store, prepared
 from stepladder.api.targets import FACTS, MODEL, refuse_to_replace
 from stepladder.config.choices import ExportFormat, PublishFormat
 from stepladder.config.options import JobConfig, PrepareConfig
@@ -96,23 +98,8 @@ def prepare(
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
     job = resolved_call(base, file, prefixed).job
-    from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress
-    from stepladder.data.prepare.prepare import prepare as prepare_store
-
     with display or default_display() as shown:
-
-        def on_progress(progress: PrepareProgress) -> None:
-            show = {
-                PreparePhase.HASH: shown.hash,
-                PreparePhase.WRITE: shown.prepare,
-                PreparePhase.UPLOAD: shown.upload,
-            }
-            show[progress.phase](progress.done, progress.total, progress.per_s, progress.left_s)
-
-        result = prepare_store(job.prepare, frame=frame, on_progress=on_progress)
-        for warning in result.warnings:
-            shown.warning(warning)
-    return result
+        return prepared(job.prepare, shown, frame=frame)
 
 
 def publish(store: Path | str, to: PublishFormat | str = PublishFormat.DELTA) -> PublishedTable:
@@ -149,7 +136,8 @@ def train(
 
     Args:
         recipe: the recipe to train.
-        store: store folder, written by `prepare`; sets `data.store`.
+        store: store folder, written by `prepare`; or a folder of pictures, for which a store is
+            prepared beside it. Sets `data.store`.
         dir: run folder; sets `run.dir`.
         task: a Task, or "FILE.py:NAME"; default: image classification on the store.
         config: a JobConfig, or the path of a YAML file.
@@ -157,16 +145,18 @@ def train(
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume even if the store has changed.
         display: display of the progress; default: stderr on a terminal, else none.
-        settings: options by their dotted names; they override recipe and config.
+        settings: options by their dotted names, or model, epochs, batch_size and lr; they override
+            recipe and config.
 
     Raises:
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if training fails.
     """
-    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
-    from stepladder.training.run import train as train_run
-
-    made, name = made_task(task, job.recipe)
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
     with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
+        made, name = made_task(task, job.recipe)
+        from stepladder.training.run import train as train_run
+
         train_run(
             job,
             made,

@@ -16,6 +16,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from stepladder.cli.unknown import refuse_unknown
 from stepladder.config.checks import BadValueError
 from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig
@@ -78,10 +79,11 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
         default: the values of flags that are not given; None: the defaults of the dataclass.
 
     Raises:
-        UsageError: if a boolean flag is given a value.
+        UsageError: if a boolean flag is given a value, or a flag does not exist.
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
         BadValueError: if a value is out of range; has the flag.
     """
+    refuse_unknown(flags, argv, command=command)
     _check_switches(flags, argv, command)
     try:
         return tyro.cli(

@@ -52,7 +52,7 @@ from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
 from stepladder.training.output.wording import rough_time
 from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads
-from stepladder.training.setup.run_folder import RunFolder
+from stepladder.training.setup.run_folder import RunFolder, beside
 from stepladder.training.setup.table_version import name_table_version, open_at_version
 
 _CACHE: Final = ".ladder-"
@@ -337,7 +337,7 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
         where=str(folder.path),
         why="It is not a climb, or the recipe, or the task's code, arguments, model or examples, "
         "have changed since. (A random split needs a fixed seed.)",
-        fix="Choose another --run.dir, or add --overwrite.",
+        fix=f"Add --overwrite to replace it, or {beside(folder.path)} to keep both.",
     )
 
 

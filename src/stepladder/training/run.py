@@ -34,7 +34,7 @@ from stepladder.training.output.sinks import MlflowSink, TensorBoardSink
 from stepladder.training.randomness import use_deterministic
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
-from stepladder.training.setup.attempt import Start, begin
+from stepladder.training.setup.attempt import Start, begin, data_changed
 from stepladder.training.setup.build import (
     Sources,
     make_clock,
@@ -46,7 +46,7 @@ from stepladder.training.setup.build import (
 )
 from stepladder.training.setup.open_session import Surroundings, open_session, start_next_stage
 from stepladder.training.setup.rehearsal import rehearse
-from stepladder.training.setup.run_folder import CONFIG, RunFolder
+from stepladder.training.setup.run_folder import CONFIG, RunFolder, beside
 from stepladder.training.setup.table_version import (
     at_table_version,
     earlier_version,
@@ -120,7 +120,13 @@ def train(
             job, changes = _settle_config(job, sources, folder)
             sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
-                display.message(f"{folder.path} is already finished; --overwrite trains again.")
+                trained_on = finished.get("fingerprint")
+                if not accept_new_data and trained_on not in (None, sources.train.fingerprint):
+                    raise data_changed(folder.path)
+                display.message(
+                    f"{folder.path} is already finished; --overwrite trains it again, and "
+                    f"{beside(folder.path)} trains beside it."
+                )
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())

@@ -48,7 +48,9 @@ _MODELS = "Trained models"
 _CARE = "Maintenance"
 
 COMMANDS = (
-    Command("init", _DATA, "Create a small example project: config, Task, tests, CI."),
+    Command(
+        "init", _DATA, "Write a first job.yaml, or an example project: config, Task, tests, CI."
+    ),
     Command(
         "prepare",
         _DATA,
