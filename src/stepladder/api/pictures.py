@@ -16,6 +16,8 @@ from stepladder.data.store.manifest import MANIFEST_NAME
 from stepladder.errors import StepladderError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from stepladder.data.prepare.prepare import PrepareProgress, PrepareResult
     from stepladder.training.output.display import Display
 
