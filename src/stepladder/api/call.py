@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.config.choices import TrainMode, WeightsSource
 from stepladder.config.load import load_job, settings_of_file
 from stepladder.config.naming import with_run_folder_of
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
 from stepladder.errors import DataError, UsageError
 from stepladder.records.near_paths import did_you_mean_path
@@ -89,8 +90,30 @@ def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
 
     name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
     if task is None or isinstance(task, str):
-        return load_task(name, store=recipe.data.store, recipe=recipe), name
+        task = load_task(name, store=recipe.data.store, recipe=recipe)
     return task, name
+
+
+def refuse_random_trunk(recipe: Recipe, task: Task) -> None:
+    """Check that a frozen trunk has weights: the features of a random one are noise.
+
+    A Task that builds its own model may not use `model.weights`.
+
+    Raises:
+        UsageError: if the head would be trained on a trunk with random weights.
+    """
+    if recipe.train is TrainMode.ALL or recipe.model.weights is not WeightsSource.NONE:
+        return
+    from stepladder.task.image_classification import ImageClassification
+
+    if getattr(type(task), "build_model", None) is ImageClassification.build_model:
+        source = "packaged" if recipe.model.name == ModelConfig.name else "hub"
+        raise UsageError(
+            f"train {recipe.train} freezes the model's trunk, and model.weights none leaves its "
+            "weights random: the head would be trained on noise",
+            fix="Type --train all to train all weights, or "
+            f"--model.weights {source} for pretrained ones.",
+        )
 
 
 def task_of(run: Path, task: Task | str | None) -> Task | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task, refuse_random_trunk
 from stepladder.api.checks import checks_before_climb
 from stepladder.api.pictures import on_store
 from stepladder.api.runs import Run
@@ -91,6 +91,7 @@ def _climb(
         with display or default_display() as shown:
             job = on_store(job, shown, has_own_task=is_own(task))
             made, name = made_task(task, job.recipe)
+            refuse_random_trunk(job.recipe, made)
             climb_run(
                 job,
                 made,
@@ -139,6 +140,7 @@ def advise_job(
     with display or default_display() as shown:
         job = on_store(job, shown, has_own_task=is_own(task))
         made, name = made_task(task, job.recipe)
+        refuse_random_trunk(job.recipe, made)
         return advise_run(job, made, task_name=name, display=shown)
 
 

@@ -12,6 +12,7 @@ from stepladder.api.call import (
     is_own,
     job_of,
     made_task,
+    refuse_random_trunk,
     resolved_call,
     run_folder,
     task_of,
@@ -155,6 +156,7 @@ def train(
     with display or default_display() as shown:
         job = on_store(job, shown, has_own_task=is_own(task))
         made, name = made_task(task, job.recipe)
+        refuse_random_trunk(job.recipe, made)
         from stepladder.training.run import train as train_run
 
         train_run(
