@@ -233,8 +233,8 @@ def test_a_folder_that_is_not_a_store_is_reported(photos: Path, train: Run) -> N
     Path("notes").mkdir()
     Path("notes/plan.txt").touch()
     said = train("--data.store", "notes", code=3)
-    assert said.startswith("notes: no pictures")
-    assert "stepladder prepare notes" in said
+    assert "notes: no pictures in class folders" in said
+    assert "Create one folder per class" in said
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
     assert "stepladder prepare" in said

@@ -67,7 +67,7 @@ def prepared(
             config, frame=frame, may_refresh=may_refresh, on_progress=listener(display)
         )
     except StepladderError as error:
-        if may_refresh and error.fix is not None:
+        if may_refresh and error.fix is not None and "--" in error.fix:
             words = ["stepladder", "prepare", str(config.source), "--out", str(config.out)]
             error.fix = f"For `{shlex.join(words)}`: {error.fix}"
             if (config.out / MANIFEST_NAME).is_file():

@@ -39,12 +39,18 @@ from stepladder.ladder.summary.result import (
     result_of,
     with_accuracy,
 )
-from stepladder.ladder.summary.wording import baseline_row, header, row, row_json
+from stepladder.ladder.summary.wording import (
+    baseline_row,
+    header,
+    not_here_row,
+    row,
+    row_json,
+)
 from stepladder.machine import disk_free_bytes
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
 from stepladder.records.from_json import from_json
-from stepladder.records.ladder import Trial
+from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
@@ -133,6 +139,7 @@ def climb(
                 try:
                     baseline = _show_baseline(climbing, display)
                     recipe = climbing.run()
+                    display.table(not_here_row(climbing.trials), {})
                 finally:
                     ledger.spent(time.monotonic() - started)
         display.message(f"training with the kept rungs{_beyond_budget(climbing)} …")
@@ -281,7 +288,9 @@ def _remove_left(folder: Path) -> None:
 
 def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger: bool) -> Climb:
     def show(trial: Trial) -> None:
-        display.table(row(trial), {"event": "trial", **row_json(trial)})
+        is_folded = trial.verdict.decision is Decision.NOT_HERE  # in one line at the end
+        line = "" if is_folded else row(trial)
+        display.table(line, {"event": "trial", **row_json(trial)})
 
     return _CLIMBS[lab.job.ladder.aim](
         lab=lab,

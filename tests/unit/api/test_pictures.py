@@ -105,12 +105,13 @@ def test_the_current_folder_may_be_the_pictures(monkeypatch: pytest.MonkeyPatch)
     assert Path("../photos-store/manifest.json").is_file()
 
 
-def test_a_folder_without_pictures_names_the_command_that_takes_options(
+def test_a_remedy_that_is_an_option_of_prepare_names_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("empty").mkdir()
-    assert trained("empty") == 3
-    assert "stepladder prepare empty --out empty-store" in capsys.readouterr().err
+    for idx in range(6):
+        Path(f"photos/corn/bad{idx}.jpg").write_bytes(b"not a picture")
+    assert trained("photos") == 3
+    assert "stepladder prepare photos --out photos-store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ class Display:
         """Show a line."""
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:
-        """Show a line of a result, or its values as JSON."""
+        """Show a line of a result, if it is not empty, or its values as JSON."""
 
     def warning(self, text: str) -> None:
         """Show a warning."""
@@ -295,7 +295,8 @@ class PlainDisplay(Display):
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Show the line."""
-        self.out.line(line)
+        if line:
+            self.out.line(line)
 
     def warning(self, text: str) -> None:
         """Show a warning."""
@@ -427,7 +428,8 @@ class LiveDisplay(Display):
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Print a line of a result above the progress."""
-        self._print(line)
+        if line:
+            self._print(line)
 
     def warning(self, text: str) -> None:
         """Print a warning above the progress."""
