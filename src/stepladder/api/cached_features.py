@@ -35,7 +35,7 @@ def features(
         task: a Task, or "FILE.py:NAME"; default: image classification on the store.
         config: a JobConfig, or the path of a YAML file.
         engine: local, or spark.
-        display: display of the progress; default: stderr on a terminal, else none.
+        display: display of the progress; default: lines on stderr, or in the notebook.
         settings: options by their dotted names; they override recipe and config.
 
     Raises:

@@ -126,10 +126,10 @@ def task_of(run: Path, task: Task | str | None) -> Task | None:
 
 
 def default_display() -> Display:
-    """Return a display on stderr: progress on a terminal, else only warnings."""
-    from stepladder.training.output.display import make_display
+    """Return a display of the progress: in the output of a notebook's cell, else on stderr."""
+    from stepladder.training.output.display import NotebookDisplay, is_notebook, make_display
 
-    return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
+    return NotebookDisplay(sys.stdout) if is_notebook() else make_display(stream=sys.stderr)
 
 
 def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:

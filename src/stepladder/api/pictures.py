@@ -14,6 +14,7 @@ from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.data.remote.places import is_address, shown
 from stepladder.data.store.manifest import MANIFEST_NAME
 from stepladder.errors import StepladderError
+from stepladder.machine.activity import paused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,10 +63,13 @@ def prepared(
     """
     from stepladder.data.prepare.prepare import prepare
 
+    source = "a DataFrame" if frame is not None else shown(config.source)
+    display.message(f"reading {source} …")
     try:
-        result = prepare(
-            config, frame=frame, may_refresh=may_refresh, on_progress=listener(display)
-        )
+        with paused():  # it forks
+            result = prepare(
+                config, frame=frame, may_refresh=may_refresh, on_progress=listener(display)
+            )
     except StepladderError as error:
         if may_refresh and error.fix is not None and "--" in error.fix:
             words = ["stepladder", "prepare", str(config.source), "--out", str(config.out)]

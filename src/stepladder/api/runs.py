@@ -24,6 +24,7 @@ from stepladder.config.choices import ExportFormat, PublishFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
+from stepladder.machine.activity import doing
 from stepladder.records import read_json
 from stepladder.records.from_json import from_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
@@ -86,7 +87,7 @@ def prepare(
             the Spark executors do the work.
         out: store folder to write; sets `prepare.out`.
         config: a PrepareConfig, or the path of a YAML file.
-        display: display of the progress; default: stderr on a terminal, else none.
+        display: display of the progress; default: lines on stderr, or in the notebook.
         settings: options of `prepare` by name, such as size=96.
 
     Raises:
@@ -145,7 +146,7 @@ def train(
         dry_run: test two steps, validation, save and load; write no run.
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume even if the store has changed.
-        display: display of the progress; default: stderr on a terminal, else none.
+        display: display of the progress; default: lines on stderr, or in the notebook.
         settings: options by their dotted names, or model, epochs, batch_size and lr; they override
             recipe and config.
 
@@ -169,9 +170,10 @@ def train(
             accept_new_data=accept_new_data,
             check=checks_before_training(job, made, name),
         )
-    run = Run(job.run.dir)
-    if not dry_run:
-        run.report()
+        run = Run(job.run.dir)
+        if not dry_run:
+            with doing("writing the report"):
+                run.report()
     return run
 
 

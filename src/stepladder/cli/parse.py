@@ -23,6 +23,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
 from stepladder.errors import UsageError
+from stepladder.machine.activity import printed
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ def is_config(word: str) -> bool:
 
 def write(text: str) -> None:
     """Print a result."""
+    printed()
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 

@@ -47,6 +47,7 @@ from stepladder.ladder.summary.wording import (
     row_json,
 )
 from stepladder.machine import disk_free_bytes
+from stepladder.machine.activity import doing
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
 from stepladder.records.from_json import from_json
@@ -153,7 +154,9 @@ def climb(
             ledger=ledger,
             again=again,
         )
-        with _ending_signals(folder.path, again=again):
+        display.message("timing the original job and the result …")
+        left = doing("timing the original job and the result")
+        with _ending_signals(folder.path, again=again), left:
             summary = result_of(
                 lab,
                 climbing,
@@ -320,9 +323,11 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     if too_short is not None:
         display.message(too_short)
     earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
-    baseline = earlier or measure_baseline(climbing)
+    with doing("timing the original job"):
+        baseline = earlier or measure_baseline(climbing)
+        if earlier is None:
+            baseline = with_accuracy(climbing, baseline)
     if earlier is None:
-        baseline = with_accuracy(climbing, baseline)
         climbing.ledger.baseline(baseline)
     display.table(header(), {})
     values = to_json(baseline)

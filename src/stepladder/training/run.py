@@ -16,6 +16,7 @@ from stepladder.config.schema import values_of
 from stepladder.config.show import dump_job
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
+from stepladder.machine.activity import doing
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
@@ -92,7 +93,7 @@ def train(
     device = open_device(job.recipe.device.kind)
     clock = make_clock(device)
     use_threads(job.recipe)
-    with clock.phase(Phase.SETUP):  # a store may be decoded here
+    with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if dry_run:
@@ -141,7 +142,8 @@ def train(
                 accept_new_data=accept_new_data,
             )
             is_new = check is not None and start.loaded is None
-            found = check(job, sources, model, device) if check is not None and is_new else []
+            with doing("checking the job"):
+                found = check(job, sources, model, device) if check is not None and is_new else []
         if job.recipe.features.cached:
             with clock.phase(Phase.FEATURES):
                 task, sources = go_on_features(
@@ -300,11 +302,13 @@ def _train(
     energy: EnergyMeter,
 ) -> dict[str, Any]:
     try:
-        reason = _fit_stages(run)
+        with doing("training"):
+            reason = _fit_stages(run)
         run.commit()
         for operation in operations:
             run.warn(f"not deterministic: {operation} has no deterministic implementation")
-        summary = finish_run(run, sources, folder, reason=reason, energy=energy)
+        with doing("testing the trained model"):
+            summary = finish_run(run, sources, folder, reason=reason, energy=energy)
     except EvaluationCancelled:
         _write_partial(run, sources, folder, status="interrupted", reason="signal")
         raise run.guard.interruption(fix=_RESUME) from None
