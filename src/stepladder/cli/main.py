@@ -31,6 +31,9 @@ _EXAMPLES = (
 )
 
 
+_SILENT = ("watch", "init", "completion")  # of them, the last two take no time
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
@@ -114,7 +117,7 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
 
     A watched script runs as without stepladder: nothing is printed beside its output.
     """
-    if name == "watch":
+    if name in _SILENT:
         yield
         return
     from stepladder.machine.activity import Heartbeat, Report, doing

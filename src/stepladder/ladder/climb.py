@@ -17,6 +17,7 @@ from stepladder.ladder.accuracy.comparison import Comparison, compare
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.limits.budget import plan_words
 from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
 from stepladder.ladder.limits.guard import (
     TrialFailed,
@@ -312,6 +313,9 @@ class Climb:
         try:
             with faults_told("rolled back, as its profile failed:"):
                 self._measure_or_stop()
+            plan = plan_words(self.lab, self.profile.time)
+            if plan is not None:
+                self.display.message(plan)
         except TrialFailed as failure:
             self.recipe = before
             dropped = undone_trial(trial, failure.what)

@@ -155,8 +155,8 @@ def climb(
             again=again,
         )
         display.message("timing the original job and the result …")
-        left = doing("timing the original job and the result")
-        with _ending_signals(folder.path, again=again), left:
+        timing = doing("timing the original job and the result")
+        with _ending_signals(folder.path, again=again), timing:
             summary = result_of(
                 lab,
                 climbing,
@@ -340,7 +340,7 @@ def _beyond_budget(climbing: Climb) -> str:
     lab, total_s = climbing.lab, climbing.profile.time.total_s
     if climbing.options.budget_s is None or total_s <= lab.reserve_s:
         return ""
-    return f" (about {rough_time(total_s)}: more than the fifth of the budget reserved for it)"
+    return f" (about {rough_time(total_s)}; this may exceed the budget)"
 
 
 def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:

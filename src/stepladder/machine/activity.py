@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, RLock, Thread
 
-FIRST_S = 1.0
+FIRST_S = 0.8
 """Seconds without output after which the first line is due."""
 SILENCE_S = 8.0
 """Seconds without output after which another line is due."""
@@ -47,7 +47,8 @@ class Activity:
         elapsed_s = self.elapsed_s
         if self.total is not None and self.done > 0:
             return elapsed_s * max(self.total - self.done, 0) / self.done
-        return None if self.left_s is None else max(self.left_s - elapsed_s, 0.0)
+        is_over = self.left_s is None or elapsed_s >= self.left_s
+        return None if is_over or self.left_s is None else self.left_s - elapsed_s
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ A display never ends a run: if the pipe or terminal is closed, it is turned off.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -580,8 +581,7 @@ class NotebookDisplay(PlainDisplay):
         self._update(text.getvalue().strip())
 
     def _update(self, text: str) -> None:
-        from IPython.display import display
-
+        display = importlib.import_module("IPython.display").display  # only in a notebook
         printed()
         shown = {"text/plain": text}
         if self._progress is None:
