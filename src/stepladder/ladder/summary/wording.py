@@ -57,7 +57,7 @@ def row(trial: Trial, width: int = WIDTH) -> str:
 
 
 def not_here_row(trials: Sequence[Trial], width: int = WIDTH) -> str:
-    """Return one line for all rungs that do not apply to the job; empty if there are none."""
+    """Return one line for all rungs that do not apply to the job; empty if all apply."""
     names = [trial.rung for trial in trials if trial.verdict.decision is Decision.NOT_HERE]
     if not names:
         return ""
