@@ -13,7 +13,10 @@ from stepladder.cli.main import main
 
 Run = Callable[..., str]
 PREPARE = ("--size", "32", "--val-frac", "0.3", "--workers", "1")
-TRAIN = ("--model.name", "test_resnet", "--model.weights", "none", "--device.threads", "1")
+TRAIN = (
+    *("--model.name", "test_resnet", "--model.weights", "none", "--train", "all"),
+    *("--device.threads", "1"),
+)
 
 
 @pytest.fixture(scope="session")

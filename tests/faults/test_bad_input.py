@@ -230,7 +230,11 @@ def test_a_store_that_is_not_whole_is_made_again_unasked(photos: Path, prepare: 
 
 
 def test_a_folder_that_is_not_a_store_is_reported(photos: Path, train: Run) -> None:
-    assert train("--data.store", "photos", code=3).startswith("photos: the folder is not a store")
+    Path("notes").mkdir()
+    Path("notes/plan.txt").touch()
+    said = train("--data.store", "notes", code=3)
+    assert "notes: no pictures in class folders" in said
+    assert "Create one folder per class" in said
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
     assert "stepladder prepare" in said
@@ -244,7 +248,7 @@ def test_a_store_replaced_between_run_and_resume(photos: Path, prepare: Run, tra
         Image.new("RGB", (40, 40), (20 * idx, 90, 30)).save(photos / "corn" / f"new{idx}.png")
     prepare("photos", "--overwrite")
     said = train(epochs=2, code=3)
-    assert said.startswith("the data has changed since the run began\n")
+    assert said.startswith("run: the data has changed since the run began\n")
     assert "--accept-new-data" in said
     assert "the best result is reset" in train("--accept-new-data", epochs=2)
     summary = read_json(Path("run/summary.json"))

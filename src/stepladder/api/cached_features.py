@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.pictures import on_store
 from stepladder.config.choices import EngineName
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
@@ -34,21 +35,22 @@ def features(
         task: a Task, or "FILE.py:NAME"; default: image classification on the store.
         config: a JobConfig, or the path of a YAML file.
         engine: local, or spark.
-        display: display of the progress; default: stderr on a terminal, else none.
+        display: display of the progress; default: lines on stderr, or in the notebook.
         settings: options by their dotted names; they override recipe and config.
 
     Raises:
         UsageError, DataError, ResourceError, InterruptedRun: if the features cannot be computed.
     """
-    job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=None, config=config, settings=settings, task=task)
     from stepladder.training.features.feature_cache import FeatureEngine
     from stepladder.training.features.feature_stage import compute_features
 
-    made, name = made_task(task, job.recipe)
-    by: FeatureEngine | None = None
-    if EngineName(engine) is EngineName.SPARK:
-        from stepladder.training.features.spark import SparkFeatures
-
-        by = SparkFeatures(name)
     with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
+        made, name = made_task(task, job.recipe)
+        by: FeatureEngine | None = None
+        if EngineName(engine) is EngineName.SPARK:
+            from stepladder.training.features.spark import SparkFeatures
+
+            by = SparkFeatures(name)
         return compute_features(job, made, display=shown, engine=by)

@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.config.choices import TrainMode, WeightsSource
 from stepladder.config.load import load_job, settings_of_file
+from stepladder.config.naming import with_run_folder_of
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
 from stepladder.errors import DataError, UsageError
+from stepladder.records.near_paths import did_you_mean_path
 from stepladder.records.run_files import (
     CONFIG_FILE,
     RUN_MARKS,
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     from stepladder.training.output.display import Display
 
 _WROTE = {
-    False: "Use a folder written by `stepladder train` or `climb`, such as runs/run.",
-    True: "Use a folder written by `stepladder train`, `climb` or `watch`, such as runs/run.",
+    False: "Use a folder written by `stepladder train` or `climb`, such as runs/first.",
+    True: "Use a folder written by `stepladder train`, `climb` or `watch`, such as runs/first.",
 }
 _NOTHING_LEFT = "A watched script that is killed in its first seconds writes no report."
 
@@ -47,8 +50,13 @@ def job_of(
     dir: Path | str | None,
     config: JobConfig | Path | str | None,
     settings: dict[str, object],
+    task: Task | str | None = None,
 ) -> JobConfig:
-    """Resolve the arguments of a call: an object or a file, overridden by settings."""
+    """Resolve the arguments of a call: an object or a file, overridden by settings.
+
+    Args:
+        task: names the run folder if there is no file.
+    """
     if recipe is not None and config is not None:
         raise UsageError("both recipe and config are given", fix="Use one of them.")
     named = {"data.store": store, "run.dir": dir}
@@ -56,8 +64,24 @@ def job_of(
     base = JobConfig(recipe=recipe) if recipe is not None else None
     if isinstance(config, JobConfig):
         base = config
-    file = config if isinstance(config, (str, Path)) else None
-    return resolved_call(base, file, settings).job
+    file = Path(config) if isinstance(config, (str, Path)) else None
+    job = resolved_call(base, file, settings).job
+    return with_run_folder_of(job, file=file, task=_own_task(task))
+
+
+def is_own(task: Task | str | None) -> bool:
+    """Return True for a user's Task, False for the built-in one."""
+    return _own_task(task) is not None
+
+
+def _own_task(task: Task | str | None) -> str | None:
+    """Return the name of a user's Task; None for the built-in one."""
+    from stepladder.task.load import BUILT_IN
+
+    if task is None or isinstance(task, str):
+        return None if task == BUILT_IN else task
+    kind = type(task)
+    return None if kind.__module__.startswith("stepladder.") else kind.__qualname__
 
 
 def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
@@ -66,8 +90,30 @@ def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
 
     name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
     if task is None or isinstance(task, str):
-        return load_task(name, store=recipe.data.store, recipe=recipe), name
+        task = load_task(name, store=recipe.data.store, recipe=recipe)
     return task, name
+
+
+def refuse_random_trunk(recipe: Recipe, task: Task) -> None:
+    """Check that a frozen trunk has weights: the features of a random one are noise.
+
+    A Task that builds its own model may not use `model.weights`.
+
+    Raises:
+        UsageError: if the head would be trained on a trunk with random weights.
+    """
+    if recipe.train is TrainMode.ALL or recipe.model.weights is not WeightsSource.NONE:
+        return
+    from stepladder.task.image_classification import ImageClassification
+
+    if getattr(type(task), "build_model", None) is ImageClassification.build_model:
+        source = "packaged" if recipe.model.name == ModelConfig.name else "hub"
+        raise UsageError(
+            f"train {recipe.train} freezes the model's trunk, and model.weights none leaves its "
+            "weights random: the head would be trained on noise",
+            fix="Type --train all to train all weights, or "
+            f"--model.weights {source} for pretrained ones.",
+        )
 
 
 def task_of(run: Path, task: Task | str | None) -> Task | None:
@@ -80,10 +126,10 @@ def task_of(run: Path, task: Task | str | None) -> Task | None:
 
 
 def default_display() -> Display:
-    """Return a display on stderr: progress on a terminal, else only warnings."""
-    from stepladder.training.output.display import make_display
+    """Return a display of the progress: in the output of a notebook's cell, else on stderr."""
+    from stepladder.training.output.display import NotebookDisplay, is_notebook, make_display
 
-    return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
+    return NotebookDisplay(sys.stdout) if is_notebook() else make_display(stream=sys.stderr)
 
 
 def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
@@ -106,7 +152,8 @@ def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
             fix=_WROTE[or_watched] if meant is None else f"Use the run folder {meant}.",
         )
     if not folder.is_dir():
-        raise DataError("the folder does not exist", where=str(folder), fix=_WROTE[or_watched])
+        fix = did_you_mean_path(folder, _WROTE[or_watched], fits=lambda path: has_any(path, marks))
+        raise DataError("the folder does not exist", where=str(folder), fix=fix)
     if not has_any(folder, (*RUN_MARKS, CONFIG_FILE)):
         runs = runs_in(folder, marks)
         raise DataError(

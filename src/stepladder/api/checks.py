@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.pictures import on_store
 from stepladder.config.choices import Checks
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from stepladder.task.contract import Task
+    from stepladder.training.output.display import Display
     from stepladder.training.setup.build import Sources
 
     _Look = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
@@ -43,7 +45,7 @@ def check(
     Raises:
         UsageError, DataError, ResourceError: if the job cannot be checked. Findings do not raise.
     """
-    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
     return check_job(job, task=task, fresh=fresh)
 
 
@@ -55,6 +57,7 @@ def check_job(
     limit_s: float | None = None,
     is_fast: bool = False,
     on_finding: Callable[[Finding], None] = lambda _: None,
+    display: Display | None = None,
 ) -> CheckReport:
     """Check a resolved job, or return the saved report if nothing has changed since.
 
@@ -64,6 +67,7 @@ def check_job(
         limit_s: time limit in seconds of the checks that run; None: 55.
         is_fast: run only the checks that do not train.
         on_finding: called with each finding.
+        display: display of the progress.
 
     Raises:
         UsageError, ResourceError: if the report cannot be written to the folder of the job.
@@ -79,6 +83,8 @@ def check_job(
     from stepladder.training.setup.build import use_threads
     from stepladder.training.setup.run_folder import make_folder
 
+    with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
     made, name = made_task(task, job.recipe)
     use_threads(job.recipe)
     tier = Tier.FAST if is_fast else Tier.FULL

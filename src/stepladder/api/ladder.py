@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task, refuse_random_trunk
 from stepladder.api.checks import checks_before_climb
+from stepladder.api.pictures import on_store
 from stepladder.api.runs import Run
 from stepladder.config.choices import ClimbAim
 from stepladder.config.options import JobConfig
@@ -44,7 +45,7 @@ def climb(
     Raises:
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if the climb fails.
     """
-    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
     return _climb(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
 
 
@@ -69,7 +70,7 @@ def fit_recipe(
     Raises:
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if the climb fails.
     """
-    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
     job = replace(job, ladder=replace(job.ladder, aim=ClimbAim.FIT))
     return _climb(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
 
@@ -85,10 +86,12 @@ def _climb(
     """Climb with a resolved config; if interrupted before the training, write a partial report."""
     from stepladder.ladder.climb_run import climb as climb_run
 
-    made, name = made_task(task, job.recipe)
     run = Run(job.run.dir)
     try:
         with display or default_display() as shown:
+            job = on_store(job, shown, has_own_task=is_own(task))
+            made, name = made_task(task, job.recipe)
+            refuse_random_trunk(job.recipe, made)
             climb_run(
                 job,
                 made,
@@ -124,7 +127,7 @@ def advise(
     Raises:
         UsageError, DataError, ResourceError: if the job cannot be measured.
     """
-    job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
+    job = job_of(recipe, store=store, dir=None, config=config, settings=settings, task=task)
     return advise_job(job, task=task, display=display)[0]
 
 
@@ -134,8 +137,10 @@ def advise_job(
     """Return the advice for a resolved config, and the same as text."""
     from stepladder.ladder.climb_run import advise as advise_run
 
-    made, name = made_task(task, job.recipe)
     with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
+        made, name = made_task(task, job.recipe)
+        refuse_random_trunk(job.recipe, made)
         return advise_run(job, made, task_name=name, display=shown)
 
 

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.api.call import (
     default_display,
+    is_own,
     job_of,
     made_task,
+    refuse_random_trunk,
     resolved_call,
     run_folder,
     task_of,
 )
 from stepladder.api.checks import checks_before_training
+from stepladder.api.pictures import on_store, prepared
 from stepladder.api.targets import FACTS, MODEL, refuse_to_replace
 from stepladder.config.choices import ExportFormat, PublishFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
+from stepladder.machine.activity import doing
 from stepladder.records import read_json
 from stepladder.records.from_json import read_record
 from stepladder.records.watch import WATCH_FILE, WatchReport
@@ -83,7 +87,7 @@ def prepare(
             the Spark executors do the work.
         out: store folder to write; sets `prepare.out`.
         config: a PrepareConfig, or the path of a YAML file.
-        display: display of the progress; default: stderr on a terminal, else none.
+        display: display of the progress; default: lines on stderr, or in the notebook.
         settings: options of `prepare` by name, such as size=96.
 
     Raises:
@@ -96,23 +100,8 @@ def prepare(
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
     job = resolved_call(base, file, prefixed).job
-    from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress
-    from stepladder.data.prepare.prepare import prepare as prepare_store
-
     with display or default_display() as shown:
-
-        def on_progress(progress: PrepareProgress) -> None:
-            show = {
-                PreparePhase.HASH: shown.hash,
-                PreparePhase.WRITE: shown.prepare,
-                PreparePhase.UPLOAD: shown.upload,
-            }
-            show[progress.phase](progress.done, progress.total, progress.per_s, progress.left_s)
-
-        result = prepare_store(job.prepare, frame=frame, on_progress=on_progress)
-        for warning in result.warnings:
-            shown.warning(warning)
-    return result
+        return prepared(job.prepare, shown, frame=frame)
 
 
 def publish(store: Path | str, to: PublishFormat | str = PublishFormat.DELTA) -> PublishedTable:
@@ -149,24 +138,28 @@ def train(
 
     Args:
         recipe: the recipe to train.
-        store: store folder, written by `prepare`; sets `data.store`.
+        store: store folder, written by `prepare`; or a folder of pictures, for which a store is
+            prepared beside it. Sets `data.store`.
         dir: run folder; sets `run.dir`.
         task: a Task, or "FILE.py:NAME"; default: image classification on the store.
         config: a JobConfig, or the path of a YAML file.
         dry_run: test two steps, validation, save and load; write no run.
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume even if the store has changed.
-        display: display of the progress; default: stderr on a terminal, else none.
-        settings: options by their dotted names; they override recipe and config.
+        display: display of the progress; default: lines on stderr, or in the notebook.
+        settings: options by their dotted names, or model, epochs, batch_size and lr; they override
+            recipe and config.
 
     Raises:
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if training fails.
     """
-    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
-    from stepladder.training.run import train as train_run
-
-    made, name = made_task(task, job.recipe)
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
     with display or default_display() as shown:
+        job = on_store(job, shown, has_own_task=is_own(task))
+        made, name = made_task(task, job.recipe)
+        refuse_random_trunk(job.recipe, made)
+        from stepladder.training.run import train as train_run
+
         train_run(
             job,
             made,
@@ -177,9 +170,10 @@ def train(
             accept_new_data=accept_new_data,
             check=checks_before_training(job, made, name),
         )
-    run = Run(job.run.dir)
-    if not dry_run:
-        run.report()
+        run = Run(job.run.dir)
+        if not dry_run:
+            with doing("writing the report"):
+                run.report()
     return run
 
 

@@ -59,11 +59,13 @@ class Watching:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        from stepladder.watching.script.script import Ending
+        from stepladder.watching.script.script import Ending, crash_of
 
-        words = "the block ended" if kind is None else f"the block raised {kind.__name__}"
+        ending = Ending(exit_code=0, words="the block ended")
+        if error is not None:
+            ending = crash_of(error, f"the block raised {type(error).__name__}")
         if self._session is not None:
-            self._session.finish(Ending(exit_code=0 if kind is None else 1, words=words))
+            self._session.finish(ending)
 
     def _publish(self, report: WatchReport) -> None:
         self.report = report

@@ -10,6 +10,7 @@ from stepladder.checks.contract import Answer, Check, Tier, not_applicable
 from stepladder.checks.evidence.finite import is_loss_finite
 from stepladder.checks.job import CheckedJob
 from stepladder.errors import ResourceError, StepladderError
+from stepladder.machine.activity import doing
 from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
 from stepladder.task.blame import EXIT_FIX, exit_words, task_line
@@ -56,7 +57,8 @@ def run_checks(
         if job.left_s() <= check.least_s:
             left_out.append(check.name)
             continue
-        finding = run_check(check, job)
+        with doing(f"check {check.name}", left_s=job.left_s() if limit_s else None):
+            finding = run_check(check, job)
         findings.append(finding)
         on_finding(finding)
     return CheckReport(

@@ -19,22 +19,36 @@ from stepladder.cli.parse import (
     Unprefixed,
     flag_settings,
     given_flags,
+    is_config,
     job_before_flags,
     one_file,
     parse,
     write,
 )
 from stepladder.config.load import settings_of_file
+from stepladder.config.naming import with_run_folder
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
-from stepladder.config.recipe import Recipe
-from stepladder.config.resolve import Resolved, Setting, resolve
+from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe, ScheduleConfig
+from stepladder.config.resolve import Resolved, Setting, resolve, settings_of_flags
+from stepladder.config.schema import ALIASES, options
 from stepladder.config.show import show, show_json
+from stepladder.data.remote.places import is_address
 from stepladder.errors import UsageError
+from stepladder.records.near_paths import did_you_mean_path
+from stepladder.records.run_files import CONFIG_FILE, RUN_MARKS, has_any
 
-_TARGET = tyro.conf.arg(metavar="[CONFIG.yaml|FILE.py:NAME]")
+_TARGET = tyro.conf.arg(metavar="[CONFIG.yaml|FILE.py:NAME|PHOTOS]")
 _TASK = re.compile(r".+\.py:\w+")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", re.ASCII)
 _SHORT_FORMS = {"budget": "ladder.budget_s", "aim": "ladder.aim", "try_all": "ladder.try_all"}
+_TABLES = (
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".tar",
+    ".tgz",
+    ".gz",
+)  # of pictures
 _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -43,7 +57,19 @@ class JobFlags:
     """Flags of `train`, `features` and the other commands that read a job."""
 
     target: Annotated[Positional[Path | None], _TARGET] = None
-    """YAML file of options, which flags override, or your own Task as FILE.py:NAME."""
+    """YAML file of options, which flags override; your own Task, as FILE.py:NAME; or a folder of
+    pictures or a store, as with --data."""
+    data: Path = DataConfig.store
+    """Store to train on, or folder of pictures, for which a store is prepared beside it; same as
+    --data.store."""
+    model: str = ModelConfig.name
+    """Name of a timm model; same as --model.name."""
+    epochs: int = ScheduleConfig.max_epochs
+    """Maximum number of epochs; same as --schedule.max-epochs."""
+    batch_size: int = BatchConfig.global_batch_size
+    """Examples per optimizer step; same as --batch.global-batch-size."""
+    lr: float = BatchConfig.lr
+    """Learning rate; same as --batch.lr."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """YAML file of options; flags override it."""
     task: str | None = None
@@ -85,11 +111,19 @@ def read_job(
     """
     words = _task_as_flag(argv)
     before = job_before_flags(words)
-    default = replace(flags(), recipe=before.recipe, run=before.run)
+    aliased = {name: options()[key].value(before) for name, key in ALIASES.items()}
+    default = replace(flags(), recipe=before.recipe, run=before.run, **aliased)
     if isinstance(default, LadderFlags):
         default = replace(default, ladder=before.ladder)
     read = parse(flags, words, command=command, default=default)
-    file = _config_of(read.config_flag, read.target, command)
+    data = read.target if read.target is not None and _is_data(read.target) else None
+    file = one_file(read.config_flag, None if data is not None else read.target)
+    if file is not None and file.suffix == ".py":
+        raise UsageError(
+            "the name of the Task is missing",
+            where=str(file),
+            fix=f"Add it after a colon, such as `stepladder {command} {file}:MyTask`.",
+        )
     job = JobConfig(recipe=read.recipe, run=read.run)
     if isinstance(read, LadderFlags):
         job = replace(job, ladder=read.ladder)
@@ -101,16 +135,65 @@ def read_job(
                 f"this option is set by {setting.origin}", where=where, fix="Remove it."
             )
         settings[key] = setting
+    short = _short_settings(read, words)
+    if data is not None:
+        short.append(("data.store", Setting(value=data, origin=str(data))))
+    for key, setting in short:
+        if key in settings:
+            what = f"this sets the same option as {settings[key].origin}"
+            raise UsageError(what, where=setting.origin, fix="Use one of the two.")
+        settings[key] = setting
+    resolved = resolve(settings_of_file(file) if file else {}, settings)
+    return read, with_run_folder(resolved, file=file, task=read.task)
+
+
+def _short_settings(read: JobFlags, words: Sequence[str]) -> list[tuple[str, Setting]]:
+    """Return the settings of the flags that have another name than their option."""
+    typed = {flag[2:].replace("-", "_"): flag for flag in (w.partition("=")[0] for w in words)}
+    aliased = {key: (typed[name], name) for name, key in ALIASES.items() if name in typed}
+    found = settings_of_flags(
+        {key: (flag, getattr(read, name)) for key, (flag, name) in aliased.items()}
+    )
+    settings = list(found.items())
     for name, key in _SHORT_FORMS.items():
         flag, value = f"--{name.replace('_', '-')}", getattr(read, name, None)
         if value is None or value is False:
             continue
-        if key in settings and value is not True:
-            what = f"this flag sets the same option as {settings[key].origin}"
-            raise UsageError(what, where=flag, fix="Use one of the two.")
         value = seconds_of(value, where=flag) if name == "budget" else value
-        settings[key] = Setting(value=value, origin=flag)
-    return read, resolve(settings_of_file(file) if file else {}, settings)
+        settings.append((key, Setting(value=value, origin=flag)))
+    return settings
+
+
+def _is_data(target: Path) -> bool:
+    """Return True if an argument names pictures or a store, False if it names a file of options.
+
+    Raises:
+        UsageError: if it is the folder of a run, or a folder that does not exist.
+    """
+    if is_config(str(target)) or target.suffix == ".py":
+        return False
+    if has_any(target, RUN_MARKS):
+        raise UsageError(
+            "this is the folder of a run",
+            where=str(target),
+            fix=f"To resume it, use its config: {target / CONFIG_FILE}",
+        )
+    if target.is_dir() or is_address(target):
+        return True
+    if not target.exists() and not target.suffix:
+        raise UsageError(
+            "the folder does not exist",
+            where=str(target),
+            fix=did_you_mean_path(
+                target, "Name a folder of pictures, a store, or a YAML file.", fits=_is_named
+            ),
+        )
+    return target.suffix.lower() in _TABLES
+
+
+def _is_named(path: Path) -> bool:
+    """Return True for a folder or file that a job can be named by."""
+    return path.is_dir() or is_config(str(path)) or path.suffix.lower() in _TABLES
 
 
 def print_config(resolved: Resolved, output: Output) -> int:
@@ -132,21 +215,6 @@ def seconds_of(text: str, *, where: str) -> float:
             f"{text!r} is not a time span", where=where, fix="Write it as 90s, 10m or 2h."
         )
     return seconds
-
-
-def _config_of(flag: Path | None, word: Path | None, command: str) -> Path | None:
-    """Return the file of options that was given.
-
-    Raises:
-        UsageError: if there are two, or if it is a Python file without the name of a Task.
-    """
-    if word is not None and word.suffix == ".py":
-        raise UsageError(
-            "the name of the Task is missing",
-            where=str(word),
-            fix=f"Add it after a colon, such as `stepladder {command} {word}:MyTask`.",
-        )
-    return one_file(flag, word)
 
 
 def _task_as_flag(argv: Sequence[str]) -> list[str]:

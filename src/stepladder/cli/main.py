@@ -31,6 +31,9 @@ _EXAMPLES = (
 )
 
 
+_SILENT = ("watch", "init", "completion")  # of them, the last two take no time
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
@@ -105,8 +108,30 @@ def _dispatch(words: list[str]) -> int:
         raise UsageError(f"{name}: unknown command", fix=meant or listed)
     if name != "watch":  # a script is measured as it is
         importlib.import_module("stepladder.machine.openmp").bound_spinning()
-    run: Callable[[list[str]], int] = importlib.import_module(commands[name].module).run
-    return run(words[1:])
+    with _reported(name, words):
+        run: Callable[[list[str]], int] = importlib.import_module(commands[name].module).run
+        return run(words[1:])
+
+
+@contextlib.contextmanager
+def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
+    """Print what a command does on stderr if it prints nothing else, also without a display.
+
+    A watched script runs as without stepladder: nothing is printed beside its output.
+    """
+    if name in _SILENT:
+        yield
+        return
+    from stepladder.machine.activity import Heartbeat, Report, doing
+
+    def show(report: Report) -> None:
+        from stepladder.training.output.wording import activity_words
+
+        sys.stderr.write(f"{report.what}, {activity_words(report)}\n")
+        sys.stderr.flush()
+
+    with doing(f"stepladder {name}"), Heartbeat(None if "--quiet" in words else show):
+        yield
 
 
 def _help() -> str:

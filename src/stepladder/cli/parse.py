@@ -16,12 +16,14 @@ import tyro
 from tyro.conf import FlagCreatePairsOff
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from stepladder.cli.unknown import refuse_unknown
 from stepladder.config.checks import BadValueError
 from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig
 from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
 from stepladder.errors import UsageError
+from stepladder.machine.activity import printed
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
@@ -78,10 +80,11 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
         default: the values of flags that are not given; None: the defaults of the dataclass.
 
     Raises:
-        UsageError: if a boolean flag is given a value.
+        UsageError: if a boolean flag is given a value, or a flag does not exist.
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
         BadValueError: if a value is out of range; has the flag.
     """
+    refuse_unknown(flags, argv, command=command)
     _check_switches(flags, argv, command)
     try:
         return tyro.cli(
@@ -198,6 +201,7 @@ def is_config(word: str) -> bool:
 
 def write(text: str) -> None:
     """Print a result."""
+    printed()
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 

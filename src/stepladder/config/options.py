@@ -110,8 +110,9 @@ class PrepareConfig:
 class RunConfig:
     """Where to write a run, and how to log and save it."""
 
-    dir: Path = Path("runs/run")
-    """Run folder; running the same command with the same folder resumes the run."""
+    dir: Path = Path("auto")
+    """Run folder; running the same command with the same folder resumes the run. auto: in `runs`,
+    named after the job's file, its Task, or its store."""
     log_every: int = 50
     """Maximum number of steps between log events, and between checks for a non-finite loss."""
     checkpoint_every_s: float = 60.0

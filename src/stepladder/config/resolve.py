@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from stepladder.config.checks import BadValueError
 from stepladder.config.options import JobConfig
-from stepladder.config.schema import Option, build, group_names, options
+from stepladder.config.schema import ALIASES, Option, build, group_names, options
 from stepladder.config.values import UnfitValueError, from_python, nearest
 from stepladder.errors import UsageError
 
@@ -65,15 +65,19 @@ def resolve(*layers: Mapping[str, Setting], base: JobConfig | None = None) -> Re
 
 
 def settings_of_call(values: Mapping[str, object]) -> dict[str, Setting]:
-    """Check the options of a Python call, given by their dotted names.
+    """Check the options of a Python call, given by their dotted or short names.
 
     Raises:
-        UsageError: for an unknown name (suggests the closest one) or a value of the wrong type.
+        UsageError: for an unknown name (suggests the closest one), a value of the wrong type, or an
+            option that is given by both names.
     """
-    return {
-        option.key: Setting(value=_checked(option, value, where=None), origin=CALL)
-        for option, value in ((find_option(key), value) for key, value in values.items())
-    }
+    found: dict[str, Setting] = {}
+    for name, value in values.items():
+        option = find_option(ALIASES.get(name, name))
+        if option.key in found:
+            raise UsageError(f"{option.key}: this option is set twice", fix="Use one of the two.")
+        found[option.key] = Setting(value=_checked(option, value, where=None), origin=CALL)
+    return found
 
 
 def settings_of_flags(values: Mapping[str, tuple[str, object]]) -> dict[str, Setting]:
@@ -127,6 +131,8 @@ def _suggestion(name: str) -> str | None:
         return "A Task can only be set on the command line: --task FILE.py:NAME."
     if name.startswith("recipe"):
         return "Put the groups of the recipe at the top level, such as `batch:`."
+    if name in ALIASES and name not in group_names():
+        return f"Did you mean {ALIASES[name]}?"
     if name in group_names():
         return f"{name} is a group; name one of its options, {name}.…"
     group, _, leaf = name.rpartition(".")

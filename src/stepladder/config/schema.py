@@ -15,13 +15,23 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from stepladder.config.options import JobConfig
 from stepladder.config.values import Wanted, wanted_of
 from stepladder.records import to_json
 
 _FLATTENED = "recipe"
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "data": "data.store",
+        "model": "model.name",
+        "epochs": "schedule.max_epochs",
+        "batch_size": "batch.global_batch_size",
+        "lr": "batch.lr",
+    }
+)
+"""Short names of options, as flags and in calls."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ several documents, encodings other than UTF-8, and keys that are not names or ar
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import NoReturn
 import yaml
 
 from stepladder.errors import UsageError
+from stepladder.records.near_paths import did_you_mean_path, near_path
 
 MAX_BYTES = 1_000_000
 _MAX_DEPTH = 20
@@ -175,18 +175,15 @@ def nearest_file(
     path: Path,
     otherwise: str = "Name an existing file, or create a project with one: stepladder init NAME",
 ) -> str:
-    """Return a hint for a missing file: the file in its folder with the most similar name.
+    """Return a hint for a missing file: the file whose path is most similar.
 
     Args:
         path: the missing file.
         otherwise: the hint if no file has a similar name.
     """
-    try:
-        names = [item.name for item in path.parent.iterdir() if item.is_file()]
-    except OSError:
+    if not path.parent.is_dir() and near_path(path, fits=Path.is_file) is None:
         return f"The folder {path.parent} does not exist either."
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f"Did you mean {path.with_name(close[0])}?" if close else otherwise
+    return did_you_mean_path(path, otherwise, fits=Path.is_file)
 
 
 def _kind(node: yaml.Node) -> str:

@@ -17,6 +17,7 @@ import torch
 from stepladder.data.decoding.decode import decode_picture
 from stepladder.errors import DataError
 from stepladder.exporting.trained import Trained, load_trained
+from stepladder.records.near_paths import did_you_mean_path
 from stepladder.task.contract import Task
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
@@ -122,7 +123,11 @@ def _files(path: Path) -> list[Path]:
             raise DataError(
                 "this picture or folder does not exist",
                 where=str(path),
-                fix="Name pictures or folders after the run: stepladder predict RUN PICTURES",
+                fix=did_you_mean_path(
+                    path,
+                    "Name pictures or folders after the run: stepladder predict RUN PICTURES",
+                    fits=Path.exists,
+                ),
             )
         return [path]
     found = sorted(

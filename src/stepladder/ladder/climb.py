@@ -17,6 +17,7 @@ from stepladder.ladder.accuracy.comparison import Comparison, compare
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.limits.budget import plan_words
 from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
 from stepladder.ladder.limits.guard import (
     TrialFailed,
@@ -31,6 +32,7 @@ from stepladder.ladder.summary.wording import gain, others_words, points, togeth
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
 from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
+from stepladder.machine.activity import doing
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
 from stepladder.records.climb import FitErrors, JointChange
@@ -160,6 +162,7 @@ class Climb:
         aim: of the climb.
         least_together: minimum number of rungs to test together against the original job.
         left: rungs that were due for a second trial, but there was no time.
+        trial_times_s: duration of each trial of this process.
         together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
 
@@ -182,6 +185,7 @@ class Climb:
     disk: Path | None = None
     why_no_advice: str | None = None
     left: list[str] = field(default_factory=list)
+    trial_times_s: list[float] = field(default_factory=list)
     _known: ProfileMemory = field(default_factory=ProfileMemory)
     _is_warned: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -212,7 +216,8 @@ class Climb:
             profile = earlier  # recorded again: the last profile of a ledger is of the result
         else:
             self.display.message("measuring the job …")
-            with nullcontext() if self.profiles else job_faults_told(self.lab.task):
+            told = nullcontext() if self.profiles else job_faults_told(self.lab.task)
+            with doing("measuring the job", left_s=self.profile_s()), told:
                 profile = self._taken()
         self.profiles.append(profile)
         self.lab.reserve_s = min(profile.time.total_s, _RESERVE_FRAC * self.lab.budget_s)
@@ -308,6 +313,9 @@ class Climb:
         try:
             with faults_told("rolled back, as its profile failed:"):
                 self._measure_or_stop()
+            plan = plan_words(self.lab, self.profile.time)
+            if plan is not None:
+                self.display.message(plan)
         except TrialFailed as failure:
             self.recipe = before
             dropped = undone_trial(trial, failure.what)
@@ -335,16 +343,19 @@ class Climb:
         no_time = why_no_time(self.lab.time_left(), self.options, self.profile, prediction)
         if no_time is not None:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
-        self.display.message(f"trying {rung.name}: predicted {gain(prediction.gain)}")
+        number, left_s = self._number_of_trial(rung)
+        self.display.message(f"{number}: {rung.name}, predicted {gain(prediction.gain)}")
         start = Usage.now()
-        found = run_trial(
-            self.lab,
-            rung,
-            self.profile,
-            self.recipe,
-            prediction,
-            on_prediction=lambda chosen: self._probed(rung, chosen),
-        )
+        with doing(f"{number}, {rung.name}", left_s=left_s):
+            found = run_trial(
+                self.lab,
+                rung,
+                self.profile,
+                self.recipe,
+                prediction,
+                on_prediction=lambda chosen: self._probed(rung, chosen),
+            )
+        self.trial_times_s.append(time.monotonic() - start.wall_s)
         result = self.reconsidered(rung, found)
         trial = replace(
             result.trial,
@@ -355,6 +366,15 @@ class Climb:
         self.ledger.trial(trial)
         self._warn_of_others(trial.cores_missing)
         return trial, result.recipe
+
+    def _number_of_trial(self, rung: Rung) -> tuple[str, float | None]:
+        """Return `trial 3 of about 8`, and the estimated seconds until the last one has ended."""
+        number = len(self.trial_times_s) + 1
+        decided = {trial.rung for trial in self.trials} | {rung.name}
+        later = sum(self._may_pay(r) for r in self.rungs if r.name not in decided)
+        known = self.trial_times_s
+        left_s = (1 + later) * sum(known) / len(known) if known else None
+        return f"trial {number} of about {number + later}", left_s
 
     def reconsidered(self, rung: Rung, found: TrialResult) -> TrialResult:  # noqa: ARG002
         """Return the result of a trial as this climb uses it; by default unchanged."""
@@ -482,7 +502,8 @@ class Climb:
 
     def _compare_together(self) -> Joint:
         self.display.message("testing all kept rungs against the original job …")
-        return compare_together(self.lab, self._as_written, self.recipe)
+        with doing("testing all kept rungs"):
+            return compare_together(self.lab, self._as_written, self.recipe)
 
     def _kept(self) -> tuple[Trial, ...]:
         return tuple(t for t in self.trials if t.verdict.decision is Decision.KEPT)

@@ -39,12 +39,19 @@ from stepladder.ladder.summary.result import (
     result_of,
     with_accuracy,
 )
-from stepladder.ladder.summary.wording import baseline_row, header, row, row_json
+from stepladder.ladder.summary.wording import (
+    baseline_row,
+    header,
+    not_here_row,
+    row,
+    row_json,
+)
 from stepladder.machine import Usage, cores_missing_since, disk_free_bytes
+from stepladder.machine.activity import doing
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
-from stepladder.records.ladder import Trial
+from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
@@ -52,7 +59,7 @@ from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
 from stepladder.training.output.wording import rough_time
 from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads
-from stepladder.training.setup.run_folder import RunFolder
+from stepladder.training.setup.run_folder import RunFolder, beside
 from stepladder.training.setup.table_version import name_table_version, open_at_version
 
 _CACHE: Final = ".ladder-"
@@ -134,6 +141,7 @@ def climb(
                 try:
                     baseline = _show_baseline(climbing, display)
                     recipe = climbing.run()
+                    display.table(not_here_row(climbing.trials), {})
                 finally:
                     ledger.spent(time.monotonic() - started)
                 loads = [_load("trials", usage)]
@@ -150,8 +158,9 @@ def climb(
             again=again,
         )
         loads.append(_load("training", usage))
-        with _ending_signals(folder.path, again=again):
-            display.message("timing the original job and the result in turn …")
+        display.message("timing the original job and the result in turn …")
+        timing = doing("timing the original job and the result in turn")
+        with _ending_signals(folder.path, again=again), timing:
             summary = result_of(
                 lab,
                 climbing,
@@ -293,7 +302,9 @@ def _remove_left(folder: Path) -> None:
 
 def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger: bool) -> Climb:
     def show(trial: Trial) -> None:
-        display.table(row(trial), {"event": "trial", **row_json(trial)})
+        is_folded = trial.verdict.decision is Decision.NOT_HERE  # in one line at the end
+        line = "" if is_folded else row(trial)
+        display.table(line, {"event": "trial", **row_json(trial)})
 
     return _CLIMBS[lab.job.ladder.aim](
         lab=lab,
@@ -323,9 +334,11 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     if too_short is not None:
         display.message(too_short)
     earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
-    baseline = earlier or measure_baseline(climbing)
+    with doing("timing the original job"):
+        baseline = earlier or measure_baseline(climbing)
+        if earlier is None:
+            baseline = with_accuracy(climbing, baseline)
     if earlier is None:
-        baseline = with_accuracy(climbing, baseline)
         climbing.ledger.baseline(baseline)
     display.table(header(), {})
     values = to_json(baseline)
@@ -338,7 +351,7 @@ def _beyond_budget(climbing: Climb) -> str:
     lab, total_s = climbing.lab, climbing.profile.time.total_s
     if climbing.options.budget_s is None or total_s <= lab.reserve_s:
         return ""
-    return f" (about {rough_time(total_s)}: more than the fifth of the budget reserved for it)"
+    return f" (about {rough_time(total_s)}; this may exceed the budget)"
 
 
 def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
@@ -349,7 +362,7 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
         where=str(folder.path),
         why="It is not a climb, or the recipe, or the task's code, arguments, model or examples, "
         "have changed since. (A random split needs a fixed seed.)",
-        fix="Choose another --run.dir, or add --overwrite.",
+        fix=f"Add --overwrite to replace it, or {beside(folder.path)} to keep both.",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -17,6 +18,7 @@ from types import ModuleType
 import torch
 
 from stepladder.errors import ResourceError
+from stepladder.machine.torchvision_build import torchvision_problem
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -47,6 +49,9 @@ def _import() -> ModuleType:
             raise _broken(error) from error
     except (ImportError, OSError) as error:
         raise _broken(error) from error
+    problem = torchvision_problem(is_broken=True)
+    if problem is not None:
+        warnings.warn(problem, stacklevel=1)  # the user's code has no part in it
     _forget_half_imports()
     try:
         _declare_operators()

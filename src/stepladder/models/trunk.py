@@ -131,7 +131,8 @@ def _refuse_unknown(config: ModelConfig) -> None:
         raise UsageError(
             f"model.weights: there are no packaged weights for {config.name!r}, "
             f"only for {packaged.NAME}",
-            fix="Type --model.weights hub, none, or the path of a safetensors file.",
+            fix="Type --model.weights hub, or the path of a safetensors file; to train all weights "
+            "from random ones, --model.weights none --train all.",
         )
 
 
@@ -192,5 +193,6 @@ def _unreachable(name: str, error: Exception) -> ResourceError:
     return ResourceError(
         f"the weights of {name!r} could not be downloaded ({type(error).__name__}: {first})",
         why="They are not in the local cache of the Hugging Face hub.",
-        fix="Connect to the internet once, or type --model.weights none or PATH.safetensors.",
+        fix="Connect to the internet once, type --model.weights PATH.safetensors, or train all "
+        "weights from random ones: --model.weights none --train all.",
     )

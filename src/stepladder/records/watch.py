@@ -113,6 +113,8 @@ class WatchReport:
         is_complete: whether the script has ended; False: it is still running, or was killed.
         ending: how it ended, in words.
         exit_code: exit code of the script; None: it has not ended.
+        crash: type and message of the exception that ended the script; None: none did.
+        crashed_at: the script's line, such as `train.py:12`, where it was raised or that led to it.
         num_steps: observed optimizer steps; with several optimizers, those of one of them.
         wall_s: seconds from the script's first line to its end.
         watched_s: total seconds of the parts in `times`.
@@ -137,6 +139,8 @@ class WatchReport:
     is_complete: bool = False
     ending: str = ""
     exit_code: int | None = None
+    crash: str | None = None
+    crashed_at: str | None = None
     num_steps: int = 0
     wall_s: float = 0.0
     watched_s: float = 0.0

@@ -14,6 +14,7 @@ from typing import cast
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import USER_TASK, UsageError
+from stepladder.records.near_paths import did_you_mean_path
 from stepladder.task.blame import exit_words, exits_told
 from stepladder.task.contract import Task
 
@@ -65,7 +66,11 @@ def _run_file(file: Path) -> ModuleType:
         raise UsageError(
             "the Task's file does not exist",
             where=str(file),
-            fix="Type the path of the Python file with the Task, a colon and its name.",
+            fix=did_you_mean_path(
+                file,
+                "Type the path of the Python file with the Task, a colon and its name.",
+                fits=lambda path: path.suffix == ".py",
+            ),
         )
     name = f"{USER_TASK}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

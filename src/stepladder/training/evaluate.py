@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stepladder.config.choices import Monitor, Precision
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
+from stepladder.machine.activity import doing
 from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
 from stepladder.training.step import autocast
@@ -113,9 +114,12 @@ def evaluate(
         name: [] for name in ("rows", "losses", "predicted", "probability", "targets")
     }
     batches = reader.epoch(0)
+    num_batches = reader.steps_per_epoch
+    total = num_batches if max_batches is None else min(max_batches, num_batches)
     try:
-        with torch.inference_mode():
+        with doing("evaluating", total=total) as activity, torch.inference_mode():
             for idx, batch in enumerate(batches):
+                activity.done = idx
                 if idx == max_batches:
                     break
                 if is_cancelled():

@@ -16,6 +16,7 @@ from stepladder.config.schema import values_of
 from stepladder.config.show import dump_job
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
+from stepladder.machine.activity import doing
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
@@ -34,7 +35,7 @@ from stepladder.training.output.sinks import MlflowSink, TensorBoardSink
 from stepladder.training.randomness import use_deterministic
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
-from stepladder.training.setup.attempt import Start, begin
+from stepladder.training.setup.attempt import Start, begin, data_changed
 from stepladder.training.setup.build import (
     Sources,
     make_clock,
@@ -46,7 +47,7 @@ from stepladder.training.setup.build import (
 )
 from stepladder.training.setup.open_session import Surroundings, open_session, start_next_stage
 from stepladder.training.setup.rehearsal import rehearse
-from stepladder.training.setup.run_folder import CONFIG, RunFolder
+from stepladder.training.setup.run_folder import CONFIG, RunFolder, beside
 from stepladder.training.setup.table_version import (
     at_table_version,
     earlier_version,
@@ -92,7 +93,7 @@ def train(
     device = open_device(job.recipe.device.kind)
     clock = make_clock(device)
     use_threads(job.recipe)
-    with clock.phase(Phase.SETUP):  # a store may be decoded here
+    with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if dry_run:
@@ -120,7 +121,13 @@ def train(
             job, changes = _settle_config(job, sources, folder)
             sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
-                display.message(f"{folder.path} is already finished; --overwrite trains again.")
+                trained_on = finished.get("fingerprint")
+                if not accept_new_data and trained_on not in (None, sources.train.fingerprint):
+                    raise data_changed(folder.path)
+                display.message(
+                    f"{folder.path} is already finished; --overwrite trains it again, and "
+                    f"{beside(folder.path)} trains beside it."
+                )
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
@@ -135,7 +142,8 @@ def train(
                 accept_new_data=accept_new_data,
             )
             is_new = check is not None and start.loaded is None
-            found = check(job, sources, model, device) if check is not None and is_new else []
+            with doing("checking the job"):
+                found = check(job, sources, model, device) if check is not None and is_new else []
         if job.recipe.features.cached:
             with clock.phase(Phase.FEATURES):
                 task, sources = go_on_features(
@@ -294,11 +302,13 @@ def _train(
     energy: EnergyMeter,
 ) -> dict[str, Any]:
     try:
-        reason = _fit_stages(run)
+        with doing("training"):
+            reason = _fit_stages(run)
         run.commit()
         for operation in operations:
             run.warn(f"not deterministic: {operation} has no deterministic implementation")
-        summary = finish_run(run, sources, folder, reason=reason, energy=energy)
+        with doing("testing the trained model"):
+            summary = finish_run(run, sources, folder, reason=reason, energy=energy)
     except EvaluationCancelled:
         _write_partial(run, sources, folder, status="interrupted", reason="signal")
         raise run.guard.interruption(fix=_RESUME) from None

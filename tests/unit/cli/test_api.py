@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_a_store_is_checked_as_the_recipe_says(
     data = bytearray(shard.read_bytes())
     data[2000] ^= 1  # in the pixels of the first picture
     shard.write_bytes(data)
-    settings = {"model.name": "test_resnet", "model.weights": "none", "schedule.max_epochs": 1}
+    settings = {"model.name": "test_resnet", "model.weights": "none", "train": "all", "epochs": 1}
     with pytest.raises(DataError, match=r"train-all\.parquet"):
         stepladder.train(store="store", dir="checked", **settings)
     unchecked = {"data.verify_pages": "never"}
@@ -183,3 +184,25 @@ def test_a_folder_that_is_not_a_run_is_reported(function: object, tmp_path: Path
 def test_an_unknown_format_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="onnx, torch"):
         stepladder.export(tmp_path, "tflite")
+
+
+@pytest.mark.parametrize("mode", ["head", "head_then_all"])
+@pytest.mark.parametrize("command", [stepladder.train, stepladder.climb, stepladder.advise])
+def test_a_head_is_not_trained_on_a_random_trunk(
+    command: Callable[..., object], mode: str, photos: Path, tmp_path: Path
+) -> None:
+    stepladder.prepare(photos, tmp_path / "store", size=32, val_frac=0.3)
+    settings = {"model.name": "test_resnet", "model.weights": "none", "epochs": 1}
+    with pytest.raises(UsageError, match="trained on noise") as caught:
+        command(store=tmp_path / "store", train=mode, **settings)
+    assert "--train all" in (caught.value.fix or "")
+    assert "--model.weights hub" in (caught.value.fix or "")
+    packaged = {"model.name": "tf_efficientnet_lite0"}
+    with pytest.raises(UsageError, match="noise") as caught:
+        command(store=tmp_path / "store", train=mode, **settings | packaged)
+    assert "--model.weights packaged" in (caught.value.fix or "")
+
+
+def test_a_task_with_its_own_model_needs_no_weights(task_file: Path) -> None:
+    settings = {"model.weights": "none", "train": "all", "epochs": 1, "device.threads": 1}
+    assert stepladder.train(task=f"{task_file}:Signs", dir="own", **settings).summary

@@ -130,6 +130,9 @@ def test_every_option_is_a_flag_of_its_command(group: str) -> None:
         _, resolved = train.read(typed)
     for key, option in listed.items():
         assert resolved.origin(key) == words[key][0]
+        if key == "run.dir":  # auto
+            assert resolved.job.run.dir == Path("runs/store")
+            continue
         is_switch = isinstance(option.default, bool)
         assert option.value(resolved.job) == (not option.default if is_switch else option.default)
 

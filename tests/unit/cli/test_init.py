@@ -12,6 +12,7 @@ import yaml
 
 from stepladder.cli.commands.init import run, write_project
 from stepladder.config.load import load_job
+from stepladder.config.schema import options
 from stepladder.errors import ResourceError, UsageError
 from stepladder.task.load import load_task
 
@@ -69,3 +70,21 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         write_project(folder)
     assert [path.name for path in folder.iterdir()] == ["task.py"]
     assert (folder / "task.py").read_text() == "mine"
+
+
+def test_without_a_name_it_writes_a_job_of_six_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([]) == 0
+    assert "stepladder train job.yaml" in capsys.readouterr().out
+    text = Path("job.yaml").read_text()
+    assert len(text.splitlines()) == 6
+    job = load_job(Path("job.yaml"))
+    changed = {key for key, option in options().items() if option.value(job) != option.default}
+    assert changed == {"data.store"}  # the other values are the defaults
+    with pytest.raises(ResourceError, match="exists") as caught:
+        run([])
+    assert "stepladder init job-2.yaml" in (caught.value.fix or "")
+    assert run(["job-2.yaml", "--quiet"]) == 0
+    assert Path("job.yaml").read_text() == Path("job-2.yaml").read_text() == text

@@ -17,6 +17,7 @@ from stepladder.cli.commands import COMMANDS
 from stepladder.cli.commands import train as train_command
 from stepladder.cli.main import main
 from stepladder.errors import DataError, DivergedError, InterruptedRun, ResourceError
+from stepladder.machine import torchvision_build
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +216,22 @@ def test_doctor_prints_no_secrets(
     assert json.loads(out)["torch"]["version"]
     assert run("doctor") == 0
     assert "has_cuda" in capsys.readouterr().out
+
+
+def test_doctor_warns_of_a_torchvision_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torchvision_build, "_installed", lambda name: {"torch": "2.13.0"}.get(name))
+    assert run("doctor") == 0
+    assert "warning:" not in capsys.readouterr().out
+    found = {"torch": "2.13.0", "torchvision": "0.27.1"}
+    monkeypatch.setattr(torchvision_build, "_installed", found.get)
+    assert run("doctor") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("warning: torchvision 0.27.1 does not fit torch 2.13.0")
+    assert "pip install --force-reinstall --no-deps 'torchvision==0.28.*'" in last
+    assert run("doctor", "--json") == 0
+    assert "0.27.1" in json.loads(capsys.readouterr().out)["warnings"][0]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

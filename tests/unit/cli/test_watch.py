@@ -396,3 +396,57 @@ def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixt
         (own / name).unlink()
     for _ in range(2):
         assert main(["watch", "train.py"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "first"),
+    [
+        (
+            "import torch\nraise ValueError('3 columns\\nof 4')",
+            "the script crashed at script.py:2: ValueError: 3 columns",
+        ),
+        (
+            "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)",
+            "the script crashed at script.py:2: RuntimeError: mat1 and mat2 shapes cannot be",
+        ),
+        ("import json\njson.loads('{')", "the script crashed at script.py:2: JSONDecodeError: "),
+        ("import no_such_module", "the script crashed at script.py:1: ModuleNotFoundError: "),
+        (
+            "import sys\ndef main():\n    sys.exit('no data in photos')\nmain()",
+            "the script crashed at script.py:3: SystemExit: no data in photos",
+        ),
+        ("assert 1 > 2", "the script crashed at script.py:1: AssertionError"),
+        ("exec('(')", "the script crashed at script.py:1: SyntaxError: '(' was never closed"),
+        ("raise SystemExit(3)", "the script did not run to completion: it exited with code 3"),
+    ],
+)
+def test_a_crash_is_the_first_line(
+    watch: Run, capsys: pytest.CaptureFixture[str], code: str, first: str
+) -> None:
+    exit_code, report = watch(code)
+    assert exit_code == report["exit_code"] != 0
+    lines = capsys.readouterr().err.splitlines()
+    own = next(idx for idx, line in enumerate(lines) if line.startswith("stepladder watch: "))
+    assert lines[own].startswith(f"stepladder watch: {first}")
+    assert lines[own + 1].startswith("  0 steps in ")
+    assert ", until then: 0 errors" in lines[own + 1]
+
+
+def test_a_crash_after_some_steps_heads_the_page(watch: Run, tmp_path: Path) -> None:
+    watch(TRAIN.replace("sys.exit(3)", "raise KeyError('best')"))
+    page = (tmp_path / "seen" / "watch.html").read_text()
+    assert "<h1>The script crashed</h1>" in page
+    assert "KeyError: &#39;best&#39;" in page or "KeyError: 'best'" in page
+    assert "No alarms" not in page
+
+
+def test_a_crash_in_a_watched_block_is_the_first_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import stepladder
+
+    with pytest.raises(ZeroDivisionError), stepladder.watch(folder / "out"):
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().err.startswith(
+        "stepladder watch: the script crashed at test_watch.py:"
+    )

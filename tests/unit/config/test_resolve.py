@@ -12,6 +12,7 @@ from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call, settings_of_flags
+from stepladder.config.schema import ALIASES, options
 from stepladder.errors import UsageError
 
 
@@ -59,7 +60,7 @@ def test_a_call_takes_plain_values_and_members() -> None:
     ("key", "value", "words"),
     [
         ("batch.lrr", 1, "Did you mean batch.lr?"),
-        ("lr", 1, "Did you mean batch.lr?"),
+        ("patience", 1, "Did you mean stopping.patience?"),
         ("seed", True, "True is not a whole number"),
         ("seed", 1.0, "1.0 is not a whole number"),
         ("seed", "1", "1 is not a whole number"),
@@ -81,3 +82,21 @@ def test_a_call_is_refused_with_a_remedy(key: str, value: object, words: str) ->
         resolve(settings_of_call({key: value}))
     assert words in str(caught.value)
     assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "key"), ALIASES.items())
+def test_a_short_name_sets_its_option_in_a_call(name: str, key: str) -> None:
+    value = {"data": "shop", "model": "resnet18", "lr": 0.25}.get(name, 3)
+    resolved = resolve(settings_of_call({name: value}))
+    assert str(options()[key].value(resolved.job)) == str(value)
+    with pytest.raises(UsageError, match="set twice"):
+        settings_of_call({name: value, key: value})
+
+
+@pytest.mark.parametrize(("name", "key"), ALIASES.items())
+def test_a_short_name_in_a_file_suggests_the_option(name: str, key: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{name}: 3\n")
+    with pytest.raises(UsageError) as caught:
+        settings_of_file(file)
+    assert key in str(caught.value) or key.partition(".")[2] in str(caught.value)

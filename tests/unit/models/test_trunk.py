@@ -107,7 +107,7 @@ def test_unknown_model_names_the_nearest() -> None:
 
 
 def test_packaged_weights_of_another_model_say_what_to_type() -> None:
-    with pytest.raises(UsageError, match=r"--model\.weights hub, none"):
+    with pytest.raises(UsageError, match=r"--model\.weights hub, or the path .* none --train all"):
         build_trunk(ModelConfig(name=SMALL))
 
 
@@ -116,7 +116,7 @@ def test_hub_offline_says_what_to_do_instead(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ResourceError, match=r"type --model\.weights none or PATH"):
+    with pytest.raises(ResourceError, match=r"type --model\.weights PATH.* none --train all"):
         build_trunk(small(WeightsSource.HUB))
 
 

@@ -48,7 +48,7 @@ _MODELS = "Trained models"
 _CARE = "Maintenance"
 
 COMMANDS = (
-    Command("init", _DATA, "Create a small example project: config, Task, tests, CI."),
+    Command("init", _DATA, "Write a job.yaml, or an example project: config, Task, tests, CI."),
     Command(
         "prepare",
         _DATA,

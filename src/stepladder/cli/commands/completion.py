@@ -6,10 +6,7 @@ arguments, and starts Python on every TAB.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,9 +16,7 @@ from tyro.conf import Positional
 
 from stepladder.cli.commands import COMMANDS, Command
 from stepladder.cli.parse import Output, Unprefixed, parse, write
-
-_FLAG_LINE = re.compile(r"\W*(-h, )?--")
-_FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
+from stepladder.cli.unknown import flag_names
 
 
 class Shell(StrEnum):
@@ -55,22 +50,15 @@ def run(argv: list[str]) -> int:
 
 
 def flags_of_commands() -> dict[str, list[str]]:
-    """Return the long flags of each command, as in its help."""
-    return {command.name: sorted(set(_flags_in(_help_of(command)))) for command in COMMANDS}
+    """Return the long flags of each command."""
+    return {
+        command.name: sorted({"--help", *(f for f in _flags(command) if f.startswith("--"))})
+        for command in COMMANDS
+    }
 
 
-def _help_of(command: Command) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        importlib.import_module(command.module).run(["--help"])
-    return out.getvalue()
-
-
-def _flags_in(text: str) -> Iterator[str]:
-    """Yield the flags of the lines that begin with one: `│ --fit {pad,crop}  How …`."""
-    for line in text.splitlines():
-        if _FLAG_LINE.match(line):
-            yield from _FLAG.findall(line)
+def _flags(command: Command) -> Iterator[str]:
+    return flag_names(importlib.import_module(command.module).Flags)
 
 
 def _bash(flags: Mapping[str, list[str]]) -> str:

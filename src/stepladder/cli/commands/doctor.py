@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.machine import EnergyMeter, disk_free_bytes, environment
+from stepladder.machine.torchvision_build import torchvision_problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,10 @@ def run(argv: list[str]) -> int:
         "energy_counters": list(EnergyMeter().sources),
         "torch": _torch_facts(),
     }
-    flags.output.print_result(facts, "\n".join(_lines(facts)))
+    problem = torchvision_problem()
+    warnings = {} if problem is None else {"warnings": [problem]}
+    lines = [*_lines(facts), *([] if problem is None else [f"warning: {problem}"])]
+    flags.output.print_result(facts | warnings, "\n".join(lines))
     return 0
 
 

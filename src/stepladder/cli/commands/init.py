@@ -1,4 +1,4 @@
-"""`stepladder init`."""
+"""`stepladder init`: a job file of six lines, or an example project."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import tyro
 from tyro.conf import Positional
 
 from stepladder import __version__
-from stepladder.cli.parse import Output, Unprefixed, parse
+from stepladder.cli.parse import Output, Unprefixed, is_config, parse
 from stepladder.errors import ResourceError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
@@ -25,30 +25,71 @@ _RENAMED = {"gitignore.txt": ".gitignore", "github": ".github"}
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Create a small example project: config, Task, tests, CI. Its tests pass without changes.
+    """Write a first job.yaml; or, with a name, a small example project: config, Task, tests, CI.
+
+    The job file has six lines: the pictures, the batch size and the number of epochs. The tests of
+    the project pass without changes.
 
     Examples:
+      stepladder init                   write job.yaml, to train on a folder of pictures
+      stepladder init pets.yaml         the same, to a file of another name
       stepladder init shapes            create the folder shapes, ready to train and test
     """
 
-    name: Annotated[Positional[Path], tyro.conf.arg(metavar="NAME")]
-    """Folder to create; its last part is the name of the project."""
+    name: Annotated[Positional[Path], tyro.conf.arg(metavar="[JOB.yaml|NAME]")] = Path("job.yaml")
+    """YAML file to write, or folder to create; its last part is the name of the project."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
     """Run the command."""
     flags = parse(Flags, argv, command="init")
+    if is_config(str(flags.name)):
+        write_job(flags.name)
+        facts = {"folder": flags.name.parent, "files": [flags.name.name]}
+        flags.output.print_done(facts, _NEXT_JOB.format(flags))
+        return 0
     files = write_project(flags.name)
     text = "\n".join([f"{flags.name}:", *(f"  {file}" for file in files), _NEXT.format(flags)])
     flags.output.print_done({"folder": flags.name, "files": files}, text)
     return 0
 
 
+JOB: Final = """\
+data:
+  store: photos          # a folder with one folder of pictures per class, or a store
+batch:
+  global_batch_size: 16
+schedule:
+  max_epochs: 60         # early stopping usually ends sooner
+"""
+_NEXT_JOB = """{0.name} was written. Next:
+  name your folder of pictures in it
+  stepladder train {0.name}     # prepares a store beside the pictures, and trains
+  stepladder climb {0.name}     # then makes the training faster"""
 _NEXT = """Next:
   cd {0.name}
   stepladder train config.yaml --task task.py:Shapes
   python -m pytest"""
+
+
+def write_job(file: Path) -> None:
+    """Write a job file of six lines.
+
+    Raises:
+        ResourceError: if it exists, or cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(JOB)
+    except FileExistsError:
+        raise ResourceError(
+            "the file exists; nothing was written",
+            where=str(file),
+            fix=f"Train with it (stepladder train {file}), or name another: stepladder init "
+            f"{file.with_stem(file.stem + '-2')}",
+        ) from None
 
 
 def write_project(folder: Path) -> list[Path]:

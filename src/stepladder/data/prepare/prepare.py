@@ -133,6 +133,7 @@ class PrepareResult:
         wall_s: time taken.
         num_kept: number of pictures in files that an earlier run had finished.
         is_up_to_date: whether the store already existed and nothing was written.
+        is_refreshed: whether it replaced a store of the same source, whose pictures have changed.
     """
 
     manifest: Manifest
@@ -142,12 +143,14 @@ class PrepareResult:
     wall_s: float
     num_kept: int = 0
     is_up_to_date: bool = False
+    is_refreshed: bool = False
 
 
 def prepare(
     config: PrepareConfig,
     *,
     frame: DataFrame | None = None,
+    may_refresh: bool = False,
     on_progress: Callable[[PrepareProgress], None] | None = None,
 ) -> PrepareResult:
     """Create a store from a folder or CSV file of pictures; the output is deterministic.
@@ -155,6 +158,7 @@ def prepare(
     Args:
         config: the options.
         frame: Spark DataFrame to read instead of the config's source.
+        may_refresh: replace a store that differs only in its pictures.
         on_progress: called a few times a second, from the calling thread.
 
     Raises:
@@ -173,7 +177,8 @@ def prepare(
     work = target.work
     with disk_errors_named(work), work.held(), engine.working():
         work.make()
-        return _Job(config, engine, work, out, target, on_progress).run(started_s)
+        job = _Job(config, engine, work, out, target, on_progress, may_refresh)
+        return job.run(started_s)
 
 
 def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine:
@@ -213,6 +218,7 @@ class _Job:
     out: Path
     target: StoreTarget
     on_progress: Callable[[PrepareProgress], None] | None
+    may_refresh: bool
 
     def run(self, started_s: float) -> PrepareResult:
         hashed = self._hash()
@@ -225,7 +231,7 @@ class _Job:
         self._check_bad(unread, len(listing.pictures))
         plan = plan_of(hashed, self.config)
         check_classes(plan.counts())
-        there = self._find_store(plan)
+        there, is_refreshed = self._find_store(plan)
         if there is not None:
             self._check_bad(read_quarantine(self.out), len(listing.pictures))
             self.work.remove()
@@ -257,6 +263,7 @@ class _Job:
             warnings=findings.warnings,
             wall_s=time.perf_counter() - started_s,
             num_kept=num_kept,
+            is_refreshed=is_refreshed,
         )
 
     def _hash(self) -> HashedListing:
@@ -265,16 +272,19 @@ class _Job:
             self.work, earlier=self.target.earlier_hashes(), on_done=progress.reach_of
         )
 
-    def _find_store(self, plan: Plan) -> Manifest | None:
-        """Return the manifest of the existing store if it has the same options and is intact."""
+    def _find_store(self, plan: Plan) -> tuple[Manifest | None, bool]:
+        """Return the manifest of the existing store if it has the same options and is intact.
+
+        Also return True if there is a store that only its pictures make out of date.
+        """
         try:
             manifest = self.target.manifest()
         except DataError:
             if self.config.overwrite:
-                return None
+                return None, False
             raise
         if manifest is None:
-            return None
+            return None, False
         differing = sorted(
             key
             for key in manifest.options.keys() | plan.options.keys()
@@ -283,9 +293,10 @@ class _Job:
         if not differing:
             # sizes are cheap to compare; with --overwrite the user may know of damage inside
             problems = self.target.problems(manifest, thorough=self.config.overwrite)
-            return None if problems else manifest
-        if self.config.overwrite:
-            return None
+            return (None if problems else manifest), False
+        is_refreshed = self.may_refresh and differing == ["source"]
+        if self.config.overwrite or is_refreshed:
+            return None, is_refreshed
         raise UsageError(
             "the store here was made with different "
             + ", ".join(_told(key, manifest.options, plan.options) for key in differing),

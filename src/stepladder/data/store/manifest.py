@@ -18,6 +18,7 @@ from stepladder.config.choices import Encoding, Fit, Split
 from stepladder.data.remote.places import object_place
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_json, write_json
+from stepladder.records.near_paths import did_you_mean_path
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -106,12 +107,17 @@ def _no_store(folder: Path) -> DataError:
                 fix=f"Move the complete store back: mv {leftover} {folder}",
             )
     what = "the folder is not a store" if folder.is_dir() else "the folder does not exist"
-    return DataError(
-        f"{what} (a store has a {MANIFEST_NAME})",
-        where=str(folder),
-        fix="Create one with stepladder prepare PHOTOS --out STORE, or use the folder of an "
-        "existing one; for a run, set it with --data.store.",
+    create = (
+        "Create one with stepladder prepare PHOTOS --out STORE, or use the folder of an existing "
+        "one; for a run, set it with --data.store."
     )
+    fix = create if folder.is_dir() else did_you_mean_path(folder, create, fits=_may_be_meant)
+    return DataError(f"{what} (a store has a {MANIFEST_NAME})", where=str(folder), fix=fix)
+
+
+def _may_be_meant(path: Path) -> bool:
+    """Return True for a folder that may be a store or pictures, and not a cache beside them."""
+    return path.is_dir() and not path.suffix
 
 
 def _parse(value: dict[str, Any]) -> Manifest:

@@ -97,17 +97,22 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return [replace(log, name=name) for log in _read_file(newest, metric)]
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=name), metric)
-    if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
-        if len(runs) == 1:
-            return _read_folder(runs[0], metric)
-        raise DataError(
-            f"the folder contains no log itself, but {len(runs)} of its folders "
-            + ("does" if len(runs) == 1 else "do"),
+    runs = runs_in(path, (EVENTS_FILE, *_KNOWN_FILES))
+    if len(runs) == 1:
+        return _read_folder(runs[0], metric)
+    raise _no_log(path, runs)
+
+
+def _no_log(path: Path, runs: Sequence[Path]) -> DataError:
+    """Return the error of a folder without a log, or with several folders that have one."""
+    if runs:
+        return DataError(
+            f"the folder contains no log itself, but {len(runs)} of its folders do",
             where=str(path),
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
-    raise DataError(
+    return DataError(
         f"the folder contains no log: {', '.join(listed) or 'it is empty'}",
         where=str(path),
         fix=_FORMATS,

@@ -13,7 +13,7 @@ AFTER_FRAC: Final = 0.2
 
 
 def budget_warning(lab: Lab, training: TrainingTime, *, may_stop_early: bool) -> str | None:
-    """Return a warning that the budget is too short, and the least time needed; None: it is enough.
+    """Return a warning that the budget may be exceeded, and the time needed; None: it is enough.
 
     Args:
         training: time of the original job, predicted by the profile.
@@ -26,12 +26,29 @@ def budget_warning(lab: Lab, training: TrainingTime, *, may_stop_early: bool) ->
     least_s = spent_s + training.total_s
     if least_s <= limit_s:
         return None
-    unless = " (or less if it stops early)" if may_stop_early else ""
+    unless = " or less, if it stops early" if may_stop_early else ""
     return (
-        f"the budget of {rough_time(limit_s)} is too short: checking and measuring took "
-        f"{rough_time(spent_s)}, and one training takes about {rough_time(training.total_s)}. "
-        f"Expect at least about {rough_time(least_s)}{unless}, and only this one training. "
-        "A larger --budget allows more."
+        f"this may exceed the budget of {rough_time(limit_s)}: checking and measuring took "
+        f"{rough_time(spent_s)}, and the original job takes about {rough_time(training.total_s)}"
+        f"{unless}. Rungs that are kept shorten the final training; the time is estimated again "
+        "after each of them."
+    )
+
+
+def plan_words(lab: Lab, training: TrainingTime) -> str | None:
+    """Return how long the final training takes after a kept rung; None: there is no budget.
+
+    Args:
+        training: time of the recipe so far, predicted by its profile.
+    """
+    limit_s = lab.job.ladder.budget_s
+    if limit_s is None:
+        return None
+    total_s = limit_s - _left_s(lab, limit_s) + training.total_s
+    within = "within" if total_s <= limit_s else "which may exceed"
+    return (
+        f"the final training now takes about {rough_time(training.total_s)}: about "
+        f"{rough_time(total_s)} in all, {within} the budget of {rough_time(limit_s)}"
     )
 
 

@@ -56,6 +56,16 @@ def row(trial: Trial, width: int = WIDTH) -> str:
     return _line(cells, width)
 
 
+def not_here_row(trials: Sequence[Trial], width: int = WIDTH) -> str:
+    """Return one line for all rungs that do not apply to the job; empty if all apply."""
+    names = [trial.rung for trial in trials if trial.verdict.decision is Decision.NOT_HERE]
+    if not names:
+        return ""
+    rungs = f"{len(names)} rung{'' if len(names) == 1 else 's'}"
+    said = f" not here: {rungs} ({', '.join(names)}); the page has the reasons"
+    return wrapped(said, width, indent=3)
+
+
 def together_row(change: JointChange, width: int = WIDTH) -> str:
     """Return the row that compares all kept rungs together with the original job."""
     accuracy = ""

@@ -34,7 +34,10 @@ PHASE_WORDS: Final[Mapping[str, str]] = {
 
 def watch_text(report: WatchReport, *, page: str = "") -> str:
     """Return a report as text: ending, alarms, time by phase, next step."""
-    lines = [f"stepladder watch: {headline(report)}"]
+    crash = crash_words(report)
+    lines = [f"stepladder watch: {crash}", f"  {headline(report)}"]
+    if crash is None:
+        lines = [f"stepladder watch: {headline(report)}"]
     lines += [_alarm(finding) for finding in report.alarms]
     if report.times:
         parts = [
@@ -56,13 +59,24 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+def crash_words(report: WatchReport) -> str | None:
+    """Return what ended the script if it did not end by itself, or None."""
+    if report.crash is not None:
+        at = f" at {report.crashed_at}" if report.crashed_at is not None else ""
+        return f"the script crashed{at}: {report.crash}"
+    return (
+        None if not report.exit_code else f"the script did not run to completion: {report.ending}"
+    )
+
+
 def headline(report: WatchReport) -> str:
     """Return the steps, the ending and the number of findings in one line."""
     errors = sum(finding.outcome is Outcome.FAILED for finding in report.findings)
     warned = sum(finding.outcome is Outcome.WARNED for finding in report.findings)
     counts = f"{_count(errors, 'error')}, {_count(warned, 'warning')}"
     steps = _count(report.num_steps, "step")
-    return f"{steps} in {duration(report.wall_s)}, {report.ending}: {counts}"
+    ending = "until then" if crash_words(report) is not None else report.ending
+    return f"{steps} in {duration(report.wall_s)}, {ending}: {counts}"
 
 
 def step_words(report: WatchReport) -> str:
@@ -139,6 +153,7 @@ def render_watch(report: WatchReport) -> str:
         report=report,
         name=" ".join([_script(report.script), *report.args]),
         figure=_figure(report),
+        crash=crash_words(report),
         caption=_caption(report),
         alarms=[_row(finding) for finding in alarms],
         quiet=[_row(finding) for finding in quiet],
@@ -160,6 +175,8 @@ def _script(given: str) -> str:
 
 def _figure(report: WatchReport) -> str:
     num = len(report.alarms)
+    if report.crash is not None:
+        return "The script crashed"
     if not report.num_steps:
         return "No steps seen"
     return f"{num} alarm{'' if num == 1 else 's'}" if num else "No alarms"

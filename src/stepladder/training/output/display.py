@@ -5,6 +5,7 @@ A display never ends a run: if the pipe or terminal is closed, it is turned off.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -12,10 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import StringIO
+from threading import RLock
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
+from stepladder.machine.activity import SILENCE_S, Heartbeat, Report, Sink, printed
 from stepladder.records import to_json
 from stepladder.training.output.wording import (
+    activity_words,
     byte_rate,
     clean,
     duration,
@@ -30,9 +35,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-PLAIN_EVERY_S = 30.0
+PLAIN_EVERY_S = SILENCE_S
 JSON_EVERY_S = 1.0
 LIVE_EVERY_S = 0.25
+_LIVE_SILENCE_S = 1.0
 
 
 class Outlet:
@@ -44,6 +50,7 @@ class Outlet:
 
     def write(self, text: str) -> int:
         """Write text; characters outside the stream's encoding become `?`."""
+        printed()
         if self._stream is not None:
             try:
                 self._stream.write(text)
@@ -165,6 +172,7 @@ class Display:
         every_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._heart = Heartbeat(None)
         self.out = Outlet(stream)
         self._every_s = every_s
         self._clock = clock
@@ -231,7 +239,7 @@ class Display:
         """Show a line."""
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:
-        """Show a line of a result, or its values as JSON."""
+        """Show a line of a result, if it is not empty, or its values as JSON."""
 
     def warning(self, text: str) -> None:
         """Show a warning."""
@@ -243,15 +251,22 @@ class Display:
     def close(self) -> None:
         """Restore the terminal; a second call does nothing."""
 
+    def working(self) -> Sink | None:
+        """Return the function that shows the current activity when nothing else is shown."""
+        return None
+
     def __enter__(self) -> Display:
+        self._heart.sink = self.working()
+        self._heart.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._heart.__exit__()
         self.close()
 
 
 class PlainDisplay(Display):
-    """Shows a plain line every 30 s, and one for each validation, message and warning."""
+    """Shows a plain line every 8 s, and one for each validation, message and warning."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, every_s=PLAIN_EVERY_S, clock=clock)
@@ -259,6 +274,10 @@ class PlainDisplay(Display):
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
         """Show the title, and the lines indented under it."""
         self.out.line("\n  ".join(clean(text) for text in (title, *lines)))
+
+    def working(self) -> Sink:
+        """Return a function that writes a line."""
+        return lambda report: self.out.line(f"{report.what}, {activity_words(report)}")
 
     def show(self, state: ProgressState) -> None:
         """Show the progress of training."""
@@ -295,7 +314,8 @@ class PlainDisplay(Display):
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Show the line."""
-        self.out.line(line)
+        if line:
+            self.out.line(line)
 
     def warning(self, text: str) -> None:
         """Show a warning."""
@@ -316,6 +336,10 @@ class JsonDisplay(Display):
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
         """Write a `start` object."""
         self._write("start", {"title": title, "lines": list(lines)})
+
+    def working(self) -> Sink:
+        """Return a function that writes a `working` object."""
+        return lambda report: self._write("working", asdict(report))
 
     def show(self, state: ProgressState) -> None:
         """Write a `progress` object with the fields of ProgressState."""
@@ -368,7 +392,8 @@ class LiveDisplay(Display):
     The first line shows progress, the second the measurements of steps, the third those of reading.
 
     Drawn in the calling thread, at most four times a second: a separate thread would compete with
-    the readers and the step. rich respects NO_COLOR.
+    the readers and the step. Only if nothing is drawn for a second, the thread of the heartbeat
+    shows the current activity. rich respects NO_COLOR.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -377,6 +402,17 @@ class LiveDisplay(Display):
         super().__init__(stream, every_s=LIVE_EVERY_S, clock=clock)
         self._console = Console(file=cast("IO[str]", self.out), highlight=False, markup=False)
         self._live: Live | None = None
+        self._lock = RLock()
+        self._heart.every_s = _LIVE_SILENCE_S
+
+    def working(self) -> Sink:
+        """Return a function that draws the activity."""
+
+        def draw(report: Report) -> None:
+            tail = activity_words(report)
+            self._draw(head=report.what, done=report.done, total=report.total, tail=tail)
+
+        return draw
 
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
         """Show the title in bold, and the lines under it."""
@@ -427,7 +463,8 @@ class LiveDisplay(Display):
 
     def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Print a line of a result above the progress."""
-        self._print(line)
+        if line:
+            self._print(line)
 
     def warning(self, text: str) -> None:
         """Print a warning above the progress."""
@@ -441,17 +478,25 @@ class LiveDisplay(Display):
 
     def close(self) -> None:
         """Clear the progress and show the cursor again."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
 
     def _print(self, line: str, style: str = "") -> None:
         from rich.text import Text
 
-        self._console.print(Text(line, style=style), soft_wrap=self._live is None)
+        with self._lock:
+            self._console.print(Text(line, style=style), soft_wrap=self._live is None)
 
     def _draw(
-        self, *, head: str, done: int, total: int, tail: str, below: Sequence[Sequence[str]] = ()
+        self,
+        *,
+        head: str,
+        done: int,
+        total: int | None,
+        tail: str,
+        below: Sequence[Sequence[str]] = (),
     ) -> None:
         from rich.console import Group
         from rich.live import Live
@@ -463,7 +508,9 @@ class LiveDisplay(Display):
         row.add_column(no_wrap=True)
         row.add_column(ratio=1)
         row.add_column(no_wrap=True)
-        bar = ProgressBar(total=max(total, 1), completed=min(done, total))
+        bar = ProgressBar(total=None, pulse=True)
+        if total is not None:
+            bar = ProgressBar(total=max(total, 1), completed=min(done, total))
         row.add_row(Text(head, style="bold"), bar, Text(tail))
         lines: list[RenderableType] = [row]
         lines += [
@@ -471,16 +518,83 @@ class LiveDisplay(Display):
             for words in below
             if words
         ]
-        if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(Group(*lines), refresh=True)
+        with self._lock:
+            if self._live is None:
+                self._live = Live(console=self._console, auto_refresh=False, transient=True)
+                self._live.start()
+            self._live.update(Group(*lines), refresh=True)
 
     def _freeze(self) -> None:
         """Keep the last drawing on the screen."""
         if self._live is not None:
             self._live.transient = False
             self.close()
+
+
+class NotebookDisplay(PlainDisplay):
+    """Shows progress in one line of a notebook's output that is updated; other lines stay."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock=clock)
+        self._every_s = _LIVE_SILENCE_S
+        self._heart.every_s = _LIVE_SILENCE_S
+        self._progress: Any = None
+
+    def working(self) -> Sink:
+        """Return a function that updates the line."""
+        return lambda report: self._update(f"{report.what}, {activity_words(report)}")
+
+    def show(self, state: ProgressState) -> None:
+        """Update the line with the progress of training."""
+        self._in_place(super().show, state)
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Update the line with the progress of hashing."""
+        self._in_place(super().show_hash, done, total, per_s, left_s)
+
+    def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Update the line with the progress of prepare."""
+        self._in_place(super().show_prepare, done, total, per_s, left_s)
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Update the line with the progress of computing features."""
+        self._in_place(super().show_features, done, total, per_s, left_s)
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Update the line with the progress of an upload."""
+        self._in_place(super().show_upload, done, total, per_s, left_s)
+
+    def close(self) -> None:
+        """Remove the line of progress."""
+        if self._progress is not None:
+            self._update("")
+            self._progress = None
+
+    def _in_place(self, show: Callable[..., None], *values: object) -> None:
+        """Call a method that writes one line, and update the line of progress with its text."""
+        text = StringIO()
+        out, self.out = self.out, Outlet(text)
+        try:
+            show(*values)
+        finally:
+            self.out = out
+        self._update(text.getvalue().strip())
+
+    def _update(self, text: str) -> None:
+        display = importlib.import_module("IPython.display").display  # only in a notebook
+        printed()
+        shown = {"text/plain": text}
+        if self._progress is None:
+            self._progress = display(shown, raw=True, display_id=True)
+        else:
+            self._progress.update(shown, raw=True)
+
+
+def is_notebook() -> bool:
+    """Return True in a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def make_display(

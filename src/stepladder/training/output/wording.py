@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from stepladder.machine.activity import Report
 from stepladder.stats import binomial_sem
 
 _STEP_PHASES = frozenset({"data_wait", "to_device", "augment", "forward", "backward", "optimizer"})
@@ -47,6 +48,15 @@ def duration(seconds: float | None) -> str:
     if whole >= 60:
         return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
     return f"{whole} s"
+
+
+def activity_words(report: Report) -> str:
+    """Format how far an activity is: `12 of 47, 9 s so far, about 26 s left`."""
+    words = [] if report.total is None else [f"{report.done:,} of {report.total:,}"]
+    words.append(f"{rough_time(report.elapsed_s)} so far")
+    if report.left_s is not None and math.isfinite(report.left_s):
+        words.append(f"about {rough_time(report.left_s)} left")
+    return ", ".join(words)
 
 
 def rough_time(seconds: float | None) -> str:

@@ -22,7 +22,7 @@ from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.output.events import DISCARDED_FILE, EVENTS_FILE, rewind
 from stepladder.training.setup.build import Sources
-from stepladder.training.setup.run_folder import RunFolder
+from stepladder.training.setup.run_folder import RunFolder, beside
 
 _MAX_CLASSES_NAMED: Final = 5
 _SHOWN_DIGITS: Final = 12  # of a fingerprint
@@ -95,7 +95,20 @@ class Conditions:
             ) from None
 
 
-def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = False) -> list[str]:
+def data_changed(folder: Path, changed: Sequence[str] = ()) -> DataError:
+    """Return the error for a run whose data has changed since it began."""
+    return DataError(
+        "the data has changed since the run began",
+        where=str(folder),
+        why="\n  ".join(changed) or None,
+        fix="Use the original data, add --accept-new-data to resume, add --overwrite to train "
+        f"again from scratch, or {beside(folder)}.",
+    )
+
+
+def differences(
+    old: Conditions, new: Conditions, *, folder: Path, accept_new_data: bool = False
+) -> list[str]:
     """List what keeps the resumed run from being bit-identical, as `torch 2.13.0 -> 2.15.0`.
 
     Raises:
@@ -103,11 +116,7 @@ def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = Fal
     """
     changed = _compare_data(old, new)
     if changed and not accept_new_data:
-        raise DataError(
-            "the data has changed since the run began",
-            why="\n  ".join(changed),
-            fix="Use the original data, add --accept-new-data, or choose another --run.dir.",
-        )
+        raise data_changed(folder, changed)
     named = {
         "threads": (old.threads, new.threads),
         "world size": (old.world_size, new.world_size),
@@ -227,7 +236,7 @@ def begin(
     if loaded is not None:
         refuse_other_classes(loaded.state["describe"], described)
         old = Conditions.from_state(loaded.state["conditions"])
-        changed = differences(old, conditions, accept_new_data=accept_new_data)
+        changed = differences(old, conditions, folder=folder.path, accept_new_data=accept_new_data)
     # nothing can fail a check from here on: files of an earlier attempt may be replaced
     folder.write_config(dump_job(job))
     write_json(folder.path / "env.json", environment())

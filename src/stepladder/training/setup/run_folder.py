@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +52,7 @@ _MARKS: Final = frozenset({LOCK_FILE, CHECKPOINTS, "events.jsonl"})
 _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 
 
+OVERWRITES: Final = "Add --overwrite to train again from scratch"
 ABSENT: Final = "absent"
 # What may change when a run is resumed: none of it changes what a step computes.
 _FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
@@ -68,6 +71,14 @@ _FREE_KEYS: Final = frozenset(
         "schedule.horizon_epochs",
     }
 )
+
+
+def beside(folder: Path) -> str:
+    """Return the option for a run folder that does not exist yet, with a similar name."""
+    stem, _, number = folder.name.rpartition("-")
+    name = stem if stem and number.isdigit() else folder.name
+    free = (folder.with_name(f"{name}-{idx}") for idx in count(2))
+    return f"--run.dir {shlex.quote(str(next(path for path in free if not path.exists())))}"
 
 
 def compare_configs(old_file: Path, new_text: str) -> list[str]:
@@ -95,14 +106,14 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
             "this folder has a run with a different config",
             where=str(old_file),
             why="\n  ".join(refused[:5] + more),
-            fix="Add --overwrite to train again from scratch, or choose another --run.dir.",
+            fix=f"{OVERWRITES}, or {beside(old_file.parent)} to keep both.",
         )
     if _horizon(old) != _horizon(new):
         raise UsageError(
             "this would change the cosine schedule of the learning rate in the middle of the run",
             where=str(old_file),
             why=f"It decays over {_horizon(old)}; with the new config, over {_horizon(new)}.",
-            fix=f"{_keep_horizon(old)}, or choose another --run.dir.",
+            fix=f"{_keep_horizon(old)}, or {beside(old_file.parent)}.",
         )
     return list(changes.values())
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -36,6 +37,13 @@ class OwnCode:
             if name is not None:
                 return f"{name}:{frame.f_lineno}"
             frame = frame.f_back
+        return None
+
+    def innermost(self, frames: Sequence[tuple[str, int]]) -> str | None:
+        """Return the innermost of these lines, (file, line), that is the script's."""
+        for file, line in reversed(frames):
+            if (name := self._name(file)) is not None:
+                return f"{name}:{line}"
         return None
 
     def is_own_call(self) -> bool:

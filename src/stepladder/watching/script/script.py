@@ -26,6 +26,7 @@ from stepladder.errors import UsageError
 
 _HERE = str(Path(__file__).resolve().parents[1])
 _GIVE = "Pass the path of a Python file."
+_MAX_MESSAGE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +37,30 @@ class Ending:
         exit_code: as a shell would see it.
         words: a short description.
         signal_number: the signal that ended it; 0 if none did.
+        crash: type and message of the exception that ended it; None: none did.
+        frames: (file, line) of that exception's traceback, innermost last.
     """
 
     exit_code: int
     words: str
     signal_number: int = 0
+    crash: str | None = None
+    frames: tuple[tuple[str, int], ...] = ()
+
+
+def crash_of(error: BaseException, words: str) -> Ending:
+    """Return the ending of a script that an exception ended."""
+    message = str(error).strip().partition("\n")[0][:_MAX_MESSAGE]
+    name = type(error).__name__
+    return Ending(
+        exit_code=1,
+        words=words,
+        crash=f"{name}: {message}" if message else name,
+        frames=tuple(
+            (frame.filename, frame.lineno or 0)
+            for frame in traceback.extract_tb(error.__traceback__)
+        ),
+    )
 
 
 def find_script(script: str, *, is_module: bool) -> Path:
@@ -160,8 +180,7 @@ def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
         return Ending(exit_code=130, words="it was interrupted (Ctrl-C)", signal_number=2)
     except BaseException as error:
         _show(error)
-        name = type(error).__name__
-        return Ending(exit_code=1, words=f"it raised {name}")
+        return crash_of(error, f"it raised {type(error).__name__}")
     return Ending(exit_code=0, words="it ran to completion")
 
 
@@ -198,7 +217,7 @@ def _exit_of(error: SystemExit) -> Ending:
         how = "it ran to completion" if number == 0 else f"it exited with code {number}"
         return Ending(exit_code=number, words=how)
     sys.stderr.write(f"{code}\n")
-    return Ending(exit_code=1, words="it exited with a message")
+    return crash_of(error, "it exited with a message")
 
 
 def _show(error: BaseException) -> None:

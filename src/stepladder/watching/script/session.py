@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -139,7 +140,7 @@ class Session:
 
         watcher = self._watcher
         if watcher is None:
-            return unwatched(
+            report = unwatched(
                 self.script,
                 self.args,
                 ending=ending.words,
@@ -147,6 +148,7 @@ class Session:
                 wall_s=wall_s,
                 error=self._error,
             )
+            return self._with_crash(report, ending)
         watcher.stop()
         probe_s: float | None = None
         replays: tuple[Replay, ...] = ()
@@ -154,7 +156,7 @@ class Session:
             began = perf_counter()
             replays = self._kept.replay()
             probe_s = perf_counter() - began
-        return report_of(
+        report = report_of(
             watcher,
             script=self.script,
             args=self.args,
@@ -165,6 +167,11 @@ class Session:
             replays=replays,
             wall_s=wall_s,
         )
+        return self._with_crash(report, ending)
+
+    def _with_crash(self, report: WatchReport, ending: Ending) -> WatchReport:
+        where = self._own.innermost(ending.frames)
+        return replace(report, crash=ending.crash, crashed_at=where)
 
     def _write_sometimes(self) -> None:
         """Write what was seen so far, in case the script is killed.

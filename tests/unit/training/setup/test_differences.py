@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from stepladder.errors import DataError
 from stepladder.training.setup.attempt import Conditions, differences, refuse_other_classes
 
+RUN = Path("runs/first")
 OLD = Conditions(
     threads=2,
     world_size=1,
@@ -27,7 +29,7 @@ def test_the_same_conditions_have_no_differences_through_json() -> None:
         device=torch.device("cpu"), world_size=1, data={"train": "aa"}, num_examples={"train": 9}
     )
     again = Conditions.from_state(json.loads(json.dumps(measured.to_state())))
-    assert differences(again, measured) == []
+    assert differences(again, measured, folder=RUN) == []
     assert measured.threads == torch.get_num_threads()
     assert measured.versions["torch"] == torch.__version__
 
@@ -49,15 +51,15 @@ def test_the_same_conditions_have_no_differences_through_json() -> None:
     ],
 )
 def test_each_difference_is_said(new: Conditions, said: list[str]) -> None:
-    assert differences(OLD, new) == said
+    assert differences(OLD, new, folder=RUN) == said
 
 
 @pytest.mark.parametrize("data", [{"train": "xx", "val": "bb"}, {"train": "aa"}, {}], ids=str)
 def test_other_data_is_refused_unless_accepted(data: dict[str, str]) -> None:
     new = replace(OLD, data=data)
     with pytest.raises(DataError, match="--accept-new-data"):
-        differences(OLD, new)
-    said = differences(OLD, new, accept_new_data=True)
+        differences(OLD, new, folder=RUN)
+    said = differences(OLD, new, folder=RUN, accept_new_data=True)
     assert said
     assert all(sentence.startswith("data ") for sentence in said)
 
@@ -65,7 +67,7 @@ def test_other_data_is_refused_unless_accepted(data: dict[str, str]) -> None:
 def test_other_data_is_told_in_examples() -> None:
     new = replace(OLD, data={"train": "f" * 64}, num_examples={"train": 24})
     with pytest.raises(DataError) as caught:
-        differences(OLD, new)
+        differences(OLD, new, folder=RUN)
     assert caught.value.why == (
         "data train: 20 examples (aa) -> 24 examples (ffffffffffff)\n"
         "  data val: 5 examples (bb) -> none"

@@ -1,0 +1,203 @@
+"""What the process is doing, and a thread that reports it when nothing else is printed.
+
+Code that may take seconds says what it does with `doing`. Displays and commands print through
+streams that call `printed`. A `Heartbeat` reports the current activity if nothing was printed for a
+while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Event, RLock, Thread
+
+FIRST_S = 0.8
+"""Seconds without output after which the first line is due."""
+SILENCE_S = 8.0
+"""Seconds without output after which another line is due."""
+_TICK_S = 0.25
+_MOST_LEVELS = 2
+
+
+@dataclass(kw_only=True)
+class Activity:
+    """Something that takes time.
+
+    Attributes:
+        what: in words, such as `evaluating val`.
+        done, total: number of items; None: not counted.
+        left_s: estimated seconds left when it began; None: unknown.
+    """
+
+    what: str
+    total: int | None = None
+    done: int = 0
+    left_s: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    def estimate_s(self) -> float | None:
+        """Return the estimated seconds left, or None."""
+        elapsed_s = self.elapsed_s
+        if self.total is not None and self.done > 0:
+            return elapsed_s * max(self.total - self.done, 0) / self.done
+        is_over = self.left_s is None or elapsed_s >= self.left_s
+        return None if is_over or self.left_s is None else self.left_s - elapsed_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The current activity, for a display.
+
+    Attributes:
+        what: the innermost activities, outer first.
+        elapsed_s: of the innermost one.
+        left_s: of the innermost one that has an estimate; None: unknown.
+        done, total: of the innermost one; None: not counted.
+    """
+
+    what: str
+    elapsed_s: float
+    left_s: float | None = None
+    done: int = 0
+    total: int | None = None
+
+
+Sink = Callable[[Report], None]
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.activities: list[Activity] = []
+        self.printed_at = time.monotonic()
+        self.has_printed = False
+        self.heart: Heartbeat | None = None
+
+
+_STATE = _State()
+
+
+@contextmanager
+def doing(
+    what: str, *, total: int | None = None, left_s: float | None = None
+) -> Iterator[Activity]:
+    """Declare what runs in the block, so that it can be reported.
+
+    Args:
+        what: in words, such as `evaluating val`.
+        total: number of items; the block counts them in `done`.
+        left_s: estimated duration in seconds.
+    """
+    activity = Activity(what=what, total=total, left_s=left_s)
+    with _STATE.lock:
+        _STATE.activities.append(activity)
+    try:
+        yield activity
+    finally:
+        with _STATE.lock, suppress(ValueError):
+            _STATE.activities.remove(activity)
+
+
+def printed() -> None:
+    """Note that something was printed now."""
+    _STATE.printed_at = time.monotonic()
+    _STATE.has_printed = True
+
+
+def report() -> Report:
+    """Return the current activity."""
+    with _STATE.lock:
+        activities = list(_STATE.activities)
+    if not activities:
+        return Report(what="working", elapsed_s=time.monotonic() - _STATE.printed_at)
+    last = activities[-1]
+    estimates = (activity.estimate_s() for activity in reversed(activities))
+    return Report(
+        what=": ".join(activity.what for activity in activities[-_MOST_LEVELS:]),
+        elapsed_s=last.elapsed_s,
+        left_s=next((left for left in estimates if left is not None), None),
+        done=last.done,
+        total=last.total,
+    )
+
+
+class Heartbeat:
+    """Reports the current activity when nothing was printed for some seconds.
+
+    Within another heartbeat, the outer one reports to this sink for the time of the block.
+
+    Args:
+        sink: called in the thread of the heartbeat; None: nothing is reported.
+        every_s: seconds without output until a report is due.
+        first_s: the same, until something has been printed.
+    """
+
+    def __init__(
+        self, sink: Sink | None, *, every_s: float = SILENCE_S, first_s: float = FIRST_S
+    ) -> None:
+        self.sink = sink
+        self.every_s = every_s
+        self._first_s = first_s
+        self._outer: Heartbeat | None = None
+        self._stopping = Event()
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Heartbeat:
+        self._outer, _STATE.heart = _STATE.heart, self
+        if self._outer is None:
+            _STATE.printed_at, _STATE.has_printed = time.monotonic(), False
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _STATE.heart = self._outer
+        if self._outer is None:
+            self.stop()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._stopping.clear()
+        self._thread = Thread(target=self._run, name="stepladder-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and wait until it has ended."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_TICK_S):
+            heart = _STATE.heart
+            if heart is None or heart.sink is None:
+                continue
+            limit_s = heart.every_s if _STATE.has_printed else self._first_s
+            if time.monotonic() - _STATE.printed_at >= limit_s:
+                printed()
+                with suppress(Exception):  # a report must not end the work
+                    heart.sink(report())
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Stop the thread of the heartbeat in the block, which may fork processes."""
+    heart = _STATE.heart
+    while heart is not None and heart._outer is not None:
+        heart = heart._outer
+    if heart is None:
+        yield
+        return
+    heart.stop()
+    try:
+        yield
+    finally:
+        printed()
+        heart.start()
