@@ -159,8 +159,7 @@ def climb(
         )
         loads.append(_load("training", usage))
         display.message("timing the original job and the result in turn …")
-        timing = doing("timing the original job and the result in turn")
-        with _ending_signals(folder.path, again=again), timing:
+        with _ending_signals(folder.path, again=again), doing("timing both in turn"):
             summary = result_of(
                 lab,
                 climbing,

@@ -88,35 +88,32 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return [read_run_log(path)]
     if runs := mlflow_runs(path):
         return _run_logs(read_mlflow_folder(runs), metric)
-    for known in _KNOWN_FILES:
-        if (path / known).is_file():
-            return [replace(log, name=name) for log in _read_file(path / known, metric)]
+    if file := _known_file(path):
+        return [replace(log, name=name) for log in _read_file(file, metric)]
     if files := list(path.glob("metrics_epoch_*.json")):
         return _run_logs(read_metrics_files(files, name=name, path=str(path)), metric)
-    if newest := _newest_trainer_state(path):
-        return [replace(log, name=name) for log in _read_file(newest, metric)]
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=name), metric)
-    runs = runs_in(path, (EVENTS_FILE, *_KNOWN_FILES))
-    if len(runs) == 1:
-        return _read_folder(runs[0], metric)
-    raise _no_log(path, runs)
-
-
-def _no_log(path: Path, runs: Sequence[Path]) -> DataError:
-    """Return the error of a folder without a log, or with several folders that have one."""
-    if runs:
-        return DataError(
+    if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+        if len(runs) == 1:
+            return _read_folder(runs[0], metric)
+        raise DataError(
             f"the folder contains no log itself, but {len(runs)} of its folders do",
             where=str(path),
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
-    return DataError(
+    raise DataError(
         f"the folder contains no log: {', '.join(listed) or 'it is empty'}",
         where=str(path),
         fix=_FORMATS,
     )
+
+
+def _known_file(path: Path) -> Path | None:
+    """Find the log in the folder of a run, or that of the newest checkpoint in it."""
+    files = (path / known for known in _KNOWN_FILES)
+    return next(filter(Path.is_file, files), None) or _newest_trainer_state(path)
 
 
 def _newest_trainer_state(path: Path) -> Path | None:
