@@ -24,12 +24,15 @@ from stepladder.config.choices import Encoding
 from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.sources import delta_log as delta
 from stepladder.data.store.manifest import publish
+from stepladder.machine import activity
 from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests share few cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads yield their core
+
+activity.FIRST_S = 3600.0  # on a loaded machine, lines of progress would come into messages
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 * 10**9  # the largest folder that the tests leave there in total is a tenth of it

@@ -119,7 +119,7 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
 
     A watched script runs as without stepladder: nothing is printed beside its output.
     """
-    if name in _SILENT:
+    if name in _SILENT or "--help" in words or "-h" in words:
         yield
         return
     from stepladder.machine.activity import Heartbeat, Report, doing

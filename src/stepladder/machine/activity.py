@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, RLock, Thread
 
-FIRST_S = 0.8
+FIRST_S = 1.5
 """Seconds without output after which the first line is due."""
 SILENCE_S = 8.0
 """Seconds without output after which another line is due."""
@@ -135,16 +135,16 @@ class Heartbeat:
 
     Args:
         sink: called in the thread of the heartbeat; None: nothing is reported.
-        every_s: seconds without output until a report is due.
-        first_s: the same, until something has been printed.
+        every_s: seconds without output until a report is due; None: SILENCE_S.
+        first_s: the same, until something has been printed; None: FIRST_S.
     """
 
     def __init__(
-        self, sink: Sink | None, *, every_s: float = SILENCE_S, first_s: float = FIRST_S
+        self, sink: Sink | None, *, every_s: float | None = None, first_s: float | None = None
     ) -> None:
         self.sink = sink
-        self.every_s = every_s
-        self._first_s = first_s
+        self.every_s = SILENCE_S if every_s is None else every_s
+        self._first_s = FIRST_S if first_s is None else first_s
         self._outer: Heartbeat | None = None
         self._stopping = Event()
         self._thread: Thread | None = None
