@@ -43,11 +43,14 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
     is_free = run.device.type == "cpu"  # elsewhere reading the loss waits for the device
     files = reader.files_stats()
     stats = ReaderStats() if reader.is_held else reader.stats  # examples in memory are not read
+    is_epoch_over = at.offset == 0 and at.epoch > 0  # the next one may not follow
     return ProgressState(
-        epoch=at.epoch + 1,
+        epoch=at.epoch if is_epoch_over else at.epoch + 1,
         max_epochs=max_epochs,
         step=at.step,
-        step_in_epoch=math.ceil(at.offset / run.recipe.batch.global_batch_size),
+        step_in_epoch=reader.steps_per_epoch
+        if is_epoch_over
+        else math.ceil(at.offset / run.recipe.batch.global_batch_size),
         steps_per_epoch=reader.steps_per_epoch,
         loss=run.parts.step.peek_loss(last_loss) if is_free else last_loss,
         accuracy=last_accuracy,
