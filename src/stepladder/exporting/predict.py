@@ -15,11 +15,12 @@ import numpy.typing as npt
 import torch
 
 from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.errors import DataError
 from stepladder.exporting.trained import Trained, load_trained
 from stepladder.task.contract import Task
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+SUFFIXES = tuple(sorted(PICTURE_SUFFIXES))
 """Suffixes of the files read from a folder; a file that is named directly may have any."""
 
 BATCH_SIZE = 32
@@ -71,7 +72,7 @@ def predict(
         raise DataError(
             f"none of the pictures can be read; the first {first.error}",
             where=str(first.path),
-            fix="Use JPEG or PNG pictures, or folders of them.",
+            fix="Use JPEG, PNG or other pictures, or folders of them.",
         )
     return predictions
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -30,9 +31,7 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
-_IMAGES = frozenset(
-    {"jpg", "jpeg", "png", "npy", "webp", "gif", "bmp", "tif", "tiff", "ppm", "img", "image"}
-)  # all but the first four are written to quarantine.csv with a reason
+_IMAGES = frozenset({*(suffix[1:] for suffix in PICTURE_SUFFIXES), "npy", "img", "image"})
 
 
 @dataclass
