@@ -72,7 +72,7 @@ def find_form(data: bytes) -> Form:
         except BadPictureError:
             raise
         except _errors() as error:
-            raise _undecodable(error) from None
+            raise _undecodable(error, kind) from None
         return Form(kind, height, width, 1, False)
     if kind not in {"JPEG", "PNG", "NPY"}:
         raise BadPictureError(f"is {kind}, not a supported picture format")
@@ -226,7 +226,7 @@ def examine_content(
     except BadPictureError:
         raise
     except _errors() as error:
-        raise _undecodable(error) from None
+        raise _undecodable(error, kind) from None
     except MemoryError:
         raise BadPictureError(f"has {width}x{height} pixels, which do not fit in memory") from None
     pixels = opened.pixels
@@ -245,11 +245,14 @@ def _errors() -> tuple[type[Exception], ...]:
     return (*_ERRORS_OF_PILLOW, DecompressionBombError)
 
 
-def _undecodable(error: Exception) -> BadPictureError:
+def _undecodable(error: Exception, kind: str) -> BadPictureError:
     text = " ".join(str(error).split())
+    if isinstance(error, struct.error | IndexError):
+        text = "it is truncated"
     if text == "unknown pixel mode":
-        text = "a TIFF with samples of a type that Pillow does not read; save it with 8 or 16 bits"
-    return BadPictureError(f"cannot be decoded: {text}")
+        text = "samples of this type are not supported; save it with 8 or 16 bits"
+    name = f" as {kind}" if kind in by_pillow.KINDS else ""
+    return BadPictureError(f"cannot be decoded{name}: {text}")
 
 
 def _decode_in_place(data: bytes, out: Pixels) -> Pixels:

@@ -364,6 +364,8 @@ def test_deep_tiff_is_scaled_as_its_header_says(compression: str) -> None:
     plain = examine_content(encode(deep, "TIFF", **options), **size)
     assert plain.samples == (False, 65535, grey.min() * 16, grey.max() * 16)
     assert plain.pixels.max() == grey.max() // 16
+    if compression != "raw":  # Pillow then writes no such tags
+        return
     told = examine_content(encode(deep, "TIFF", **options, tiffinfo={281: 4095}), **size)
     assert difference(told.pixels[..., 0], grey) <= 1
     inverse = examine_content(encode(deep, "TIFF", **options, tiffinfo={281: 4095, 262: 0}), **size)
