@@ -108,7 +108,11 @@ def _read(file: Path, trained: Trained) -> Pixels | str:
         if not stat.S_ISREG(file.stat().st_mode):
             return "is not a regular file"
         pixels: Pixels = decode_picture(
-            file.read_bytes(), size=trained.size, fit=trained.fit, is_scaled=trained.is_scaled
+            file.read_bytes(),
+            size=trained.size,
+            fit=trained.fit,
+            is_scaled=trained.is_scaled,
+            white=trained.white,
         )
     except DataError as error:
         return error.what
