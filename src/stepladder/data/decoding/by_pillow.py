@@ -230,7 +230,8 @@ def _both_bytes(high: ImageFile, low: ImageFile) -> Samples:
     high.load()
     low.load()
     samples: Samples = np.asarray(high).astype(np.uint16) << 8
-    return samples | np.asarray(low)
+    samples |= np.asarray(low)
+    return samples
 
 
 def _other_byte(args: Any) -> Any:
