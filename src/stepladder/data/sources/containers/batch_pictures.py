@@ -174,7 +174,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _first_of_lists(column: Any) -> tuple[Any, list[int | None]]:
-    """Return the first picture of each list, null where there is none, and the lengths."""
+    """Return the first picture of each list, null for an empty list, and the lengths."""
     from pyarrow import array, compute
 
     lengths: list[int | None] = compute.list_value_length(column).to_pylist()
