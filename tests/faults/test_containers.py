@@ -473,7 +473,7 @@ def test_python_objects_in_a_binary_column_are_put_aside(tmp_path: Path) -> None
     source = table(tmp_path / "t.parquet", with_row(3, image=pickle.dumps({"a": [1] * 50})))
     prepare(config_of(source, max_bad=0.05))
     text = (tmp_path / "store" / "quarantine.csv").read_text()
-    assert 't.parquet#3,"is a Python pickle, not JPEG or PNG"' in text
+    assert 't.parquet#3,"is a Python pickle, not a supported picture format"' in text
 
 
 def test_a_pyarrow_below_the_floor_is_refused() -> None:

@@ -76,6 +76,9 @@ class PrepareConfig:
     """Fraction of unreadable pictures to skip before the command fails, in [0, 1]."""
     max_pixels: int = 50_000_000
     """Largest picture to decode, in pixels."""
+    max_sample_value: float | None = None
+    """Sample value of white, such as 4095 for 12 bits in 16; none: by the header or the type.
+    Larger values are clipped, and pictures whose type has a smaller maximum stay as they are."""
     follow_symlinks: bool = False
     """Follow symbolic links that point outside the source folder."""
     workers: int = 0
@@ -98,6 +101,8 @@ class PrepareConfig:
         require(0 < self.val_frac < 1, "prepare.val_frac", self.val_frac, "in (0, 1)")
         require(0 <= self.max_bad <= 1, "prepare.max_bad", self.max_bad, "in [0, 1]")
         require(self.max_pixels >= 64, "prepare.max_pixels", self.max_pixels, "64 or more")
+        white = self.max_sample_value
+        require(white is None or white > 0, "prepare.max_sample_value", white, "above 0")
         require(self.workers >= 0, "prepare.workers", self.workers, "0 or more")
         for name in ("pixel_height", "pixel_width"):
             side = getattr(self, name)

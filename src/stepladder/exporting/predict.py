@@ -15,12 +15,13 @@ import numpy.typing as npt
 import torch
 
 from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.errors import DataError
 from stepladder.exporting.trained import Trained, load_trained
 from stepladder.records.near_paths import did_you_mean_path
 from stepladder.task.contract import Task
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+SUFFIXES = tuple(sorted(PICTURE_SUFFIXES))
 """Suffixes of the files read from a folder; a file that is named directly may have any."""
 
 BATCH_SIZE = 32
@@ -72,7 +73,7 @@ def predict(
         raise DataError(
             f"none of the pictures can be read; the first {first.error}",
             where=str(first.path),
-            fix="Use JPEG or PNG pictures, or folders of them.",
+            fix="Use JPEG, PNG or other pictures, or folders of them.",
         )
     return predictions
 
@@ -108,7 +109,11 @@ def _read(file: Path, trained: Trained) -> Pixels | str:
         if not stat.S_ISREG(file.stat().st_mode):
             return "is not a regular file"
         pixels: Pixels = decode_picture(
-            file.read_bytes(), size=trained.size, fit=trained.fit, is_scaled=trained.is_scaled
+            file.read_bytes(),
+            size=trained.size,
+            fit=trained.fit,
+            is_scaled=trained.is_scaled,
+            white=trained.white,
         )
     except DataError as error:
         return error.what

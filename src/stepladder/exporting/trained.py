@@ -30,6 +30,7 @@ class Trained:
         size: height and width of an image, in pixels.
         fit: how an image is made square.
         is_scaled: whether large JPEGs are decoded at a reduced size, as in training.
+        white: sample value that becomes 255, if `prepare` was given one.
     """
 
     model: nn.Module
@@ -37,6 +38,7 @@ class Trained:
     size: int
     fit: Fit
     is_scaled: bool = True
+    white: float | None = None
 
 
 def load_trained(run: Path, *, task: Task | None = None) -> Trained:
@@ -72,12 +74,14 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
     check_fits(model.state_dict(), loaded)
     model.load_state_dict(loaded.weights)
     fit = Fit(str(facts.get("fit", Fit.PAD)))
+    white = facts.get("max_sample_value")
     return Trained(
         model=model.eval(),
         classes=classes,
         size=size,
         fit=fit,
         is_scaled=recipe.loader.scaled_decode,
+        white=None if white is None else float(white),
     )
 
 

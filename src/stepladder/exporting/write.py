@@ -90,6 +90,7 @@ def describe_model(trained: Trained) -> dict[str, Json]:
         "output": {"name": OUTPUT, "dtype": "float32", "shape": ["n", len(trained.classes)]},
         "size": size,
         "fit": trained.fit.value,
+        **({} if trained.white is None else {"max_sample_value": trained.white}),
         "classes": list(trained.classes),
         "stepladder": __version__,
     }

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from stepladder.config.choices import Encoding, Split, VerifyPages, WeightsSource
 from stepladder.config.recipe import Recipe
-from stepladder.data.decoding.formats import read_size
+from stepladder.data.decoding.decode import find_form
 from stepladder.data.reading.datasets import DatasetSource
 from stepladder.data.store.shard import Shard
 from stepladder.data.store.store import Store
@@ -180,8 +180,8 @@ def source_pixels(task: Task) -> float | None:
     shard = Shard(store.files.path(info), info, verify=VerifyPages.NEVER)
     try:
         rows = range(0, info.num_rows, max(1, info.num_rows // _NUM_SIZED))
-        sizes = [read_size(shard.read(row)) for row in rows]
+        forms = [find_form(shard.read(row)) for row in rows]
     finally:
         shard.close()
         store.files.release(info)
-    return sum(height * width for height, width in sizes) / len(sizes)
+    return sum(form.height * form.width for form in forms) / len(forms)

@@ -93,6 +93,7 @@ FAULTS: tuple[Fault, ...] = (
     # data
     _fault("label_range", "labels outside 0 … C−1", _BOTH),
     _fault("unnormalised_input", "inputs are far from mean 0 and standard deviation 1", _BOTH),
+    _fault("range_lost", "inputs use a small part of their range", _CHECK),
     _fault("double_normalisation", "inputs are normalised twice", _BOTH),
     _fault(
         "channel_order", "channels are in another order or dimension than the model expects", _CHECK

@@ -135,6 +135,11 @@ class ImageClassification(Task):
             "size": manifest.size,
             "fit": str(manifest.fit),
             "fingerprint": manifest.fingerprint,
+            **(
+                {"max_sample_value": manifest.options["max_sample_value"]}
+                if "max_sample_value" in manifest.options
+                else {}
+            ),
         }
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -1,19 +1,20 @@
-"""Decode a JPEG, PNG or NPY file to a square of RGB pixels. Thread-safe and deterministic.
+"""Decode a picture file to a square of RGB pixels. Thread-safe and deterministic.
 
 The bytes may be hostile: the format is detected by magic bytes, the size is checked before anything
-is decoded, and only the decoders of these three formats are used.
+is decoded, and only the decoder of that format is used: JPEG, PNG, NPY, or one of
+`by_pillow.KINDS`.
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from importlib.metadata import version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stepladder.config.choices import Fit
+from stepladder.data.decoding import by_pillow
 from stepladder.data.decoding.formats import (
     BadPictureError,
     check_png,
@@ -24,14 +25,14 @@ from stepladder.data.decoding.formats import (
     read_size,
 )
 from stepladder.data.decoding.resize import Pixels, crop_centre, fit_size, pad_white, resize, turn
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
+from stepladder.data.decoding.samples import WHITE_8, SampleRange, rescale
+from stepladder.data.decoding.traits import Trait
 
 DECODE_VERSION = 1
 """Incremented whenever the same bytes would decode to different pixels."""
 
 _ERRORS = (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError)
+_ERRORS_OF_PILLOW = (*_ERRORS, KeyError, IndexError, TypeError, RuntimeError, ZeroDivisionError)
 _DCT_FACTORS = (8, 4, 2)  # the other scales of libjpeg-turbo are slower than a full decode
 _DCT_LEAD_IN_THIRDS = 4
 """A scaled decode has at least 4/3 of the sides needed, so that the antialiased resize does the
@@ -43,7 +44,7 @@ class Form(NamedTuple):
     """Facts from the header of a picture file.
 
     Attributes:
-        kind: JPEG, PNG or NPY.
+        kind: the format, such as JPEG.
         height, width: in pixels, before any rotation.
         orientation: EXIF orientation of a JPEG, 1 to 8.
         is_direct: whether libjpeg-turbo's simple interface can convert it to RGB.
@@ -60,10 +61,22 @@ def find_form(data: bytes) -> Form:
     """Read the header of a picture file.
 
     Raises:
-        BadPictureError: if it is not JPEG, PNG or NPY, or its header is incomplete.
+        BadPictureError: if it is not a supported format, or its header is incomplete.
     """
-    height, width = read_size(data)
+    if not data:
+        raise BadPictureError("is empty (0 bytes)")
     kind = name_format(data)
+    if kind in by_pillow.KINDS:
+        try:
+            height, width = by_pillow.picture_size(data, kind)
+        except BadPictureError:
+            raise
+        except _errors() as error:
+            raise _undecodable(error, kind) from None
+        return Form(kind, height, width, 1, False)
+    if kind not in {"JPEG", "PNG", "NPY"}:
+        raise BadPictureError(f"is {kind}, not a supported picture format")
+    height, width = read_size(data, kind)
     if kind != "JPEG":
         return Form(kind, height, width, 1, False)
     return Form(kind, height, width, jpeg_orientation(data), _is_direct(data))
@@ -94,18 +107,20 @@ def decode_picture(
     fit: Fit,
     max_pixels: int = 50_000_000,
     is_scaled: bool = True,
+    white: float | None = None,
     out: Pixels | None = None,
     form: Form | None = None,
 ) -> Pixels:
     """Decode a picture to an upright square; keeps the aspect and puts transparency on white.
 
     Args:
-        data: a JPEG or PNG file, or an NPY file of pixels.
+        data: a picture file, or an NPY file of pixels.
         size: height and width of the result, in pixels.
         fit: how the picture is fitted to the square.
         max_pixels: maximum number of pixels, checked in the header.
         is_scaled: decode a JPEG that is much larger than needed at 1/2, 1/4 or 1/8 of its size, as
             `prepare` always does; pixels then differ slightly from those of a full decode.
+        white: sample value that becomes 255, as in `--max-sample-value`; None: by the header.
         out: memory for the result, such as a row of a batch: uint8 (size, size, 3), C-contiguous.
             Undefined after an error.
         form: result of `find_form` for these bytes.
@@ -114,9 +129,11 @@ def decode_picture(
         uint8 RGB, shape (size, size, 3).
 
     Raises:
-        BadPictureError: if it is not a JPEG, PNG or NPY, is damaged or too large; see `what`.
+        BadPictureError: if it is not a picture, is damaged or too large; see `what`.
     """
-    if out is not None and form is not None and form[1:] == (size, size, 1, True):
+    keeps_values = white is None or white >= WHITE_8
+    is_ready = form is not None and form[1:] == (size, size, 1, True) and keeps_values
+    if out is not None and is_ready:
         return _decode_in_place(data, out)
     content = decode_content(
         data,
@@ -124,6 +141,7 @@ def decode_picture(
         fit=fit,
         max_pixels=max_pixels,
         is_scaled=is_scaled,
+        white=white,
         out=out,
         form=form,
     )
@@ -139,6 +157,7 @@ def decode_content(
     fit: Fit,
     max_pixels: int = 50_000_000,
     is_scaled: bool = True,
+    white: float | None = None,
     out: Pixels | None = None,
     form: Form | None = None,
 ) -> Pixels:
@@ -148,6 +167,44 @@ def decode_content(
         uint8 RGB, shape (h, w, 3) with h and w at most size. It is in `out` if that is given and
         the file is an upright JPEG of exactly that size.
     """
+    return examine_content(
+        data,
+        size=size,
+        fit=fit,
+        max_pixels=max_pixels,
+        is_scaled=is_scaled,
+        white=white,
+        out=out,
+        form=form,
+    ).pixels
+
+
+class Content(NamedTuple):
+    """A decoded picture and what its samples show.
+
+    Attributes:
+        pixels: as returned by `decode_content`.
+        samples: range of its samples, if they have more than 8 bits.
+        traits: traits that only decoding shows.
+    """
+
+    pixels: Pixels
+    samples: SampleRange | None
+    traits: frozenset[Trait]
+
+
+def examine_content(
+    data: bytes,
+    *,
+    size: int,
+    fit: Fit,
+    max_pixels: int = 50_000_000,
+    is_scaled: bool = True,
+    white: float | None = None,
+    out: Pixels | None = None,
+    form: Form | None = None,
+) -> Content:
+    """Decode a picture like decode_content, and measure the range of its samples."""
     form = form or find_form(data)
     kind, height, width, orientation, _ = form
     if height * width > max_pixels:
@@ -157,23 +214,45 @@ def decode_content(
     try:
         if kind == "JPEG":
             pixels = _decode_jpeg(data, form, size=size, fit=fit, is_scaled=is_scaled, out=out)
+            opened = by_pillow.Opened(rescale(pixels, white))
         elif kind == "NPY":
-            pixels = _read_npy(data)
-        else:
+            opened = by_pillow.Opened(rescale(_read_npy(data), white))
+        elif kind == "PNG":
             orientation = exif_orientation(check_png(data))
-            pixels = _decode_png(data)
+            opened = by_pillow.decode_png(data, chosen=white)
+        else:
+            opened, orientation = by_pillow.decode(data, kind, chosen=white)
+            height, width = opened.pixels.shape[:2]
     except BadPictureError:
         raise
-    except _ERRORS as error:
-        raise BadPictureError(f"cannot be decoded: {error}") from None
+    except _errors() as error:
+        raise _undecodable(error, kind) from None
     except MemoryError:
         raise BadPictureError(f"has {width}x{height} pixels, which do not fit in memory") from None
+    pixels = opened.pixels
     if fit is Fit.CROP:
         pixels = crop_centre(pixels)
     # sides in file orientation: resizing first leaves fewer pixels to rotate
     out_height, out_width = fit_size(height, width, size=size, fit=fit)
     upright = turn(resize(pixels, out_height, out_width), orientation)
-    return np.ascontiguousarray(upright)
+    return Content(np.ascontiguousarray(upright), opened.samples, opened.traits)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what decoders raise for a damaged file."""
+    from PIL.Image import DecompressionBombError
+
+    return (*_ERRORS_OF_PILLOW, DecompressionBombError)
+
+
+def _undecodable(error: Exception, kind: str) -> BadPictureError:
+    text = " ".join(str(error).split())
+    if isinstance(error, struct.error | IndexError):
+        text = "it is truncated"
+    if text == "unknown pixel mode":
+        text = "samples of this type are not supported; save it with 8 or 16 bits"
+    name = f" as {kind}" if kind in by_pillow.KINDS else ""
+    return BadPictureError(f"cannot be decoded{name}: {text}")
 
 
 def _decode_in_place(data: bytes, out: Pixels) -> Pixels:
@@ -198,7 +277,7 @@ def _decode_jpeg(
     import simplejpeg
 
     if not form.is_direct:
-        return _decode_by_pillow(data)
+        return by_pillow.decode_jpeg(data)
     height, width = form.height, form.width
     governing = max(height, width) if fit is Fit.PAD else min(height, width)
     factors = _DCT_FACTORS if is_scaled else ()
@@ -222,32 +301,3 @@ def _read_npy(data: bytes) -> Pixels:
     values = np.frombuffer(data, dtype=np.uint8, offset=header.start)
     pixels = values.reshape(shape, order="F" if header.is_fortran else "C")
     return np.array(np.broadcast_to(pixels, (*shape[:2], 3)), order="C")
-
-
-def _decode_by_pillow(data: bytes) -> Pixels:
-    from PIL.JpegImagePlugin import JpegImageFile
-
-    with JpegImageFile(io.BytesIO(data)) as picture:  # it reverses Adobe's inversion of CMYK
-        return np.array(picture.convert("RGB"))
-
-
-def _decode_png(data: bytes) -> Pixels:
-    from PIL.PngImagePlugin import PngImageFile
-
-    # the class itself instead of Image.open, so that only this format is allowed
-    with PngImageFile(io.BytesIO(data)) as picture:
-        picture.load()
-        return np.array(_to_rgb(picture))
-
-
-def _to_rgb(picture: Picture) -> Picture:
-    from PIL import Image
-
-    if picture.mode.startswith("I"):  # 16-bit grey, which convert() would clip at 255
-        high_byte = (np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8)
-        picture = Image.fromarray(high_byte)
-    if picture.mode in {"LA", "PA", "RGBA"} or "transparency" in picture.info:
-        front = picture.convert("RGBA")
-        white = Image.new("RGBA", front.size, "white")
-        return Image.alpha_composite(white, front).convert("RGB")
-    return picture.convert("RGB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +16,36 @@ JPEG_MAGIC = b"\xff\xd8\xff"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 NPY_MAGIC = b"\x93NUMPY"
 
-_OTHER_MAGICS: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"GIF8", "GIF"),
+SUFFIXES: dict[str, tuple[str, ...]] = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "GIF": (".gif",),
+    "WebP": (".webp",),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "AVIF": (".avif",),
+    "HEIC": (".heic", ".heif", ".hif"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+"""The formats that are read from files, and their usual extensions. NPY is read in containers."""
+
+PICTURE_SUFFIXES = frozenset(suffix for some in SUFFIXES.values() for suffix in some)
+
+_MAGICS: tuple[tuple[int, bytes, str], ...] = (
+    (0, JPEG_MAGIC, "JPEG"),
+    (0, PNG_MAGIC, "PNG"),
+    (0, NPY_MAGIC, "NPY"),
+    (0, b"GIF87a", "GIF"),
+    (0, b"GIF89a", "GIF"),
     (8, b"WEBP", "WebP"),
-    (0, b"BM", "BMP"),
     (0, b"II*\x00", "TIFF"),
     (0, b"MM\x00*", "TIFF"),
-    (4, b"ftypavif", "AVIF"),
-    (4, b"ftyp", "HEIC or video"),
+    (0, b"II+\x00", "TIFF"),  # BigTIFF
+    (0, b"MM\x00+", "TIFF"),
     (0, b"\x00\x00\x00\x0cjP  ", "JPEG 2000"),
+    (0, b"\xffO\xffQ", "JPEG 2000"),
     (0, b"\xff\x0a", "JPEG XL"),
+    (0, b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
     (0, b"8BPS", "Photoshop"),
     (0, b"%PDF", "PDF"),
     (0, b"PK\x03\x04", "ZIP"),
@@ -32,6 +53,12 @@ _OTHER_MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x80\x04\x95", "a Python pickle"),
     (0, b"\x80\x05\x95", "a Python pickle"),
 )
+_PPM_START = re.compile(rb"P[1-6][ \t\r\n#]")
+_BMP_HEADER_BYTES = frozenset({12, 16, 40, 52, 56, 64, 108, 124})
+_AVIF_BRANDS = frozenset({b"avif", b"avis"})
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs"})
+_ISO_IMAGE_BRANDS = frozenset({b"mif1", b"msf1", b"mif2", b"miaf"})
+_MAX_BRANDS = 32
 _HTML_STARTS = (b"<!doctype html", b"<html", b"<?xml", b"<svg")
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the rest are tables
 _MARKERS_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # no length follows
@@ -45,40 +72,71 @@ class BadPictureError(DataError):
 
 def name_format(data: bytes) -> str:
     """Return the format by a file's first bytes: "JPEG", "PNG", ..., or "an unknown format"."""
-    if data.startswith(JPEG_MAGIC):
-        return "JPEG"
-    if data.startswith(PNG_MAGIC):
-        return "PNG"
-    if data.startswith(NPY_MAGIC):
-        return "NPY"
-    for offset, magic, name in _OTHER_MAGICS:
+    for offset, magic, name in _MAGICS:
         if data.startswith(magic, offset):
             return name
+    if data[4:8] == b"ftyp":
+        return _iso_format(data)
+    if data.startswith(b"BM") and int.from_bytes(data[14:18], "little") in _BMP_HEADER_BYTES:
+        return "BMP"
+    if _PPM_START.match(data):
+        return "PPM"
     if data[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML_STARTS):
         return "HTML or XML"
     return "an unknown format"
 
 
-def read_size(data: bytes) -> tuple[int, int]:
+def _iso_format(data: bytes) -> str:
+    """Return the format of an ISO media file by its brands, the preferred one first."""
+    end = min(int.from_bytes(data[:4]), 16 + 4 * _MAX_BRANDS, len(data))
+    brands = [data[8:12], *(data[at : at + 4] for at in range(16, end - 3, 4))]
+    for brand in brands:
+        if brand in _AVIF_BRANDS:
+            return "AVIF"
+        if brand in _HEIC_BRANDS:
+            return "HEIC"
+    return "HEIC" if brands[0] in _ISO_IMAGE_BRANDS else "a video"
+
+
+def read_size(data: bytes, kind: str) -> tuple[int, int]:
     """Read (height, width) in pixels from the header, before EXIF rotation.
 
+    Args:
+        data: the file.
+        kind: JPEG, PNG or NPY.
+
     Raises:
-        BadPictureError: if it is not JPEG, PNG or NPY, or its header is incomplete.
+        BadPictureError: if the header is incomplete.
     """
-    if not data:
-        raise BadPictureError("is empty (0 bytes)")
-    kind = name_format(data)
     if kind == "JPEG":
         return _jpeg_size(data)
-    if kind == "PNG":
-        if len(data) < 33 or data[12:16] != b"IHDR":
-            raise BadPictureError("is truncated: its header is incomplete")
-        width, height = struct.unpack_from(">II", data, 16)
-        return _checked_size(height, width)
     if kind == "NPY":
         header = read_npy_header(data)
         return header.height, header.width
-    raise BadPictureError(f"is {kind}, not JPEG or PNG")
+    if len(data) < 33 or data[12:16] != b"IHDR":
+        raise BadPictureError("is truncated: its header is incomplete")
+    width, height = struct.unpack_from(">II", data, 16)
+    return checked_size(height, width)
+
+
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Read (height, width) from the header of a WebP; libwebp would allocate the pixels first.
+
+    Raises:
+        BadPictureError: if the header is incomplete.
+
+    Source: Google, "WebP Container Specification"; RFC 6386, section 9.1; RFC 9649, section 3.4.
+    """
+    kind = data[12:16]
+    if len(data) >= 30 and kind == b"VP8X":
+        return 1 + int.from_bytes(data[27:30], "little"), 1 + int.from_bytes(data[24:27], "little")
+    if len(data) >= 30 and kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return checked_size(height & 0x3FFF, width & 0x3FFF)
+    if len(data) >= 25 and kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    raise BadPictureError("is truncated: its header is incomplete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +186,7 @@ def read_npy_header(data: bytes) -> NpyHeader:
     is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] in {1, 3})
     if not is_picture or not all(type(side) is int for side in shape):
         raise BadPictureError(f"is an NPY file of shape {str(shape)[:40]}, not (h, w) or (h, w, 3)")
-    height, width = _checked_size(shape[0], shape[1])
+    height, width = checked_size(shape[0], shape[1])
     num_channels = shape[2] if len(shape) == 3 else 1
     if len(data) - start != height * width * num_channels:
         raise BadPictureError(f"is an NPY file of {width}x{height} pixels with a wrong length")
@@ -198,6 +256,54 @@ def check_png(data: bytes) -> bytes:
     raise BadPictureError("is truncated: the PNG has no end chunk")
 
 
+_PIXEL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
+
+
+def pixel_chunks(data: bytes) -> bytes:
+    """Return a PNG with only the chunks that its pixels depend on.
+
+    Text, colour profiles and animations are left out, so that their size or damage does not
+    matter; decoders that ignore them produce the same pixels.
+    """
+    view = memoryview(data)
+    kept = [
+        view[start - 8 : end + 4]
+        for kind, start, end in png_chunks(data)
+        if kind in _PIXEL_CHUNKS or not kind[0] & 0x20
+    ]
+    return b"".join([PNG_MAGIC, *kept])
+
+
+_KEPT_APP = 0xEE  # Adobe: whether CMYK is inverted
+_APPS_AND_COMMENT = frozenset({*range(0xE0, 0xF0), 0xFE}) - {_KEPT_APP}
+
+
+def pixel_segments(data: bytes) -> bytes:
+    """Return a JPEG with only the segments that its pixels depend on."""
+    view = memoryview(data)
+    dropped = [
+        (start - 4, end)
+        for marker, start, end in jpeg_segments(data)
+        if marker in _APPS_AND_COMMENT
+    ]
+    kept, position = [], 0
+    for start, end in dropped:
+        kept.append(view[position:start])
+        position = end
+    return b"".join([*kept, view[position:]])
+
+
+def png_significant_bits(data: bytes) -> int | None:
+    """Return the significant bits of the colour samples of a PNG, by its sBIT chunk."""
+    for kind, start, end in png_chunks(data):
+        if kind == b"sBIT":
+            colours = data[start:end][: 1 if data[25] in {0, 4} else 3]
+            return max(colours, default=0) or None
+        if kind in {b"PLTE", b"IDAT"}:  # it must precede them
+            return None
+    return None
+
+
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield (kind, start, end) of the body of each complete chunk."""
     position = len(PNG_MAGIC)
@@ -236,11 +342,16 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     for marker, start, end in jpeg_segments(data):
         if marker in _SOF_MARKERS and end - start >= 5:
             height, width = struct.unpack_from(">HH", data, start + 1)
-            return _checked_size(height, width)
+            return checked_size(height, width)
     raise BadPictureError("is truncated: its header is incomplete")
 
 
-def _checked_size(height: int, width: int) -> tuple[int, int]:
+def checked_size(height: int, width: int) -> tuple[int, int]:
+    """Return the size of a picture.
+
+    Raises:
+        BadPictureError: if a side is below 1.
+    """
     if height < 1 or width < 1:
         raise BadPictureError(f"has a size of {width}x{height} pixels")
     return height, width

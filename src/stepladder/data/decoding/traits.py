@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from stepladder.data.decoding.formats import (
+    SUFFIXES,
     jpeg_segments,
     name_format,
     png_chunks,
@@ -21,16 +22,37 @@ class Trait(StrEnum):
     GREY = "grey"
     CMYK = "CMYK"
     YCCK = "YCCK"
+    INVERTED = "CMYK inverted by Adobe's convention"
     PALETTE = "palette"
+    FEW_COLOURS = "palette of at most 16 colours"
     DEEP = "16 bits a channel"
+    FLOAT = "floating-point samples"
     ALPHA = "transparency channel"
     PROGRESSIVE = "progressive"
     PROFILE = "colour profile, not applied"
     TURNED = "turned by EXIF"
     BAD_EXIF = "damaged EXIF, ignored"
+    SEVERAL = "several frames or pages, only the first is read"
+    GIF = "GIF"
+    WEBP = "WebP"
+    BMP = "BMP"
+    TIFF = "TIFF"
+    AVIF = "AVIF"
+    HEIC = "HEIC"
+    PPM = "PPM"
 
 
-_SUFFIXES = {"JPEG": {".jpg", ".jpeg", ".jpe", ".jfif"}, "PNG": {".png"}}
+FORMATS = (
+    Trait.GIF,
+    Trait.WEBP,
+    Trait.BMP,
+    Trait.TIFF,
+    Trait.AVIF,
+    Trait.HEIC,
+    Trait.PPM,
+)
+"""The formats other than JPEG and PNG."""
+_FORMAT_OF_SUFFIX = {suffix: kind for kind, some in SUFFIXES.items() for suffix in some}
 _PROGRESSIVE_SOF = {0xC2, 0xC6, 0xCA, 0xCE}
 _SOF = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PNG_COLOURS = {
@@ -42,25 +64,27 @@ _PNG_COLOURS = {
 
 
 def find_traits(data: bytes, path: str) -> frozenset[Trait]:
-    """Return the traits of a picture that was decoded without an error.
+    """Return the traits of a picture that was decoded without an error, by its header and name.
 
     Args:
-        data: a JPEG or PNG file; other formats have no traits.
-        path: its path; a path without an extension is never misnamed.
+        data: the file; raw pixels (NPY) have no traits.
+        path: its path; a path without the extension of a picture is never misnamed.
     """
     kind = name_format(data)
-    if kind not in _SUFFIXES:
+    if kind not in SUFFIXES:
         return frozenset()
-    traits = set(_jpeg_traits(data) if kind == "JPEG" else _png_traits(data))
+    if kind == "JPEG":
+        traits = set(_jpeg_traits(data))
+    else:
+        traits = set(_png_traits(data)) if kind == "PNG" else {Trait(kind)}
     suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 (called a million times)
-    claimed = next((name for name, known in _SUFFIXES.items() if suffix in known), kind)
-    if claimed != kind:
+    if _FORMAT_OF_SUFFIX.get(suffix, kind) != kind:
         traits.add(Trait.MISNAMED)
     return frozenset(traits)
 
 
 def _jpeg_traits(data: bytes) -> Iterator[Trait]:
-    num_channels, is_ycck = 3, False
+    num_channels, is_adobe, is_ycck = 3, False, False
     for marker, start, end in jpeg_segments(data):
         if marker in _SOF and end - start >= 6:
             num_channels = data[start + 5]
@@ -71,23 +95,24 @@ def _jpeg_traits(data: bytes) -> Iterator[Trait]:
         elif marker == 0xE2 and data.startswith(b"ICC_PROFILE\x00", start):
             yield Trait.PROFILE
         elif marker == 0xEE and data.startswith(b"Adobe", start) and end - start >= 12:
-            is_ycck = data[start + 11] == 2
+            is_adobe, is_ycck = True, data[start + 11] == 2
     if num_channels == 1:
         yield Trait.GREY
     elif num_channels == 4:
         yield Trait.YCCK if is_ycck else Trait.CMYK
+        if is_adobe:
+            yield Trait.INVERTED
 
 
 def _png_traits(data: bytes) -> Iterator[Trait]:
-    depth, colour = data[24], data[25]
-    yield from _PNG_COLOURS.get(colour, ())
-    if depth == 16:
-        yield Trait.DEEP
+    yield from _PNG_COLOURS.get(data[25], ())
     for kind, start, end in png_chunks(data):
         if kind == b"iCCP":
             yield Trait.PROFILE
         elif kind == b"eXIf":
             yield from _exif_traits(data[start:end])
+        elif kind == b"acTL":
+            yield Trait.SEVERAL
 
 
 def _exif_traits(tiff: bytes) -> Iterator[Trait]:

@@ -10,13 +10,14 @@ import numpy as np
 
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.decode import decode_content, decode_picture
+from stepladder.data.decoding.decode import decode_picture, examine_content
 from stepladder.data.decoding.formats import NPY_MAGIC, BadPictureError
 from stepladder.data.decoding.resize import WHITE, Pixels, pad_white
 from stepladder.data.decoding.traits import Trait, find_traits
 from stepladder.data.prepare.near_duplicates import looks
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.ranges import Ranges, ranges_of
 from stepladder.data.prepare.writer import PicturePage, picture_page
 from stepladder.data.reading.memory import Buffers
 from stepladder.data.sources.pictures import ReadRow
@@ -42,6 +43,7 @@ class Seen:
     channel_sum: Sums
     channel_sq_sum: Sums
     traits: frozenset[Trait]
+    ranges: Ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,9 @@ def ready_pictures(
     return [
         one
         if isinstance(one, Bad)
-        else ReadyPicture(one.page, Seen(one.row, next(thumbnails), *next(sums), one.traits))
+        else ReadyPicture(
+            one.page, Seen(one.row, next(thumbnails), *next(sums), one.traits, one.ranges)
+        )
         for one in found
     ]
 
@@ -93,6 +97,7 @@ class _Picture:
     page: PicturePage
     seen_part: Pixels
     traits: frozenset[Trait]
+    ranges: Ranges
 
 
 def _prepare(
@@ -102,7 +107,14 @@ def _prepare(
     if is_kept and data.startswith(NPY_MAGIC):
         raise BadPictureError("is an NPY file, not a JPEG file (use --jpeg-size resized)")
     size = config.size
-    content = decode_content(data, size=size, fit=config.fit, max_pixels=config.max_pixels)
+    examined = examine_content(
+        data,
+        size=size,
+        fit=config.fit,
+        max_pixels=config.max_pixels,
+        white=config.max_sample_value,
+    )
+    content = examined.pixels
     stored = content
     if config.encoding is Encoding.PIXELS:
         square: Pixels = squares.lend(size).numpy()
@@ -113,12 +125,12 @@ def _prepare(
         picture = _encode_jpeg(pad_white(content, size), config.jpeg_quality)
         stored = decode_picture(picture, size=size, fit=config.fit)
     page = picture_page(picture, encoding=config.encoding, compression=config.compression)
-    traits = find_traits(data, row.path)
+    traits = find_traits(data, row.path) | examined.traits
     sample = samples.take(stored)  # last, so that a picture that fails takes no slot
     if stored is not content:
         sample = Samples(1, size).take(content)
     seen_part = sample if sample.size else content  # empty if the picture is a narrow strip
-    return _Picture(row, page, seen_part, traits)
+    return _Picture(row, page, seen_part, traits, ranges_of(seen_part, examined.samples, traits))
 
 
 class Samples:

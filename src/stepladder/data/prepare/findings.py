@@ -16,12 +16,13 @@ import numpy as np
 
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.traits import Trait
+from stepladder.data.decoding.traits import FORMATS, Trait
 from stepladder.data.prepare.encode import Looks
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.ranges import merge_ranges, range_warnings
 from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
@@ -91,6 +92,8 @@ def find(
         warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
     warnings += _trait_warnings(traits)
+    ranges = merge_ranges(done.ranges for done in finished)
+    warnings += range_warnings(ranges)
     num_copies, copy_warnings = _compare_bytes(rows)
     near, near_warnings = _compare_looks(config, looks, is_drawn=listing.has_drawn_val)
     class_counts = {
@@ -104,6 +107,10 @@ def find(
         "config": replace(config, source=source, **listing.origin),
         "skipped": {"counts": listing.skipped.counts, "examples": listing.skipped.examples},
         "traits": {trait.value: traits[trait] for trait in Trait if traits[trait]},
+        "ranges": {
+            name: {"num": one.num, "low": one.low, "high": one.high, "white": one.white}
+            for name, one in ranges.items()
+        },
         "copies_within_splits": num_copies,
         "near_duplicates": near,
     }
@@ -147,8 +154,11 @@ def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
         "stored unrotated",
         Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg) and were read "
         "by their actual format",
+        Trait.SEVERAL: "have several frames or pages: only the first is stored",
     }
-    return [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
+    told = [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
+    formats = [f"{traits[trait]} {trait.value}" for trait in FORMATS if traits[trait]]
+    return [*told, *([f"read {', '.join(formats)} pictures"] if formats else [])]
 
 
 def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:

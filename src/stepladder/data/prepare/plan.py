@@ -21,7 +21,7 @@ from stepladder.machine.limits import disk_free_bytes
 
 MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; a high estimate
-_RECORD_VERSION = 3  # incremented whenever the format of a finished file's record changes
+_RECORD_VERSION = 4  # incremented whenever the format of a finished file's record changes
 ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 
@@ -131,6 +131,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
         "encoding": config.encoding.value,
         "max_pixels": config.max_pixels,
     }
+    if config.max_sample_value is not None:
+        options["max_sample_value"] = config.max_sample_value
     if config.compression is not Compression.NONE:
         options["compression"] = config.compression.value
     if config.encoding is Encoding.JPEG:

@@ -45,14 +45,17 @@ def check_share(
     found = sorted(bad)
     shown = "\n  ".join(f"{printable(path)!r}: {reason}" for path, reason in found[:_NUM_SHOWN])
     share = 100 * len(found) / num_pictures
+    is_most = 2 * len(found) > num_pictures and are_all_known
+    allowed = min(1.0, 1.1 * len(found) / num_pictures + 0.001)
+    rest = "" if are_all_known else " (the rest was not checked yet)"
     raise DataError(
         f"{len(found)} of {num_pictures} pictures ({share:.1f} %) cannot be used, "
         f"more than the limit of {100 * max_bad:g} %",
         where=str(source),
         why=shown,
-        fix="Fix or remove them, or allow more"
-        f"{'' if are_all_known else ' (the rest was not checked yet)'}: --max-bad "
-        f"{min(1.0, 1.1 * len(found) / num_pictures + 0.001):.3f}",
+        fix="Fix or remove them."
+        if is_most
+        else f"Fix or remove them, or allow more{rest}: --max-bad {allowed:.3f}",
     )
 
 

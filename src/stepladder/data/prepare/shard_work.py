@@ -24,6 +24,7 @@ from stepladder.data.prepare.encode import Looks, ReadyPicture, Seen, Sums, read
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH
 from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.ranges import Range, Ranges, merge_ranges
 from stepladder.data.prepare.writer import MAX_GROUP_ROWS, ShardWriter
 from stepladder.data.reading.memory import Buffers
 from stepladder.data.reading.threads import Inline, map_in_order
@@ -52,6 +53,7 @@ class Finished:
         looks: looks of its rows, (num_rows, 75), uint8.
         bad: quarantined pictures.
         traits: number of pictures with each trait.
+        ranges: range of the samples, by kind of picture.
     """
 
     key: str
@@ -62,6 +64,7 @@ class Finished:
     looks: Looks
     bad: tuple[Bad, ...]
     traits: Mapping[Trait, int]
+    ranges: Ranges
 
     @classmethod
     def of(
@@ -79,6 +82,7 @@ class Finished:
             looks=np.stack([item.look for item in seen]) if seen else no_looks,
             bad=tuple(bad),
             traits=Counter(trait for item in seen for trait in item.traits),
+            ranges=merge_ranges(item.ranges for item in seen),
         )
 
     @classmethod
@@ -98,6 +102,7 @@ class Finished:
             looks=looks.reshape(-1, LOOK_LENGTH),
             bad=tuple(Bad(path, reason) for path, reason in value["bad"]),
             traits={Trait(name): int(count) for name, count in value["traits"].items()},
+            ranges={str(name): Range(*found) for name, found in value["ranges"].items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -111,6 +116,7 @@ class Finished:
             "looks": base64.b64encode(self.looks.tobytes()).decode(),
             "bad": self.bad,
             "traits": {trait.value: count for trait, count in sorted(self.traits.items())},
+            "ranges": {name: list(found) for name, found in sorted(self.ranges.items())},
         }
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.csv_file import CsvFile, read_csv
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
-from stepladder.data.sources.walk import TAKEN, Skipped, printable
+from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_ROWS_NAMED: Final = 5
@@ -26,7 +27,7 @@ _ALSO_NAMED: Final = {
     "path": ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
     "label": ("class", "class_name", "category", "target"),
 }
-_PICTURE_ENDS: Final = tuple(sorted(TAKEN))
+_PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
 _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing values
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _SLOT: Final = "{}"

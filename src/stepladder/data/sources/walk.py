@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
-TAKEN = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png"})
-_PICTURES_TO_A_PERSON = frozenset(  # listed too, then written to quarantine.csv with a reason
-    {".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl"}
-)
+# formats that are not read are listed too, then written to quarantine.csv with a reason
+_PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
 
 
@@ -134,7 +134,7 @@ def is_hidden(name: str) -> bool:
 def why_no_picture(name: str) -> str | None:
     """Return why a file name is not a picture's; None: it may be a picture."""
     suffix = PurePosixPath(name).suffix.lower()
-    if suffix and suffix not in TAKEN | _PICTURES_TO_A_PERSON:
+    if suffix and suffix not in _PICTURES_TO_A_PERSON:
         return f"file(s) without a picture extension ({printable(suffix)})"
     return None
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from stepladder.config.choices import Compression, Encoding, Fit, Split, VerifyPages
+from stepladder.config.choices import Compression, Encoding, Fit, JpegSize, Split, VerifyPages
 from stepladder.data.decoding.decode import decode_picture, find_form
 from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.reading.examples import PictureSource, ReadCost
@@ -139,6 +139,9 @@ class StoreSplit(PictureSource):
         self._fit = Fit(manifest.fit)
         self._size = manifest.size
         self._is_scaled = is_scaled
+        is_original = manifest.options.get("jpeg_size") == JpegSize.ORIGINAL.value
+        white = manifest.options.get("max_sample_value")
+        self._white = float(white) if is_original and white is not None else None
         self._infos = [info for info in manifest.shards if info.split == split and info.num_rows]
         self._files = files
         self._verify = verify_pages
@@ -318,6 +321,7 @@ class StoreSplit(PictureSource):
                     size=self._size,
                     fit=self._fit,
                     is_scaled=self._is_scaled,
+                    white=self._white,
                     out=picture,
                     form=forms.get(row) or forms.add(row, find_form(data)),
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
 import tracemalloc
@@ -11,17 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 
 from stepladder.config.choices import Fit
-from stepladder.data.decoding.decode import decode_content, decode_picture
+from stepladder.data.decoding.decode import (
+    decode_content,
+    decode_picture,
+    examine_content,
+    find_form,
+)
 from stepladder.data.decoding.formats import (
     BadPictureError,
     exif_orientation,
     jpeg_orientation,
     name_format,
-    read_size,
 )
+from stepladder.data.decoding.traits import Trait, find_traits
 
 
 def photo(height: int = 60, width: int = 80) -> Image.Image:
@@ -216,19 +222,176 @@ def test_scaled_decode_of_a_large_jpeg_stays_near_the_full_one(fit: Fit) -> None
 
 
 def test_size_is_read_from_the_header() -> None:
-    assert read_size(encode(photo(60, 80))) == (60, 80)
-    assert read_size(encode(photo(60, 80), "PNG")) == (60, 80)
+    assert find_form(encode(photo(60, 80)))[1:3] == (60, 80)
+    assert find_form(encode(photo(60, 80), "PNG"))[1:3] == (60, 80)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [("GIF", "GIF"), ("WEBP", "WebP"), ("BMP", "BMP"), ("TIFF", "TIFF"), ("PPM", "unknown")],
+    ("kind", "name"), [("JPEG2000", "JPEG 2000"), ("TGA", "unknown"), ("ICO", "unknown")]
 )
 def test_other_formats_are_refused_by_name(kind: str, name: str) -> None:
     data = encode(photo(), kind)
     assert name in name_format(data)
-    with pytest.raises(BadPictureError, match=f"is .*{name}.*, not JPEG or PNG"):
+    with pytest.raises(BadPictureError, match=f"is .*{name}.*, not a supported picture format"):
         decode_picture(data, size=16, fit=Fit.PAD)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "tolerance"),
+    [
+        ("GIF", "GIF", 6),
+        ("WEBP", "WebP", 3),
+        ("BMP", "BMP", 0),
+        ("TIFF", "TIFF", 0),
+        ("AVIF", "AVIF", 3),
+        ("PPM", "PPM", 0),
+    ],
+)
+def test_other_formats_give_the_pixels_of_their_first_frame(
+    kind: str, name: str, tolerance: float
+) -> None:
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow reads no AVIF")
+    data = encode(photo(), kind)
+    assert name_format(data) == name
+    assert find_form(data)[:3] == (name, 60, 80)
+    assert difference(as_is(data), np.asarray(photo())) <= tolerance
+    if kind in {"GIF", "WEBP", "TIFF"}:
+        frames = [photo(), photo().rotate(180)]
+        several = encode(frames[0], kind, save_all=True, append_images=frames[1:])
+        assert difference(as_is(several), np.asarray(photo())) <= 6
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "BMP", "TIFF", "AVIF", "PPM"])
+def test_the_pixel_limit_holds_for_other_formats_and_half_of_one_is_refused(kind: str) -> None:
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow reads no AVIF")
+    data = encode(photo(), kind)
+    with pytest.raises(BadPictureError, match="more than the limit of 4799"):
+        decode_picture(data, size=16, fit=Fit.PAD, max_pixels=4799)
+    for share in (0.02, 0.5):
+        with pytest.raises(BadPictureError) as caught:
+            decode_picture(data[: int(share * len(data))], size=16, fit=Fit.PAD)
+        assert "\n" not in caught.value.what
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+@pytest.mark.parametrize("kind", ["WEBP", "TIFF"])
+def test_other_formats_are_turned_upright(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(photo(), kind, exif=exif)
+    want = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    assert as_is(data).shape == want.shape
+    assert difference(as_is(data), want) < 2
+
+
+def test_heic_is_read_if_its_decoder_is_installed_and_else_named() -> None:
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    assert name_format(heic) == "HEIC"
+    if importlib.util.find_spec("pillow_heif") is None:
+        with pytest.raises(BadPictureError, match=r"pip install 'stepladder\[heif\]'"):
+            decode_picture(heic, size=16, fit=Fit.PAD)
+        return
+    import pillow_heif
+
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(photo()).save(buffer, quality=95)
+    assert difference(as_is(buffer.getvalue()), np.asarray(photo())) < 4
+
+
+@pytest.mark.parametrize("kind", [b"iCCP", b"zTXt", b"iTXt", b"tEXt"])
+def test_large_or_damaged_metadata_of_a_png_does_not_matter(kind: bytes) -> None:
+    plain = encode(photo(), "PNG")
+    packed = zlib.compress(bytes(2_000_000))
+    body = {
+        b"iCCP": b"press\0\0" + packed,
+        b"zTXt": b"prompt\0\0" + packed,
+        b"iTXt": b"workflow\0\1\0\0\0" + packed,
+        b"tEXt": b"workflow\0" + bytes(2_000_000),
+    }[kind]
+    chunk = png_chunk(kind, body)
+    for some in (chunk, chunk[:-1] + b"?"):
+        np.testing.assert_array_equal(as_is(plain[:33] + some + plain[33:]), as_is(plain))
+
+
+def deep_png(samples: np.ndarray, *, bits: int | None = None) -> bytes:
+    """Encode uint16 samples (h, w) or (h, w, c), with a chunk sBIT if `bits` is given."""
+    height, width = samples.shape[:2]
+    channels = samples.shape[2] if samples.ndim == 3 else 1
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    if bits is not None:
+        chunks.insert(1, (b"sBIT", bytes([bits] * channels)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_12_bits_in_16_are_scaled_if_the_header_or_the_user_says_so(channels: int) -> None:
+    rng = np.random.default_rng(channels)
+    samples = rng.integers(0, 4096, (60, 80, channels)).astype(np.uint16)
+    if channels % 2 == 0:
+        samples[..., -1] = 65535
+    samples = samples[..., 0] if channels == 1 else samples
+    colours = samples[..., : channels - (channels % 2 == 0)] if channels > 1 else samples
+    want = (colours * (255 / 4095) + 0.5).astype(np.uint8)
+    grey_or_rgb = want if channels >= 3 else np.broadcast_to(want.reshape(60, 80, 1), (60, 80, 3))
+    size = {"size": 80, "fit": Fit.PAD}
+    for content in (
+        examine_content(deep_png(samples, bits=12), **size),
+        examine_content(deep_png(samples), **size, white=4095),
+    ):
+        np.testing.assert_array_equal(content.pixels, grey_or_rgb)
+        assert content.samples == (False, 4095, colours.min(), colours.max())
+    kept = examine_content(deep_png(samples), **size)
+    assert kept.pixels.max() == 15 or channels % 2 == 0
+    assert kept.samples == (False, 65535, colours.min(), colours.max())
+
+
+def test_significant_bits_by_the_standard_change_nothing() -> None:
+    scaled = (np.arange(60 * 80).reshape(60, 80) % 4096).astype(np.uint16) << 4
+    np.testing.assert_array_equal(as_is(deep_png(scaled, bits=12)), as_is(deep_png(scaled)))
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+def test_deep_tiff_is_scaled_as_its_header_says(compression: str) -> None:
+    grey = np.asarray(photo().convert("L")).astype(int)
+    deep = Image.fromarray(grey.astype(np.uint16) * 16)
+    size = {"size": 80, "fit": Fit.PAD}
+    options = {"compression": compression}
+    plain = examine_content(encode(deep, "TIFF", **options), **size)
+    assert plain.samples == (False, 65535, grey.min() * 16, grey.max() * 16)
+    assert plain.pixels.max() == grey.max() // 16
+    if compression != "raw":  # Pillow then writes no such tags
+        return
+    told = examine_content(encode(deep, "TIFF", **options, tiffinfo={281: 4095}), **size)
+    assert difference(told.pixels[..., 0], grey) <= 1
+    inverse = examine_content(encode(deep, "TIFF", **options, tiffinfo={281: 4095, 262: 0}), **size)
+    assert difference(255 - inverse.pixels[..., 0], grey) <= 1
+
+
+def test_float_tiff_has_white_at_1_or_where_the_user_says() -> None:
+    grey = np.asarray(photo().convert("L")).astype(int)
+    unit = encode(Image.fromarray(grey.astype(np.float32) / 255), "TIFF")
+    np.testing.assert_array_equal(as_is(unit)[..., 0], grey)
+    large = encode(Image.fromarray(grey.astype(np.float32) * 4), "TIFF")
+    content = examine_content(large, size=80, fit=Fit.PAD, white=1020)
+    np.testing.assert_array_equal(content.pixels[..., 0], grey)
+    assert content.samples == (True, 1020, grey.min() * 4, grey.max() * 4)
+    empty = np.full((60, 80), np.nan, dtype=np.float32)
+    with pytest.raises(BadPictureError, match="NaN"):
+        as_is(encode(Image.fromarray(empty), "TIFF"))
+
+
+def test_traits_that_lose_range_are_found() -> None:
+    few = examine_content(encode(photo().quantize(8), "PNG"), size=80, fit=Fit.PAD)
+    assert Trait.FEW_COLOURS in few.traits
+    ink = simplejpeg.encode_jpeg(
+        np.asarray(photo().convert("CMYK")), colorspace="CMYK", colorsubsampling="444"
+    )
+    assert {Trait.CMYK, Trait.INVERTED} <= find_traits(ink, "x.jpg") | {Trait.CMYK}
 
 
 def test_html_is_refused_by_name() -> None:

@@ -290,7 +290,7 @@ def test_junk_of_file_managers_is_never_a_class(tmp_path: Path) -> None:
 
 def test_files_that_are_no_pictures_are_counted(tmp_path: Path) -> None:
     listing = listed(fill(tmp_path, "a/1.jpg", "a/notes.txt", "b/1.jpg", "b/2.gif", "stray.jpg"))
-    assert "b/2.gif" in paths(listing)  # a picture to a user: it ends up in quarantine.csv
+    assert "b/2.gif" in paths(listing)
     assert "'a/notes.txt'" in listing.warnings[0]
     assert "'stray.jpg'" in listing.warnings[0]
 

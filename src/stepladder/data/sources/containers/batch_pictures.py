@@ -6,6 +6,7 @@ import io
 import math
 import zipfile
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from stepladder.data.decoding.formats import (
     name_format,
     read_npy_header,
 )
-from stepladder.data.sources.containers.columns import Columns, ImageKind
+from stepladder.data.sources.containers.columns import Columns, ImageKind, column_of
+from stepladder.data.sources.source_file import read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,29 +29,55 @@ if TYPE_CHECKING:
 else:
     RecordBatch = Pixels = Any
 
+_SURE_FORMATS = frozenset({"JPEG", "PNG", "NPY"})  # magic bytes that pixels hardly begin with
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 
 
 class BatchPictures:
-    """The pictures of one batch."""
+    """The pictures of one batch.
 
-    def __init__(self, batch: RecordBatch, columns: Columns, config: PrepareConfig) -> None:
-        column = batch.column(columns.image)
-        self._paths: list[str] | None = None
-        if columns.kind is ImageKind.STRUCT:
+    Args:
+        batch: the rows.
+        columns: the columns to read.
+        config: options of prepare.
+        folder: folder that relative paths of files start from; None: no files can be read.
+
+    Attributes:
+        num_files: number of pictures that were read from files outside the table.
+    """
+
+    def __init__(
+        self,
+        batch: RecordBatch,
+        columns: Columns,
+        config: PrepareConfig,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        column = column_of(batch, columns.image)
+        self.num_files = 0
+        self._folder = folder
+        self._lengths: list[int | None] | None = None
+        if columns.is_list:
+            column, self._lengths = _first_of_lists(column)
+        self._paths: list[str | None] | None = None
+        if columns.kind in {ImageKind.STRUCT, ImageKind.PATH} and _is_struct(column.type):
             from pyarrow import compute, types
 
             at = column.type.get_field_index("path")
             if at >= 0 and not types.is_null(column.type.field(at).type):
                 self._paths = compute.struct_field(column, "path").to_pylist()
-            column = compute.struct_field(column, "bytes")
+            if columns.kind is ImageKind.STRUCT:
+                column = compute.struct_field(column, "bytes")
+        elif columns.kind is ImageKind.PATH:
+            self._paths = column.to_pylist()
         self._column = column
         self._max_pixels = config.max_pixels
         self._sides = [
             [option] * batch.num_rows
             if option is not None
-            else (batch.column(name).to_pylist() if name else [None] * batch.num_rows)
+            else (column_of(batch, name).to_pylist() if name else [None] * batch.num_rows)
             for option, name in (
                 (config.pixel_height, columns.height),
                 (config.pixel_width, columns.width),
@@ -63,10 +91,8 @@ class BatchPictures:
 
     def read(self, at: int, where: str) -> tuple[bytes, str | None]:
         """Return the picture of a row as JPEG, PNG or NPY, or the reason why it is unusable."""
-        if not self._column[at].is_valid:
-            return b"", f"is null ({where})"
         try:
-            data = self._convert(at)
+            data = self._data(at, where)
         except BadPictureError as error:
             return b"", error.what
         if not data:
@@ -74,6 +100,29 @@ class BatchPictures:
         if len(data) > self._max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND:
             return b"", f"is {len(data)} bytes, larger than the maximum size of a picture"
         return data, None
+
+    def _data(self, at: int, where: str) -> bytes:
+        num_pictures = 1 if self._lengths is None else self._lengths[at]
+        if num_pictures != 1 and num_pictures is not None:
+            raise BadPictureError(
+                f"is a list of {num_pictures} pictures ({where}); a row must have one"
+            )
+        if self._kind is not ImageKind.PATH and self._column[at].is_valid:
+            return self._convert(at)
+        path = self.path(at)
+        if not path:
+            raise BadPictureError(f"is null ({where})")
+        return self._file(path)
+
+    def _file(self, path: str) -> bytes:
+        """Read a picture that the table has only the path of."""
+        self.num_files += 1
+        if self._folder is None or "://" in path:
+            raise BadPictureError(f"is only a path, {path[:100]!r}, which cannot be read from here")
+        try:
+            return read_file(str(self._folder / path), max_pixels=self._max_pixels)[0]
+        except BadPictureError as error:
+            raise BadPictureError(f"{error.what}: {path[:100]!r}, named by the table") from None
 
     def _convert(self, at: int) -> bytes:
         match self._kind:
@@ -88,8 +137,11 @@ class BatchPictures:
     def _bytes(self, at: int) -> bytes:
         data: bytes = self._column[at].as_py()
         height, width = (sides[at] for sides in self._sides)
-        if height and width and name_format(data) == "an unknown format":
-            return from_flat(data, height=height, width=width)
+        kind = name_format(data)
+        if height and width and kind not in _SURE_FORMATS:
+            fits = len(data) in {height * width, 3 * height * width}
+            if fits or kind == "an unknown format":
+                return from_flat(data, height=height, width=width)
         return from_array_file(data, max_pixels=self._max_pixels)
 
     def _flat(self, at: int) -> bytes:
@@ -113,6 +165,24 @@ class BatchPictures:
         if len(shape) == 3 and shape[2] == 1:
             shape = shape[:2]
         return npy_bytes(values.to_numpy(zero_copy_only=False).reshape(shape))
+
+
+def _is_struct(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_struct(kind))
+
+
+def _first_of_lists(column: Any) -> tuple[Any, list[int | None]]:
+    """Return the first picture of each list, null for an empty list, and the lengths."""
+    from pyarrow import array, compute
+
+    lengths: list[int | None] = compute.list_value_length(column).to_pylist()
+    first, before = [], 0
+    for length in lengths:
+        first.append(before if length else None)
+        before += length or 0
+    return column.flatten().take(array(first, type="int64")), lengths
 
 
 _HEADER_START = 10

@@ -16,14 +16,15 @@ from stepladder.data.sources.safe_arrow import extension_of
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Schema
+    from pyarrow import Array, DataType, RecordBatch, Schema
 else:
-    DataType = Schema = Any
+    Array = DataType = RecordBatch = Schema = Any
 
 _IMAGE_NAMES = (
     "image", "img", "picture", "photo", "content", "bytes", "image_bytes", "jpg", "jpeg", "png",
     "data", "pixels",
 )  # fmt: skip
+_PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path")
 LABEL_NAMES = ("labels", "class", "class_name", "category", "target")
 _SPARK_IMAGE = {"height", "width", "nChannels", "mode", "data"}
 _PICKLED_EXTENSION = "arrow.py_extension_type"
@@ -36,6 +37,7 @@ class ImageKind(StrEnum):
     BYTES = "bytes"
     STRUCT = "struct of bytes"
     SPARK = "Spark image"
+    PATH = "path of a file"
     FLAT = "flat pixels"
     NESTED = "nested pixels"
 
@@ -45,8 +47,9 @@ class Columns:
     """The columns that are read from a table.
 
     Attributes:
-        image: column of pictures.
+        image: column of pictures. A field of a struct is named `column.field`, here and below.
         kind: how the image column stores pictures.
+        is_list: whether each row of it is a list of pictures.
         label, split, path, group, height, width: column names; None if there is no such column.
         types: Arrow type names of these columns.
         class_names: class name of each label number, or None.
@@ -54,6 +57,7 @@ class Columns:
 
     image: str
     kind: ImageKind
+    is_list: bool
     label: str
     split: str | None
     path: str | None
@@ -90,7 +94,8 @@ def choose_columns(
     features = hugging_face_features(schema)
     label = _choose_label(schema, config, constants, features, where)
     group = config.group_by
-    if group is not None and (group == FOLDER or group not in {*schema.names, *constants}):
+    is_column = group in constants or (group is not None and type_of(schema, group) is not None)
+    if group == FOLDER or not is_column:
         group = None
     chosen = {
         "image": image,
@@ -102,17 +107,19 @@ def choose_columns(
         "width": "width" if "width" in schema.names else None,
     }
     names = [name for name in chosen.values() if name is not None]
-    in_file = [name for name in dict.fromkeys(names) if name in schema.names]
-    for name in in_file:
-        _refuse_twins(schema, name, where)
-        _refuse_extension(schema, name, where)
-    kind = image_kind(schema.field(image).type)
+    types = {name: kind for name in names if (kind := type_of(schema, name)) is not None}
+    for name in types:
+        column = name if name in schema.names else name.partition(".")[0]
+        _refuse_twins(schema, column, where)
+        _refuse_extension(schema, column, where)
+    kind = image_kind(types[image], is_named=config.image_column is not None)
     assert kind is not None
     _check_label(schema, label, constants, where)
     return Columns(
         **chosen,  # type: ignore[arg-type]
         kind=kind,
-        types={name: _plain(schema.field(name).type) for name in in_file},
+        is_list=is_list(types[image]) and kind not in {ImageKind.FLAT, ImageKind.NESTED},
+        types={name: _plain(kind) for name, kind in types.items()},
         class_names=_class_names(features, label),
     )
 
@@ -125,7 +132,8 @@ def check_drift(schema: Schema, columns: Columns, *, where: str, first: str) -> 
     """
     refuse_pickled(schema, where)
     for name, wanted in columns.types.items():
-        found = _plain(schema.field(name).type) if name in schema.names else None
+        kind = type_of(schema, name)
+        found = None if kind is None else _plain(kind)
         if found != wanted:
             raise DataError(
                 f"column {name!r} {f'has type {found}' if found else 'is missing'}; "
@@ -142,26 +150,72 @@ def check_drift(schema: Schema, columns: Columns, *, where: str, first: str) -> 
         )
 
 
-def image_kind(kind: DataType) -> ImageKind | None:
-    """Return how a column of this type can store pictures; None if it cannot."""
+def type_of(schema: Schema, name: str) -> DataType | None:
+    """Return the type of a column, or of a field `column.field` of structs; None if missing."""
+    from pyarrow import types
+
+    if name in schema.names:
+        return schema.field(schema.names.index(name)).type
+    column, _, rest = name.partition(".")
+    if not rest or schema.names.count(column) != 1:
+        return None
+    kind = schema.field(column).type
+    for part in rest.split("."):
+        if not types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return None
+        kind = kind.field(part).type
+    return kind
+
+
+def column_of(batch: RecordBatch, name: str) -> Array:
+    """Return a column, or a field `column.field` of structs; null where the struct is."""
+    from pyarrow import compute
+
+    if name in batch.schema.names:
+        return batch.column(name)
+    column, *parts = name.split(".")
+    return compute.struct_field(batch.column(column), parts)
+
+
+def image_kind(kind: DataType, *, is_named: bool = False) -> ImageKind | None:
+    """Return how a column of this type can store pictures, or lists of them; None if it cannot.
+
+    Args:
+        is_named: whether the user named the column; strings are then paths of files.
+    """
     from pyarrow import types
 
     if types.is_struct(kind):
-        names = {field.name for field in kind}
-        if names >= _SPARK_IMAGE:
-            return ImageKind.SPARK
-        has_bytes = "bytes" in names and _is_binary(kind.field("bytes").type)
-        return ImageKind.STRUCT if has_bytes else None
-    if types.is_fixed_size_binary(kind):
-        return ImageKind.FLAT
-    if _is_binary(kind):
-        return ImageKind.BYTES
+        return _kind_of_struct(kind)
+    if is_list(kind) and (types.is_struct(kind.value_type) or _is_binary(kind.value_type)):
+        return image_kind(kind.value_type)
+    if _is_text(kind):
+        return ImageKind.PATH if is_named else None
+    if types.is_fixed_size_binary(kind) or _is_binary(kind):
+        return ImageKind.BYTES if _is_binary(kind) else ImageKind.FLAT
     depth = 0
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    while is_list(kind):
         kind, depth = kind.value_type, depth + 1
     if not types.is_uint8(kind) or not 1 <= depth <= 3:
         return None
     return ImageKind.FLAT if depth == 1 else ImageKind.NESTED
+
+
+def _kind_of_struct(kind: DataType) -> ImageKind | None:
+    names = {field.name for field in kind}
+    if names >= _SPARK_IMAGE:
+        return ImageKind.SPARK
+    if "bytes" in names and _is_binary(kind.field("bytes").type):
+        return ImageKind.STRUCT
+    has_path = "path" in names and _is_text(kind.field("path").type)
+    return ImageKind.PATH if has_path else None
+
+
+def is_list(kind: DataType) -> bool:
+    """Return True for a type of lists."""
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def hugging_face_features(schema: Schema) -> dict[str, Any]:
@@ -198,9 +252,10 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     able = [field.name for field in schema if image_kind(field.type) is not None]
     named = config.image_column
     if named is not None:
-        if named in able:
+        found = type_of(schema, named)
+        if found is not None and image_kind(found, is_named=True) is not None:
             return named
-        kind = f"has type {schema.field(named).type}" if named in schema.names else "is missing"
+        kind = "is missing" if found is None else f"has type {found}"
         raise UsageError(
             f"column {named!r} {kind}; pictures must be binary, uint8 lists or structs of bytes",
             where=where,
@@ -211,15 +266,43 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     for found in (structs if len(structs) == 1 else [], known[:1], able if len(able) == 1 else []):
         if found:
             return found[0]
+    texts = [field.name for field in schema if _is_text(field.type)]
+    paths = [name for name in (*_PATH_NAMES, *_IMAGE_NAMES) if name in texts]
+    nested = [name for name in _nested_names(schema) if _can_hold(schema, name)]
+    choice = [*able, *nested, *paths]
     raise UsageError(
-        "no column of pictures" if not able else f"several columns may contain pictures: {able}",
+        f"several columns may contain pictures: {able}" if able else "no column of pictures",
         where=where,
         why=_columns_are(schema),
-        fix=f"Name the column: --image-column {able[0] if able else 'NAME'}",
+        fix=f"Name the column: --image-column {choice[0]}"
+        if choice
+        else "Rewrite the file with a column of JPEG or PNG bytes, or of paths of files.",
     )
 
 
-_SURE = (ImageKind.STRUCT, ImageKind.SPARK)
+_SURE = (ImageKind.STRUCT, ImageKind.SPARK, ImageKind.PATH)
+
+
+def _can_hold(schema: Schema, name: str) -> bool:
+    kind = type_of(schema, name)
+    return kind is not None and image_kind(kind) is not None
+
+
+def _nested_names(schema: Schema) -> list[str]:
+    """List the fields of structs as `column.field`, at any depth."""
+    from pyarrow import types
+
+    def below(name: str, kind: DataType) -> list[str]:
+        if not types.is_struct(kind) or image_kind(kind) is not None:
+            return [name]
+        return [leaf for field in kind for leaf in below(f"{name}.{field.name}", field.type)]
+
+    return [
+        leaf
+        for field in schema
+        if types.is_struct(field.type) and image_kind(field.type) is None
+        for leaf in below(field.name, field.type)
+    ]
 
 
 def _choose_label(
@@ -230,9 +313,13 @@ def _choose_label(
     where: str,
 ) -> str:
     present = [*schema.names, *constants]
-    if config.label_column in present:
+    if config.label_column in present or type_of(schema, config.label_column) is not None:
         return config.label_column
     is_default = config.label_column == _DEFAULTS["label_column"]
+    inner = _nested_names(schema)
+    deep = [name for name in inner if _class_names(features, name)]
+    deep += [name for name in inner if name.rpartition(".")[2] in ("label", *LABEL_NAMES)]
+    deep += [name for name in inner if _is_label(type_of(schema, name))]
     coded = [name for name in features if name in present and _class_names(features, name)]
     usual = [name for name in LABEL_NAMES if name in present]
     near = difflib.get_close_matches(config.label_column, present, n=1, cutoff=0.5)
@@ -243,23 +330,27 @@ def _choose_label(
         f"no column {config.label_column!r}",
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Name the column: --label-column {(coded or usual or near or ['NAME'])[0]}",
+        fix=f"Name the column: --label-column {(coded or usual or deep or near or ['NAME'])[0]}",
     )
 
 
 def _check_label(schema: Schema, label: str, constants: Mapping[str, Any], where: str) -> None:
-    from pyarrow import types
-
     if label in constants and label not in schema.names:
         return
-    kind = schema.field(label).type
-    plain = kind.value_type if types.is_dictionary(kind) else kind
-    is_text = types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain)
-    if not (types.is_integer(plain) or is_text):
+    kind = type_of(schema, label)
+    assert kind is not None
+    if not _is_label(kind):
+        names = [*(field.name for field in schema), *_nested_names(schema)]
+        able = [name for name in names if _is_label(type_of(schema, name))]
+        inside = [name for name in able if name.startswith(f"{label}.")]
+        inside.sort(key=lambda name: name.rpartition(".")[2] not in ("label", *LABEL_NAMES))
         raise UsageError(
             f"column {label!r} has type {kind}; a label must be an integer or a string",
             where=where,
-            fix="Choose another column: --label-column NAME",
+            why=_columns_are(schema, constants),
+            fix=f"Choose another column: --label-column {(inside or able)[0]}"
+            if inside or able
+            else "Rewrite the file with a column of labels.",
         )
 
 
@@ -270,11 +361,11 @@ def _optional(
     from pyarrow import types
 
     name: str = getattr(config, option)
-    if name in schema.names:
-        kind = schema.field(name).type
+    kind = type_of(schema, name)
+    if kind is not None:
         if types.is_dictionary(kind):
             kind = kind.value_type
-        if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        if _is_text(kind):
             return name
     elif name in constants:
         return name
@@ -316,7 +407,11 @@ def _refuse_extension(schema: Schema, name: str, where: str) -> None:
 
 
 def _class_names(features: dict[str, Any], name: str) -> tuple[str, ...] | None:
-    feature = features.get(name)
+    feature: Any = features.get(name)
+    if feature is None:
+        feature = features
+        for part in name.split("."):
+            feature = feature.get(part) if isinstance(feature, dict) else None
     if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
         return None
     names = feature.get("names")
@@ -331,7 +426,21 @@ def _is_binary(kind: DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
+def _is_label(kind: DataType) -> bool:
+    from pyarrow import types
+
+    plain = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_integer(plain)) or _is_text(plain)
+
+
+def _is_text(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
 def _columns_are(schema: Schema, constants: Mapping[str, Any] | None = None) -> str:
     shown = [f"{field.name} ({str(field.type)[:40]})" for field in schema]
+    shown += [f"{name} ({str(type_of(schema, name))[:40]})" for name in _nested_names(schema)]
     shown += [f"{name} (from folder names)" for name in constants or {}]
     return f"The columns are {', '.join(shown[:20])}{', …' if len(shown) > 20 else ''}."

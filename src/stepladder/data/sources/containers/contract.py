@@ -47,6 +47,8 @@ class Container(ABC):
         num_rows: number of rows; None if it is unknown before reading.
         picture_bytes: approximate size of all its pictures.
         skipped: what was skipped so far.
+        is_complete: whether the file itself contains all pictures that were read so far. What was
+            read from other files is not kept for a later run, as they may change.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Container(ABC):
     num_rows: int | None
     picture_bytes: int
     skipped: Skipped
+    is_complete: bool = True
 
     @abstractmethod
     def items(self) -> Iterator[list[Item]]:

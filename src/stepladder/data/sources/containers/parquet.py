@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.batch_pictures import BatchPictures
-from stepladder.data.sources.containers.columns import Columns, ImageKind
+from stepladder.data.sources.containers.columns import Columns, ImageKind, column_of
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -163,7 +164,9 @@ class ParquetPart(Container):
             for name in (columns.label, columns.split, columns.path, columns.group)
             if name is not None
         }
-        pictures = BatchPictures(batch, columns, self._source.config)
+        file = self._source.file
+        folder = None if file.is_far else Path(file.path).parent
+        pictures = BatchPictures(batch, columns, self._source.config, folder=folder)
         items = []
         for at in range(batch.num_rows):
             row = first_row + at
@@ -183,12 +186,13 @@ class ParquetPart(Container):
                     reason,
                 )
             )
+        self.is_complete &= pictures.num_files == 0
         return items
 
     def _values(self, batch: RecordBatch, name: str) -> list[Any]:
         if name in self._source.constants:
             return [self._source.constants[name]] * batch.num_rows
-        values: list[Any] = batch.column(name).to_pylist()
+        values: list[Any] = column_of(batch, name).to_pylist()
         return values
 
     def _split_of(self, values: dict[str, list[Any]], at: int, where: str) -> Split | None:
@@ -201,11 +205,13 @@ class ParquetPart(Container):
 def _picture_bytes(metadata: FileMetaData, group: int, columns: Columns) -> int:
     """Estimate the uncompressed size of the pictures in a row group."""
     row_group = metadata.row_group(group)
-    is_list = columns.kind is ImageKind.NESTED or "list" in columns.types[columns.image]
+    is_flat_list = columns.kind is ImageKind.FLAT and "list" in columns.types[columns.image]
+    is_list = columns.kind is ImageKind.NESTED or is_flat_list
     total = 0
     for at in range(row_group.num_columns):
         column = row_group.column(at)
-        if column.path_in_schema.partition(".")[0] == columns.image:
+        path = column.path_in_schema
+        if path == columns.image or path.startswith(f"{columns.image}."):
             # uint8 lists: one byte per value, however Parquet encodes them
             total += column.num_values if is_list else column.total_uncompressed_size
     return total

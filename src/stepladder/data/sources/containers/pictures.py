@@ -83,7 +83,8 @@ class ContainerPictures(Pictures):
             found = kept.pop(container.key, None)
             if found is None:
                 found = self._read(container, spool, workers, ahead, counter)
-                spool.finish(container.key, found)
+                if container.is_complete:
+                    spool.finish(container.key, found)
             else:
                 counter.add(len(found.rows))
             rows.add(container, found)

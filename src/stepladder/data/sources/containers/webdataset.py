@@ -13,6 +13,8 @@ from typing import Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.containers.columns import LABEL_NAMES
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -23,7 +25,7 @@ from stepladder.data.sources.containers.files import SourceFile
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
 from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import split_of_cell
+from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 
@@ -31,9 +33,10 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
-_IMAGES = frozenset(
-    {"jpg", "jpeg", "png", "npy", "webp", "gif", "bmp", "tif", "tiff", "ppm", "img", "image"}
-)  # all but the first four are written to quarantine.csv with a reason
+_LAST_DOT = re.compile(r"((?:.*/)?[^/]+)\.([^./]+)")
+_LABELS = frozenset({"cls", "txt", "json"})
+_MAX_HELD_BYTES = 64 << 20
+_IMAGES = frozenset({*(suffix[1:] for suffix in PICTURE_SUFFIXES), "npy", "img", "image"})
 
 
 @dataclass
@@ -56,6 +59,7 @@ class TarContainer(Container):
         self._file = file
         self._split = split
         self._config = config
+        self._has_folders: bool | None = None  # until the first sample was read
 
     def items(self) -> Iterator[list[Item]]:
         """Yield samples; see `Container.items`."""
@@ -72,35 +76,93 @@ class TarContainer(Container):
             yield items
 
     def _samples(self) -> Iterator[_Sample]:
-        sample: _Sample | None = None
         self.skipped = skipped = Skipped()
         max_bytes = self._config.max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND
         with self._file.open_ahead() as file:
-            for member in read_members(file, self.name, max_bytes=max_bytes, skipped=skipped):
-                match = _NAME.fullmatch(member.name)
-                if match is None:
-                    name = f"{self.name}/{member.name}"
-                    skipped.add(name, "member(s) of a tar without a file extension")
-                    continue
-                key, ending = match[1], match[2].lower()
-                if sample is None or sample.key != key:
-                    if sample is not None:
-                        yield sample
-                    sample = _Sample(key)
-                if ending in sample.fields:
-                    name = f"{self.name}/{member.name}"
-                    skipped.add(name, "member(s) of a tar with a duplicate name")
-                else:
-                    sample.fields[ending] = member
-        if sample is not None:
-            yield sample
+            members = read_members(file, self.name, max_bytes=max_bytes, skipped=skipped)
+            yield from self._grouped(members)
         self._file.refuse_changed()
+
+    def _grouped(self, members: Iterator[Member]) -> Iterator[_Sample]:
+        """Group members by key: the name up to the first dot, or up to the last.
+
+        The first dot is the rule of WebDataset. The last dot counts, from then on, if one name up
+        to it has both a picture and a label, as in `IMG_2024.01.jpg` and `IMG_2024.01.cls`; and if
+        folders are the classes, so that each picture is a sample.
+        """
+        pattern = _NAME
+        held: list[Member] = []
+        held_bytes = 0
+        for member in members:
+            if pattern.fullmatch(member.name) is None:
+                name = f"{self.name}/{member.name}"
+                self.skipped.add(name, "member(s) of a tar without a file extension")
+                continue
+            if held and self._is_next(member, held, pattern, held_bytes):
+                pattern = self._pattern_of(held, pattern)
+                yield from self._samples_of(held, pattern)
+                held, held_bytes = [], 0
+            held.append(member)
+            held_bytes += len(member.data or b"")
+        if held:
+            yield from self._samples_of(held, self._pattern_of(held, pattern))
+
+    def _is_next(
+        self, member: Member, held: list[Member], pattern: re.Pattern[str], held_bytes: int
+    ) -> bool:
+        """Return True if the members held are complete without this one."""
+        if _key(pattern, member) != _key(pattern, held[0]):
+            return True
+        if pattern is _LAST_DOT or _key(_LAST_DOT, member) == _key(_LAST_DOT, held[-1]):
+            return False
+        return held_bytes > _MAX_HELD_BYTES or self._is_dotted(held)
+
+    def _pattern_of(self, held: list[Member], pattern: re.Pattern[str]) -> re.Pattern[str]:
+        """Choose how to group these and the following members."""
+        if self._has_folders is None:
+            self._has_folders = self._are_folders(held)
+        return _LAST_DOT if self._has_folders or self._is_dotted(held) else pattern
+
+    def _samples_of(self, members: list[Member], pattern: re.Pattern[str]) -> Iterator[_Sample]:
+        samples: dict[str, _Sample] = {}
+        for member in members:
+            key, ending = _parts(pattern, member)
+            sample = samples.setdefault(key, _Sample(key))
+            if ending in sample.fields:
+                name = f"{self.name}/{member.name}"
+                self.skipped.add(name, "member(s) of a tar with a duplicate name")
+            else:
+                sample.fields[ending] = member
+        yield from samples.values()
+
+    def _is_dotted(self, members: list[Member]) -> bool:
+        """Return True if a name up to its last dot has a picture and a label."""
+        names = (self._config.image_column, self._config.label_column)
+        if any("." in name.strip(".") for name in names if name):
+            return False  # the user names members by what follows the first dot
+        found: dict[str, set[str]] = {}
+        for member in members:
+            key, ending = _parts(_LAST_DOT, member)
+            if _parts(_NAME, member)[0] != key:
+                found.setdefault(key, set()).add(ending)
+        labels = _LABELS | {self._config.label_column.lower()}
+        return any(endings & _IMAGES and endings & labels for endings in found.values())
+
+    def _are_folders(self, members: list[Member]) -> bool:
+        """Return True if the first members are a picture in a folder, without any label."""
+        endings = {_parts(_LAST_DOT, member)[1] for member in members}
+        is_default = self._config.label_column == PrepareConfig.label_column
+        has_folder = "/" in members[0].name
+        return is_default and has_folder and bool(endings & _IMAGES) and not endings & _LABELS
 
     def _item(self, row: int, sample: _Sample) -> Item:
         where = f"{self.name}: sample {sample.key}"
         facts = _facts(sample, where)
         label = self._label(sample, facts, where)
         split = facts.get(self._config.split_column)
+        if split is None and self._has_folders:
+            words = (part.lower() for part in sample.key.split("/")[:-2])
+            split = next((SPLIT_WORDS[word].value for word in words if word in SPLIT_WORDS), None)
         group = facts.get(self._config.group_by) if self._config.group_by else None
         ending = self._image_ending(sample, where)
         member = sample.fields.get(ending) if ending else None
@@ -135,14 +197,24 @@ class TarContainer(Container):
         return found[0] if found else None
 
     def _label(self, sample: _Sample, facts: dict[str, Any], where: str) -> str | int:
-        """Return the label from the named column, or from the usual WebDataset fields."""
+        """Return the label from the named column, the usual WebDataset fields, or the folder."""
+        if self._has_folders:
+            if "/" not in sample.key:
+                raise DataError(
+                    "a picture outside the class folders",
+                    where=where,
+                    why="The first pictures of the tar have no label, so folders are the classes.",
+                    fix="Move it to the folder of its class, and pack the tar again.",
+                )
+            return encodable(sample.key.split("/")[-2])
         name = self._config.label_column
         is_named = name != PrepareConfig.label_column
         before, after = ("", name.lower().lstrip(".")) if is_named else ("cls", "txt")
         if before in sample.fields:
             return _label_of(sample.fields[before], before, where)
-        if name in facts:
-            return checked_label(facts[name], name, where)
+        value = _fact(facts, name)
+        if value is not _MISSING:
+            return checked_label(value, name, where)
         if after in sample.fields:
             return _label_of(sample.fields[after], after, where)
         looked_for = "neither " if is_named else "neither a .cls, nor "
@@ -151,15 +223,60 @@ class TarContainer(Container):
             f"no label: {looked_for}{name!r} in a .json, nor a .{after}",
             where=where,
             why=f"It has {', '.join(sorted(sample.fields))}.{of_json}"[:300],
-            fix="Name the key in the .json: --label-column NAME",
+            fix=_label_advice(sample, facts),
         )
 
 
 def _label_of(member: Member, ending: str, where: str) -> str | int:
-    """Read a label stored as a member: a number in .cls, a name in any other."""
+    """Read a label stored as a member: a number or a name in .cls, a name in any other."""
     text = _text(member, where).strip()
-    is_number = ending.rpartition(".")[2] == "cls"
-    return checked_label(_number(text, where) if is_number else text, ending, where)
+    is_number = ending.rpartition(".")[2] == "cls" and _NUMBER.fullmatch(text)
+    return checked_label(int(text) if is_number else text, ending, where)
+
+
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
+_MISSING = object()
+
+
+def _parts(pattern: re.Pattern[str], member: Member) -> tuple[str, str]:
+    """Return key and ending of a member."""
+    match = pattern.fullmatch(member.name) or _NAME.fullmatch(member.name)
+    assert match is not None
+    return match[1], match[2].lower()
+
+
+def _key(pattern: re.Pattern[str], member: Member) -> str:
+    return _parts(pattern, member)[0]
+
+
+def _fact(facts: dict[str, Any], name: str) -> Any:
+    """Return the value of a key, or of a key within objects, `outer.inner`."""
+    if name in facts:
+        return facts[name]
+    value: Any = facts
+    for part in name.split("."):
+        value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+    return value
+
+
+def _label_advice(sample: _Sample, facts: dict[str, Any]) -> str:
+    """Return a remedy that works: a key or member that can be a label."""
+
+    def keys(facts: dict[str, Any], start: str = "") -> Iterator[str]:
+        for name, value in facts.items():
+            if isinstance(value, dict):
+                yield from keys(value, f"{start}{name}.")
+            elif isinstance(value, str) or (isinstance(value, int) and value >= 0):
+                yield start + name
+
+    members = [name for name in sample.fields if name not in {"json", *_IMAGES}]
+    members = [name for name in members if name.rpartition(".")[2] not in _IMAGES]
+    usual = ("label", *LABEL_NAMES)
+    able = [*keys(facts), *members]
+    able.sort(key=lambda name: name.rpartition(".")[2] not in usual)
+    if able:
+        return f"Name the label: --label-column {able[0]}"
+    return "Add a .cls or .txt with the class of each picture to the tar, or put them in folders."
 
 
 def _facts(sample: _Sample, where: str) -> dict[str, Any]:
@@ -174,17 +291,6 @@ def _facts(sample: _Sample, where: str) -> dict[str, Any]:
             f"the .json is invalid ({str(error)[:100]})", where=where, fix="Fix it in the tar."
         ) from None
     return value if isinstance(value, dict) else {}
-
-
-def _number(text: str, where: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise DataError(
-            f"the .cls contains {text[:40]!r}, which is not an integer",
-            where=where,
-            fix="Write class numbers in .cls, or class names in .txt.",
-        ) from None
 
 
 def _text(member: Member, where: str) -> str:

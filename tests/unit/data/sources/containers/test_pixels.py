@@ -26,7 +26,7 @@ def saved(array: np.ndarray) -> bytes:
 def test_arrays_that_numpy_saved_are_pictures(shape: tuple[int, ...], order: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     data = saved(np.asarray(pixels, order=order))  # type: ignore[call-overload]
-    assert read_size(data) == (7, 9)
+    assert read_size(data, "NPY") == (7, 9)
     wanted = np.broadcast_to(pixels.reshape(7, 9, -1), (7, 9, 3))
     found = decode_picture(data, size=9, fit=Fit.PAD)
     np.testing.assert_array_equal(found[1:8], wanted)

@@ -94,7 +94,7 @@ def test_what_is_not_a_picture_is_put_aside_with_a_reason(shop: Any) -> None:
     members += [("w.webp", b"RIFF0000WEBPVP8 "), ("w.cls", b"0"), ("n.cls", b"1"), ("n.ppm", b"")]
     result = shop.make(shop.tar("all.tar", members), max_bad=0.2)
     text = (result.folder / "quarantine.csv").read_text()
-    assert 'all.tar/w.webp,"is WebP, not JPEG or PNG"' in text
+    assert "all.tar/w.webp,is truncated: its header is incomplete" in text
     assert "all.tar/n.ppm,is empty (0 bytes)" in text
     assert result.num_bad == 2
 

@@ -1,0 +1,110 @@
+"""A range that would be lost is counted, measured and told, and the printed remedy keeps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.config.choices import Encoding, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare.prepare import PrepareResult, prepare
+from stepladder.data.store.store import Store
+from stepladder.records import read_json
+
+Save = Callable[[np.ndarray, Path], None]
+
+
+def save_16_bit(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey.astype(np.uint16) * 16).save(path.with_suffix(".png"))
+
+
+def save_float(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey.astype(np.float32) * 4).save(path.with_suffix(".tif"))
+
+
+def save_4_bits_in_8(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey // 16).save(path.with_suffix(".png"))
+
+
+def save_few_colours(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey).quantize(8).save(path.with_suffix(".gif"))
+
+
+def source_of(tmp_path: Path, save: Save) -> Path:
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 6), ("val", 3)):
+        for kind in ("a", "b"):
+            folder = tmp_path / "photos" / split / kind
+            folder.mkdir(parents=True)
+            for row in range(num):
+                coarse = rng.integers(0, 256, (5, 6), dtype=np.uint8)
+                coarse[0, 0], coarse[4, 5] = 0, 255
+                grey = coarse.repeat(6, axis=0).repeat(6, axis=1)
+                save(grey, folder / str(row))
+    return tmp_path / "photos"
+
+
+def make(source: Path, out: Path, **options: object) -> PrepareResult:
+    return prepare(PrepareConfig(source=source, out=out, size=32, workers=1, **options))
+
+
+def brightest(result: PrepareResult) -> int:
+    part = Store.open(result.folder).split(Split.TRAIN)
+    assert part is not None
+    content = [part.picture(row)[4:28] for row in range(len(part))]  # without the padding
+    return int(max(picture.max() for picture in content))
+
+
+@pytest.mark.parametrize(
+    ("save", "words", "dark"),
+    [
+        (save_16_bit, r"18 pictures have 16 bits a channel \(values 0 to 4080; 65535 is", 15),
+        (save_float, r"18 pictures have floating-point samples \(values 0 to 1020; 1 is", 255),
+        (save_4_bits_in_8, r"18 of 18 pictures of 8 bits .* \(values 0 to 15 of 255\)", 15),
+    ],
+)
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_range_is_told_and_the_remedy_restores_it(
+    tmp_path: Path, save: Save, words: str, dark: int, encoding: Encoding
+) -> None:
+    source = source_of(tmp_path, save)
+    result = make(source, tmp_path / "store", encoding=encoding)
+    (told,) = [warning for warning in result.warnings if re.search(words, warning)]
+    assert brightest(result) == dark
+    typed = re.search(r"--max-sample-value ([\d.]+)", told)
+    assert typed is not None
+    mended = make(source, tmp_path / "mended", encoding=encoding, max_sample_value=float(typed[1]))
+    assert brightest(mended) >= 250
+    assert not any("add --max-sample-value" in warning for warning in mended.warnings)
+    assert mended.manifest.options["max_sample_value"] == float(typed[1])
+
+
+def test_few_colours_and_formats_are_counted(tmp_path: Path) -> None:
+    result = make(source_of(tmp_path, save_few_colours), tmp_path / "store")
+    assert any(
+        warning.startswith("18 pictures have a palette of at most 16 colours (stored values")
+        for warning in result.warnings
+    )
+    assert "read 18 GIF pictures" in result.warnings
+    log = read_json(result.folder / "prepare_log.json")
+    assert log["traits"]["GIF"] == 18
+    assert log["ranges"]["palette of at most 16 colours"]["num"] == 18
+
+
+def test_the_option_is_no_part_of_a_store_that_does_not_use_it(tmp_path: Path) -> None:
+    def save(grey: np.ndarray, path: Path) -> None:
+        Image.fromarray(grey).convert("RGB").save(path.with_suffix(".jpg"))
+
+    source = source_of(tmp_path, save)
+    plain = make(source, tmp_path / "plain")
+    assert "max_sample_value" not in plain.manifest.options
+    assert not any("values" in warning for warning in plain.warnings)
+    large = make(source, tmp_path / "large", max_sample_value=4095)
+    assert [info.sha256 for info in plain.manifest.shards] == [
+        info.sha256 for info in large.manifest.shards
+    ]
