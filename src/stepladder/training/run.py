@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from stepladder.training.checkpoint.training_state import begin_on_new_data, che
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_stage import go_on_features
-from stepladder.training.features.feature_task import require_features
+from stepladder.training.features.feature_task import features_folder, require_features
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
@@ -35,10 +36,10 @@ from stepladder.training.randomness import use_deterministic
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
 from stepladder.training.setup.attempt import Start, begin
+from stepladder.training.setup.automatic import as_before, make_settled_model
 from stepladder.training.setup.build import (
     Sources,
     make_clock,
-    make_model,
     make_trunk_pass,
     open_device,
     resolve_auto,
@@ -95,6 +96,8 @@ def train(
     with clock.phase(Phase.SETUP):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
+    before = None if overwrite else _earlier_job(job.run.dir)
+    job = replace(job, recipe=as_before(job.recipe, before.recipe if before else None))
     if dry_run:
         return rehearse(
             resolve_auto(job, sources),
@@ -106,7 +109,10 @@ def train(
         )
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        model = make_model(job.recipe, task, device)  # before anything of the run is written
+        recipe, model, chosen = make_settled_model(  # before anything of the run is written
+            job.recipe, task, sources, device=device, folder=features_folder(job, task)
+        )
+        job = replace(job, recipe=recipe)
         if job.recipe.features.cached:
             way = make_trunk_pass(job.recipe, task, model, device=device)
             require_features(way, job.recipe.train, sources.train)
@@ -136,6 +142,8 @@ def train(
             )
             is_new = check is not None and start.loaded is None
             found = check(job, sources, model, device) if check is not None and is_new else []
+            if chosen:
+                display.message(chosen)
         if job.recipe.features.cached:
             with clock.phase(Phase.FEATURES):
                 task, sources = go_on_features(
@@ -182,11 +190,16 @@ def _settle_config(
     Returns:
         The job, and the changes since that attempt.
     """
-    written = folder.path / CONFIG
-    earlier = load_job(written) if written.exists() else None
+    earlier = _earlier_job(folder.path)
     job = resolve_auto(job, sources, earlier=earlier)
     job = name_table_version(job, sources, earlier=earlier)
     return job, folder.compare_config(dump_job(job))
+
+
+def _earlier_job(folder: Path) -> JobConfig | None:
+    """Return the resolved job of an earlier attempt, or None."""
+    written = folder / CONFIG
+    return load_job(written) if written.exists() else None
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
