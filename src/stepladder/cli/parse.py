@@ -116,7 +116,7 @@ def one_file(flag: Path | None, word: Path | None) -> Path | None:
 
 
 def _with_values(argv: Sequence[str], command: str) -> list[str]:
-    """Return words with a value after each switch that may be auto: `--features.cached`, `--features.no-cached`."""
+    """Return words in which each switch that may be auto has a value."""
     words: list[str] = []
     for word, follower in zip_longest(argv, argv[1:], fillvalue=""):
         key = next(iter(given_flags([word], prefix=f"{command}.")), None)
