@@ -85,6 +85,7 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
     In fp32, as in 16 bits layouts and folding differ by more rounding than an exact trial allows.
     """
     head = Recipe(
+        auto=False,
         data=DataConfig(store=store, where=Where.STREAM),
         loader=LoaderConfig(threads=1),
         model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),

@@ -148,6 +148,7 @@ class RollingTask(OwnTask):
 
 def recipe_of(store: Path, **changes: Any) -> Recipe:
     recipe = Recipe(
+        auto=False,
         data=DataConfig(store=store, where=Where.STREAM),
         model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
         features=FeaturesConfig(cached=True),

@@ -53,6 +53,7 @@ from stepladder.training.stage import stages_of
 CPU = torch.device("cpu")
 MODEL = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
 RECIPE = Recipe(
+    auto=False,
     model=MODEL,
     data=DataConfig(where=Where.STREAM),
     batch=BatchConfig(global_batch_size=8, lr=0.01),
@@ -229,7 +230,7 @@ class Split2(Own):
         (FOLDED, Own(), "needs a trunk"),
         (FOLDED, Split2(), "no BatchNorm2d"),
         (replace(CHECKPOINTED, train=TrainMode.HEAD), None, "the trunk is frozen"),
-        (CHECKPOINTED, Own(), "does not support it"),
+        (CHECKPOINTED, Own(), "does not support device.gradient_checkpointing"),
     ],
     ids=[
         "fold all",

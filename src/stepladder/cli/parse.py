@@ -18,6 +18,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from stepladder.cli.unknown import refuse_unknown
 from stepladder.config.checks import BadValueError
+from stepladder.config.choices import Auto
 from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig
 from stepladder.config.resolve import Setting, settings_of_flags
@@ -85,6 +86,7 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
         BadValueError: if a value is out of range; has the flag.
     """
     refuse_unknown(flags, argv, command=command)
+    argv = _with_values(argv, command)
     _check_switches(flags, argv, command)
     try:
         return tyro.cli(
@@ -114,6 +116,25 @@ def one_file(flag: Path | None, word: Path | None) -> Path | None:
         what = f"--config sets another file of options, {flag}"
         raise UsageError(what, where=str(word), fix="Use one of the two.")
     return flag or word
+
+
+def _with_values(argv: Sequence[str], command: str) -> list[str]:
+    """Return words in which each switch that may be auto has a value."""
+    words: list[str] = []
+    for word, follower in zip_longest(argv, argv[1:], fillvalue=""):
+        key = next(iter(given_flags([word], prefix=f"{command}.")), None)
+        if key is None or not isinstance(options()[key].default, Auto):
+            words.append(word)
+            continue
+        group, dot, name = word[2:].rpartition(".")
+        plain = name.removeprefix("no-").removeprefix("no_")
+        if plain != name:
+            words.append(f"--{group}{dot}{plain}=False")
+        elif "=" in word or follower.lower() in (*_TRUTHS, Auto.AUTO):
+            words.append(word)
+        else:
+            words.append(f"{word}=True")
+    return words
 
 
 def _check_switches(flags: type[T], argv: Sequence[str], command: str) -> None:

@@ -13,6 +13,15 @@ class Split(StrEnum):
     TEST = "test"
 
 
+class Auto(StrEnum):
+    """A switch that is decided when the run starts; false until then."""
+
+    AUTO = "auto"
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class ClassesFrom(StrEnum):
     """Which folders of a source are the classes; auto: read it from their names."""
 
@@ -186,8 +195,9 @@ class Precision(StrEnum):
 
 
 class MemoryFormat(StrEnum):
-    """Memory format of image tensors."""
+    """Memory format of image tensors; auto: decided when the run starts."""
 
+    AUTO = "auto"
     CONTIGUOUS = "contiguous"
     CHANNELS_LAST = "channels_last"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepladder.config.checks import Range, ranged, require, require_ranges
 from stepladder.config.choices import (
+    Auto,
     ClassWeights,
     DeviceChoice,
     LrRule,
@@ -105,8 +106,9 @@ class ModelConfig:
 class FeaturesConfig:
     """Caching of the output of a frozen trunk."""
 
-    cached: bool = False
-    """Compute the features of each example once, and train the head on the cached features."""
+    cached: bool | Auto = Auto.AUTO
+    """Compute the features of each example once, and train the head on the cached features; auto:
+    if the trunk is frozen and nothing random comes before the head."""
     cached_views: int = 0
     """With augmentation: number of random views to cache per training example; 0: cache nothing."""
 
@@ -180,8 +182,9 @@ class OptimizerConfig:
     """Weight decay, 0 or more; not applied to biases and normalisation layers."""
     clip_norm: float | None = ranged(None, Range(0, takes_low=False))
     """Maximum norm of the gradients; none: no clipping."""
-    fused: bool = False
-    """Use the fused implementation of the optimizer (nadam: on the CPU only)."""
+    fused: bool | Auto = Auto.AUTO
+    """Use the fused implementation of the optimizer (nadam: on the CPU only); auto: if it has one
+    for the device."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "optimizer")
@@ -297,8 +300,8 @@ class DeviceConfig:
     """Device to train on."""
     precision: Precision = Precision.FP32
     """Numerical precision of the training step."""
-    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
-    """Memory format of image tensors."""
+    memory_format: MemoryFormat = MemoryFormat.AUTO
+    """Memory format of image tensors; auto: channels_last if the model has convolutions."""
     compile: bool = False
     """Compile the model with torch.compile; on the CPU this needs a C++ compiler."""
     gradient_checkpointing: bool = False
@@ -318,6 +321,9 @@ class Recipe:
     """Random seed of initial weights, data order, augmentation and dropout."""
     deterministic: bool = False
     """Use deterministic kernels, and report operations that have none."""
+    auto: bool = True
+    """Where an option is `auto`, choose what is faster and changes nothing but rounding; off: what
+    PyTorch does by default."""
     train: TrainMode = TrainMode.HEAD
     """Which weights to train."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -58,6 +58,7 @@ from stepladder.task.contract import Task
 from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
 from stepladder.training.output.wording import rough_time
+from stepladder.training.setup.automatic import settled
 from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads
 from stepladder.training.setup.run_folder import RunFolder, beside
 from stepladder.training.setup.table_version import name_table_version, open_at_version
@@ -244,7 +245,9 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
                 where=type(task).__name__,
                 fix="Use a map-style Dataset, or `stepladder train`.",
             )
-    return device, sources, name_table_version(resolve_auto(job, sources), sources)
+    recipe = settled(job.recipe, task, sources, device=device, folder=features_folder(job, task))
+    job = resolve_auto(replace(job, recipe=recipe), sources)
+    return device, sources, name_table_version(job, sources)
 
 
 def _as_before(

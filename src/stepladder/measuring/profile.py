@@ -405,7 +405,7 @@ class _Measuring:
         return attempt(
             lambda: measure_replays(
                 self.subject,
-                is_cached=self.recipe.features.cached,
+                is_cached=bool(self.recipe.features.cached),
                 example_s=example_s,
                 budget_s=self._budgets_s["replays"],
             ),

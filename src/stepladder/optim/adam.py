@@ -12,7 +12,7 @@ from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, Setup
 
 def _construct(setup: Setup) -> torch.optim.Optimizer:
     config = setup.config
-    betas, fused = (config.beta1, config.beta2), config.fused or None
+    betas, fused = (config.beta1, config.beta2), bool(config.fused) or None
     return torch.optim.Adam(setup.groups, lr=setup.lr, betas=betas, eps=config.eps, fused=fused)
 
 

@@ -12,7 +12,7 @@ from stepladder.optim.contract import BatchRule, Decay, OptimizerSpec, Setup
 
 def _construct(setup: Setup) -> torch.optim.Optimizer:
     config = setup.config
-    fused = config.fused or None  # None, not False: torch then uses the fastest on CUDA
+    fused = bool(config.fused) or None  # None, not False: torch then uses the fastest on CUDA
     return torch.optim.SGD(setup.groups, lr=setup.lr, momentum=config.momentum, fused=fused)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from stepladder.training.checkpoint.training_state import begin_on_new_data, che
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_stage import go_on_features
-from stepladder.training.features.feature_task import require_features
+from stepladder.training.features.feature_task import features_folder, require_features
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
@@ -36,10 +37,10 @@ from stepladder.training.randomness import use_deterministic
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
 from stepladder.training.setup.attempt import Start, begin, data_changed
+from stepladder.training.setup.automatic import as_before, make_settled_model
 from stepladder.training.setup.build import (
     Sources,
     make_clock,
-    make_model,
     make_trunk_pass,
     open_device,
     resolve_auto,
@@ -96,6 +97,8 @@ def train(
     with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
+    if not overwrite:
+        job = _as_before(job)
     if dry_run:
         return rehearse(
             resolve_auto(job, sources),
@@ -107,7 +110,10 @@ def train(
         )
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        model = make_model(job.recipe, task, device)  # before anything of the run is written
+        recipe, model, chosen = make_settled_model(  # before anything of the run is written
+            job.recipe, task, sources, device=device, folder=features_folder(job, task)
+        )
+        job = replace(job, recipe=recipe)
         if job.recipe.features.cached:
             way = make_trunk_pass(job.recipe, task, model, device=device)
             require_features(way, job.recipe.train, sources.train)
@@ -121,13 +127,8 @@ def train(
             job, changes = _settle_config(job, sources, folder)
             sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
-                trained_on = finished.get("fingerprint")
-                if not accept_new_data and trained_on not in (None, sources.train.fingerprint):
-                    raise data_changed(folder.path)
-                display.message(
-                    f"{folder.path} is already finished; --overwrite trains it again, and "
-                    f"{beside(folder.path)} trains beside it."
-                )
+                trained_on = None if accept_new_data else finished.get("fingerprint")
+                _say_finished(folder.path, trained_on, sources, display)
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
@@ -141,9 +142,10 @@ def train(
                 described=to_json(task.describe()),
                 accept_new_data=accept_new_data,
             )
-            is_new = check is not None and start.loaded is None
+            look = None if start.loaded is not None else check
             with doing("checking the job"):
-                found = check(job, sources, model, device) if check is not None and is_new else []
+                found = look(job, sources, model, device) if look is not None else []
+            _say(display, chosen)
         if job.recipe.features.cached:
             with clock.phase(Phase.FEATURES):
                 task, sources = go_on_features(
@@ -190,11 +192,41 @@ def _settle_config(
     Returns:
         The job, and the changes since that attempt.
     """
-    written = folder.path / CONFIG
-    earlier = load_job(written) if written.exists() else None
+    earlier = _earlier_job(folder.path)
     job = resolve_auto(job, sources, earlier=earlier)
     job = name_table_version(job, sources, earlier=earlier)
     return job, folder.compare_config(dump_job(job))
+
+
+def _say_finished(folder: Path, trained_on: str | None, sources: Sources, display: Display) -> None:
+    """Say that a run is finished.
+
+    Raises:
+        UsageError: if it was trained on other data.
+    """
+    if trained_on not in (None, sources.train.fingerprint):
+        raise data_changed(folder)
+    display.message(
+        f"{folder} is already finished; --overwrite trains it again, and {beside(folder)} trains "
+        "beside it."
+    )
+
+
+def _say(display: Display, chosen: str) -> None:
+    if chosen:
+        display.message(chosen)
+
+
+def _as_before(job: JobConfig) -> JobConfig:
+    """Use the choices of an earlier attempt in the folder for options that are `auto`."""
+    earlier = _earlier_job(job.run.dir)
+    return job if earlier is None else replace(job, recipe=as_before(job.recipe, earlier.recipe))
+
+
+def _earlier_job(folder: Path) -> JobConfig | None:
+    """Return the resolved job of an earlier attempt, or None."""
+    written = folder / CONFIG
+    return load_job(written) if written.exists() else None
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:

@@ -79,7 +79,7 @@ class OpenedRun:
     def has_features(self) -> bool:
         """Return whether the run trained on features, one per example."""
         recipe = self.job.recipe
-        return recipe.features.cached and not num_views(recipe.features, self.task)
+        return bool(recipe.features.cached) and not num_views(recipe.features, self.task)
 
     @contextmanager
     def model(self) -> Iterator[nn.Module]:

@@ -25,9 +25,9 @@ from stepladder.training.features.feature_task import (
     require_features,
 )
 from stepladder.training.output.display import Display
+from stepladder.training.setup.automatic import make_settled_model
 from stepladder.training.setup.build import (
     Sources,
-    make_model,
     make_trunk_pass,
     open_device,
     use_threads,
@@ -152,7 +152,10 @@ def compute_features(
     use_threads(recipe)
     sources = open_at_version(task, recipe.data.table_version)
     job = name_table_version(job, sources)  # so that executors read the same version
-    model = make_model(recipe, task, device)
+    recipe, model, _ = make_settled_model(
+        recipe, task, sources, device=device, folder=features_folder(job, task)
+    )
+    job = replace(job, recipe=recipe)
     way = make_trunk_pass(recipe, task, model, device=device)
     require_features(way, recipe.train, sources.train)
     with SignalGuard() as guard:

@@ -44,6 +44,7 @@ from stepladder.training.update import Update
 MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
 _OF_PICTURES = "stepladder.task.image_classification"
 MEMORY_FORMATS = {
+    MemoryFormat.AUTO: torch.contiguous_format,
     MemoryFormat.CONTIGUOUS: torch.contiguous_format,
     MemoryFormat.CHANNELS_LAST: torch.channels_last,
 }

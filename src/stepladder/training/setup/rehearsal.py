@@ -22,14 +22,20 @@ from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.checkpoint.training_state import save_training
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.evaluate import EvaluationCancelled
-from stepladder.training.features.feature_task import FeatureTask, fresh_features, num_views
+from stepladder.training.features.feature_task import (
+    FeatureTask,
+    features_folder,
+    fresh_features,
+    num_views,
+)
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
 from stepladder.training.output.wording import duration
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
-from stepladder.training.setup.build import Sources, make_clock, make_model
+from stepladder.training.setup.automatic import make_settled_model
+from stepladder.training.setup.build import Sources, make_clock
 from stepladder.training.setup.open_session import Surroundings, open_session
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
@@ -56,7 +62,12 @@ def rehearse(
         DataError: if a saved state is not restored exactly.
         StepladderError: any error that the real run would raise in its first minute.
     """
-    model = make_model(job.recipe, task, device)
+    recipe, model, chosen = make_settled_model(
+        job.recipe, task, sources, device=device, folder=features_folder(job, task)
+    )
+    job = replace(job, recipe=recipe)
+    if chosen:
+        display.message(chosen)
     if job.recipe.features.cached:
         sources = fresh_features(job.recipe, task, model, sources, device=device)
         task = FeatureTask(task, num_views=num_views(job.recipe.features, task))

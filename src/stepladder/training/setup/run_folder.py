@@ -58,6 +58,7 @@ ABSENT: Final = "absent"
 _FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
 _FREE_KEYS: Final = frozenset(
     {
+        "auto",  # what it chose is in the config, and is kept
         "data.store",  # a moved store has the same fingerprint, which is compared separately
         "data.table_version",  # likewise
         "data.where",

@@ -1,0 +1,145 @@
+"""`auto` chooses what changes nothing but rounding, once, and says so; a user's own choice wins."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from stepladder.config.choices import MemoryFormat, Split, TrainMode, WeightsSource
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig, RunConfig
+from stepladder.config.recipe import (
+    AugmentConfig,
+    BatchConfig,
+    FeaturesConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+from stepladder.data.batch import Batch
+from stepladder.task import Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.training.output.display import PlainDisplay
+from stepladder.training.run import train
+from stepladder.training.setup import automatic
+
+SMALL = Recipe(
+    model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
+    batch=BatchConfig(global_batch_size=8, lr=0.01),
+    schedule=ScheduleConfig(max_epochs=3),
+)
+OFF = replace(SMALL, auto=False)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, build_store: Any) -> Path:
+    folder = tmp_path_factory.mktemp("automatic") / "store"
+    build_store(folder, num_rows={"train": 24, "val": 8, "test": 8}, size=32)
+    return folder
+
+
+class Line(Task):
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def data(self, split: Split) -> TensorDataset:
+        x = torch.linspace(0, 1, 16)[:, None]
+        return TensorDataset(x, 3 * x + 1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return (model(batch.inputs) - batch.targets).square().squeeze(1)
+
+
+def run(recipe: Recipe, store: Path, folder: Path, task: Task | None = None) -> tuple[Recipe, str]:
+    """Train, and return the recipe that the run's folder holds and what was printed."""
+    recipe = replace(recipe, data=replace(recipe.data, store=store))
+    job = JobConfig(recipe=recipe, run=RunConfig(dir=folder, system_every_s=60))
+    shown = io.StringIO()
+    used = task or ImageClassification(store, recipe)
+    train(job, used, task_name="image_classification", display=PlainDisplay(shown))
+    return load_job(folder / "config.yaml").recipe, shown.getvalue()
+
+
+def validations(folder: Path) -> list[float]:
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return [event["val_loss"] for event in events if "val_loss" in event]
+
+
+def chosen(recipe: Recipe) -> tuple[object, object, object]:
+    return recipe.features.cached, recipe.optimizer.fused, recipe.device.memory_format
+
+
+def test_what_is_exact_is_chosen_once_written_and_said(store: Path, tmp_path: Path) -> None:
+    recipe, shown = run(SMALL, store, tmp_path / "run")
+    assert chosen(recipe) == (True, True, MemoryFormat.CHANNELS_LAST)
+    assert "using cached features (the trunk is frozen" in shown
+    assert "--no-auto" in shown
+
+
+def test_it_changes_nothing_but_rounding(store: Path, tmp_path: Path) -> None:
+    run(SMALL, store, tmp_path / "auto")
+    recipe, shown = run(OFF, store, tmp_path / "off")
+    assert chosen(recipe) == (False, False, MemoryFormat.CONTIGUOUS)
+    assert "using" not in shown
+    ours, theirs = validations(tmp_path / "auto"), validations(tmp_path / "off")
+    assert len(ours) >= 3
+    assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"augment": AugmentConfig(flip=True)},
+        {"train": TrainMode.ALL},
+        {"features": FeaturesConfig(cached_views=2)},
+    ],
+    ids=["random before the head", "the trunk is trained", "views are other examples"],
+)
+def test_features_that_would_change_what_is_learnt_are_not_cached(
+    store: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    recipe, shown = run(replace(SMALL, **changes), store, tmp_path / "run")
+    assert recipe.features.cached is False
+    assert "cached features" not in shown
+
+
+def test_a_users_own_choice_wins(store: Path, tmp_path: Path) -> None:
+    own = replace(
+        SMALL,
+        features=FeaturesConfig(cached=False),
+        optimizer=OptimizerConfig(fused=False),
+        device=replace(SMALL.device, memory_format=MemoryFormat.CONTIGUOUS),
+    )
+    recipe, shown = run(own, store, tmp_path / "run")
+    assert chosen(recipe) == (False, False, MemoryFormat.CONTIGUOUS)
+    assert "using" not in shown
+    recipe, _ = run(replace(OFF, features=FeaturesConfig(cached=True)), store, tmp_path / "on")
+    assert chosen(recipe) == (True, False, MemoryFormat.CONTIGUOUS)
+
+
+def test_a_run_goes_on_as_it_began(store: Path, tmp_path: Path) -> None:
+    run(OFF, store, tmp_path / "run")
+    longer = replace(SMALL, schedule=ScheduleConfig(max_epochs=4))
+    recipe, _ = run(longer, store, tmp_path / "run")
+    assert chosen(recipe) == (False, False, MemoryFormat.CONTIGUOUS)
+
+
+def test_features_that_would_fill_the_disk_are_not_cached(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "disk_free_bytes", lambda folder: 100)
+    assert run(SMALL, store, tmp_path / "run")[0].features.cached is False
+
+
+def test_a_task_without_a_trunk_trains_as_before(store: Path, tmp_path: Path) -> None:
+    recipe, _ = run(SMALL, store, tmp_path / "run", task=Line())
+    assert chosen(recipe) == (False, True, MemoryFormat.CONTIGUOUS)
