@@ -199,10 +199,10 @@ def _settle_config(
 
 
 def _say_finished(folder: Path, trained_on: str | None, sources: Sources, display: Display) -> None:
-    """Say that a run is finished.
+    """Report that a run is finished.
 
     Raises:
-        UsageError: if it was trained on other data.
+        DataError: if it was trained on other data.
     """
     if trained_on not in (None, sources.train.fingerprint):
         raise data_changed(folder)
