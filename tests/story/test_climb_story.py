@@ -23,6 +23,7 @@ from stepladder.records import read_jsonl
 pytestmark = pytest.mark.slow
 BUDGET = "10min"  # never reached: what is tried must not depend on machine load
 AS_WRITTEN = """
+auto: false
 data:
   store: store
 model:
@@ -100,8 +101,9 @@ def test_the_table_has_every_rung_and_both_ends(table: str) -> None:
     from stepladder.rungs import RUNGS
 
     assert " 0 original" in table
+    _, _, not_here = " ".join(table.split()).partition("not here: ")
     for rung in RUNGS:
-        assert f" {rung.level} {rung.name}" in table
+        assert f" {rung.level} {rung.name}" in table or rung.name in not_here
     assert "end to end" in table
 
 

@@ -46,7 +46,7 @@ class Signs(Task):
 """
 CLIMB = [
     "climb", "signs.py:Signs", "--run.dir", "run", "--try-all", "--quiet", "--train", "all",
-    "--batch.lr", "0.1", "--schedule.max-epochs", "2", "--device.threads", "1",
+    "--no-auto", "--batch.lr", "0.1", "--schedule.max-epochs", "2", "--device.threads", "1",
     "--ladder.block-s", "0.01", "--ladder.num-seeds", "2",
 ]  # fmt: skip
 UNCHECKED = ["--run.checks", "off"]  # output without checks

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from stepladder.config.choices import OptimizerName, OrderMode, Sampling, Split, Where
+from stepladder.config.choices import MemoryFormat, OptimizerName, OrderMode, Sampling, Split, Where
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
     BatchConfig,
     DataConfig,
     DeviceConfig,
+    FeaturesConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -96,10 +97,11 @@ class BlobsTask(Task):
 RECIPE = Recipe(
     data=DataConfig(where=Where.STREAM, order=OrderMode.GLOBAL, sample=Sampling.ROWS),
     batch=BatchConfig(global_batch_size=8, lr=0.05),
-    optimizer=OptimizerConfig(name=OptimizerName.SGD),
+    features=FeaturesConfig(cached=False),
+    optimizer=OptimizerConfig(name=OptimizerName.SGD, fused=False),
     schedule=ScheduleConfig(max_epochs=6),
     stopping=StoppingConfig(early=False, restore_best=False),
-    device=DeviceConfig(threads=1),
+    device=DeviceConfig(threads=1, memory_format=MemoryFormat.CONTIGUOUS),
 )
 
 
