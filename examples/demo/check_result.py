@@ -10,7 +10,8 @@ first, run = map(Path, sys.argv[1:])
 summary, trained = (json.loads((path / "summary.json").read_text()) for path in (run, first))
 climb = json.loads((run / "climb.json").read_text())
 before_s, after_s = climb["baseline"]["total_s"], climb["result"]["total_s"]
-print(f"first training: test accuracy {trained['test_accuracy']:.1%} on {trained['num_test']} pictures")
+accuracy, num_test = trained["test_accuracy"], trained["num_test"]
+print(f"first training: test accuracy {accuracy:.1%} on {num_test} pictures")
 print(f"after the climb: test accuracy {summary['test_accuracy']:.1%}")
 print(f"{before_s:,.0f} s originally, {after_s:,.1f} s after the climb: {climb['speedup']:,.0f}×")
 print(f"reports: {first / 'report.html'}, {run / 'report.html'}")
