@@ -47,7 +47,7 @@ TRAINING: dict[str, Any] = {
     "schedule.max_epochs": 1,
     "run.checks": "off",
 }
-CLIMBING = {
+CLIMBING: dict[str, Any] = {
     **TRAINING,
     "train": "head",
     "schedule.max_epochs": 2,
@@ -246,6 +246,9 @@ def measure_passages(package: Path) -> dict[str, dict[str, list[str]]]:
             lambda: stepladder.train(store=store, dir=run, seed=0, **TRAINING)
         )
 
+        weights = str(write_trunk(folder, CLIMBING["model.name"]))
+        climbing = {**CLIMBING, "model.weights": weights}
+
         def tries(frame: FrameType) -> bool:
             """Return True at a rung's `why_not`, and forget the path of an earlier rung."""
             is_rung = frame.f_code.co_name == "why_not" and "/rungs/" in frame.f_code.co_filename
@@ -263,7 +266,7 @@ def measure_passages(package: Path) -> dict[str, dict[str, list[str]]]:
             carries=holds_recipe,
         )
         found["recipe"] = recipe.follow(
-            lambda: stepladder.climb(store=store, dir=folder / "climb", seed=0, **CLIMBING)
+            lambda: stepladder.climb(store=store, dir=folder / "climb", seed=0, **climbing)
         )
     return found
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.held_fast.checkout import Checkout, at_most, differences
-from bench.held_fast.pictures import write_plain
+from bench.held_fast.pictures import TRUNK, write_plain
 
 SHARED = (
     "--data.store=store",
     "--model.name=test_resnet",
-    "--model.weights=none",
+    f"--model.weights={TRUNK}",
     "--schedule.max-epochs=20",
     "--stopping.no-early",
     "--run.checkpoint-every-s=0",

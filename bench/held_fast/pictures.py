@@ -7,6 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from safetensors.torch import save_file
+
+from stepladder.config.choices import WeightsSource
+from stepladder.config.recipe import ModelConfig
+from stepladder.models.trunk import build_trunk
 
 SIZES = ((40, 30), (33, 47), (64, 64), (120, 90), (300, 200), (17, 90), (1, 1), (500, 375))
 ODD_NAMES = (
@@ -22,6 +27,17 @@ ODD_NAMES = (
     "two.dots.jpeg",
     "x" * 120 + ".jpg",
 )
+
+
+TRUNK = "trunk.safetensors"
+
+
+def write_trunk(folder: Path, name: str) -> Path:
+    """Write random weights of a trunk to a file: a head is not trained on weights `none`."""
+    path = folder / TRUNK
+    config = ModelConfig(name=name, weights=WeightsSource.NONE)
+    save_file(build_trunk(config).model.state_dict(), path)
+    return path
 
 
 def draw(idx: int, size: tuple[int, int], label: int = 0) -> Image.Image:

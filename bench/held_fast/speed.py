@@ -77,7 +77,7 @@ def compare_speed(
     found, notes = [], []
     counts = dict.fromkeys(kinds, pairs)
     if climb_pairs:
-        tiny = ("--model.name=test_resnet", "--model.weights=none", "--run.checks=off")
+        tiny = ("--model.name=test_resnet", f"--model.weights={TRUNK}", "--run.checks=off")
         kinds["climb"] = command(
             "climb", "--data.store=pixels", "--run.dir=out-command", "--quiet", *tiny, *CLIMB
         )
