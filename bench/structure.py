@@ -36,6 +36,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from bench.held_fast.pictures import write_trunk
+
 SMALL_LINES = 100
 MAX_LOOKS = 40
 """Calls of one function whose arguments are searched, to cover all kinds of arguments."""

@@ -52,6 +52,7 @@ def compare_opens(
         (differences, notes).
     """
     write_plain(folder / "pictures", 64)
+    write_trunk(folder, "test_resnet")
     old.require("prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder)
     found = _same_answer(old, new, ["verify", "store", "--json"], folder)
     notes = []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.held_fast.checkout import Checkout
-from bench.held_fast.pictures import write_plain
+from bench.held_fast.pictures import TRUNK, write_plain, write_trunk
 
 NUM_PICTURES = 256
 SLOWER = 1.03
@@ -49,6 +49,7 @@ def compare_speed(
     for encoding in ("pixels", "jpeg"):
         options = ("--quiet", "--size", "128", "--encoding", encoding)
         old.require("prepare", "pictures", "--out", encoding, *options, cwd=folder)
+    write_trunk(folder, "test_resnet")
 
     def probe(kind: str, **arguments: object) -> Callable[[Checkout], float]:
         def once(checkout: Checkout) -> float:

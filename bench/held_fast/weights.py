@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.held_fast.checkout import Checkout, at_most, differences
-from bench.held_fast.pictures import write_plain
+from bench.held_fast.pictures import TRUNK, write_plain, write_trunk
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "nadam")
 PRECISIONS = ("fp32", "bf16")
@@ -37,7 +37,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
 }
 SHARED: dict[str, Any] = {
     "model.name": "test_resnet",
-    "model.weights": "none",
+    "model.weights": TRUNK,
     "schedule.max_steps": NUM_STEPS,
     "stopping.early": False,
     "run.checks": "off",
@@ -54,6 +54,7 @@ def compare_weights(old: Checkout, new: Checkout, folder: Path) -> tuple[list[st
     """
     jobs = _jobs()
     write_plain(folder / "pictures", 64)
+    write_trunk(folder, "test_resnet")
     old.require("prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder)
     results: dict[str, Any] = {}
     for checkout in (old, new):
