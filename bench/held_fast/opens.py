@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.held_fast.checkout import Checkout, at_most, differences
-from bench.held_fast.pictures import TRUNK, write_plain
+from bench.held_fast.pictures import TRUNK, write_plain, write_trunk
 
 SHARED = (
     "--data.store=store",
