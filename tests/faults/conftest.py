@@ -53,7 +53,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.fixture
 def prepare(run: Run) -> Run:
     def call(source: str = "photos", *words: str, code: int = 0, out: str = "store") -> str:
-        return run("prepare", source, "--out", out, *PREPARE, *words, code=code)
+        said = run("prepare", source, "--out", out, *PREPARE, *words, code=code)
+        return said.removeprefix(f"reading {source} …\n")
 
     return call
 

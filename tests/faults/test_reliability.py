@@ -373,6 +373,7 @@ def test_odd_colours_give_the_pixels_of_pillow_and_are_counted(photos: Path, run
         "grey": 2,
         "CMYK": 1,
         "YCCK": 1,
+        "CMYK inverted by Adobe's convention": 2,
         "palette": 1,
         "16 bits a channel": 1,
         "progressive": 1,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import stepladder
 from stepladder.config.choices import EngineName, Precision, Split, WeightsSource
@@ -23,6 +25,7 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.spark import site
 from stepladder.errors import UsageError
+from stepladder.models.trunk import build_trunk
 from stepladder.records import read_json
 from stepladder.training.features import spark as features_spark
 from stepladder.training.features.feature_rules import agree
@@ -39,8 +42,10 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def recipe(tmp_path: Path, build_store: Any) -> Recipe:
     build_store(tmp_path / "store", num_rows=NUM_ROWS, size=32)
+    model = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
+    save_file(build_trunk(model).model.state_dict(), tmp_path / "trunk.safetensors")
     return Recipe(
-        model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
+        model=replace(model, weights=tmp_path / "trunk.safetensors"),
         data=DataConfig(store=tmp_path / "store"),
         device=DeviceConfig(kind="cpu"),  # type: ignore[arg-type]
         batch=BatchConfig(global_batch_size=8),

@@ -63,8 +63,8 @@ def prepared(
     """
     from stepladder.data.prepare.prepare import prepare
 
-    source = "a DataFrame" if frame is not None else shown(config.source)
-    display.message(f"reading {source} …")
+    if frame is None and config.source.exists():  # an address may contain a secret
+        display.message(f"reading {config.source} …")
     try:
         with paused():  # it forks
             result = prepare(

@@ -143,7 +143,7 @@ def test_the_trunk_learns_at_its_own_rate_and_its_features_are_not_kept(
     after = WholeModel().apply(profile, recipe)
     assert after.train is TrainMode.ALL
     assert after.batch.lr == 1e-4
-    assert after.features == FeaturesConfig()
+    assert after.features == FeaturesConfig(cached=False)
     assert not after.model.fold_batchnorm
     found = WholeModel().predict(profile, recipe)
     assert found.time is not None
