@@ -89,6 +89,12 @@ class UnsoundJob(StepladderError):  # noqa: N818  (the job is wrong)
     exit_code: ClassVar[int] = 6
 
 
+class IncompleteChecks(StepladderError):  # noqa: N818  (nothing is wrong)
+    """No check failed, but some did not run. Not raised: the exit code of `stepladder check`."""
+
+    exit_code: ClassVar[int] = 8
+
+
 class InterruptedRun(StepladderError):  # noqa: N818  (requested, so not an error)
     """A signal ended the run after its state was saved.
 

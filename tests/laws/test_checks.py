@@ -86,6 +86,17 @@ def test_each_fault_has_a_check() -> None:
     assert looked_for - {name for check in CHECKS for name in check.faults} == set()
 
 
+@pytest.mark.parametrize("tier", Tier)
+def test_errors_come_before_warnings(tier: Tier) -> None:
+    is_error = [check.severity is Severity.ERROR for check in CHECKS if check.tier is tier]
+    assert is_error == sorted(is_error, reverse=True)
+
+
+def test_fast_checks_come_first() -> None:
+    is_fast = [check.tier is Tier.FAST for check in CHECKS]
+    assert is_fast == sorted(is_fast, reverse=True)
+
+
 def test_names_are_unique() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)

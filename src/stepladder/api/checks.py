@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,8 +167,9 @@ def checks_before_climb(job: JobConfig, task: Task, *, message: Callable[[str], 
     if job.run.checks is Checks.OFF:
         return
     from stepladder.checks.run import FULL_S
-    from stepladder.checks.wording import sentence, total_line
+    from stepladder.checks.wording import earlier_line, sentence, total_line
 
+    started = datetime.now(UTC)
     budget_s = job.ladder.budget_s
     limit_s = FULL_S if budget_s is None else min(FULL_S, 0.1 * budget_s)
     message("checking the job …")
@@ -176,6 +178,9 @@ def checks_before_climb(job: JobConfig, task: Task, *, message: Callable[[str], 
         if finding.is_alarm:
             message(sentence(finding))
     message(f"checks: {total_line(report)}; report: {job.run.dir / 'checks.html'}")
+    earlier = earlier_line(report, before=started)
+    if earlier is not None:
+        message(f"checks: {earlier}")
     _stop_if_asked(job, report)
 
 

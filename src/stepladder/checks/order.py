@@ -1,4 +1,8 @@
-"""All checks, in the order in which they run: cheap ones first, those that train last."""
+"""All checks, in the order in which they run.
+
+First those of tier FAST, which do not train. Within a tier, those that find errors come before
+those that warn, so that a short time limit leaves out the least important ones.
+"""
 
 from __future__ import annotations
 
@@ -66,22 +70,12 @@ from stepladder.checks.validation import (
 
 CHECKS: tuple[Check, ...] = (
     labels.CHECK,  # first: the loss raises for a label out of range
-    missing_classes.CHECK,
-    validation_size.CHECK,
     batch_mixing.CHECK,
     stopping_rule.CHECK,
     not_finite.CHECK,
     tokens.CHECK,
-    channels.CHECK,
-    colour_order.CHECK,
-    input_scale.CHECK,
-    input_range.CHECK,
-    input_size.CHECK,
-    chance_level.CHECK,
     module_state.CHECK,
     pretrained.CHECK,
-    batch_norm.CHECK,
-    weight_decay_groups.CHECK,
     loss_inputs.CHECK,
     loss_targets.CHECK,
     loss_reduction.CHECK,
@@ -91,26 +85,36 @@ CHECKS: tuple[Check, ...] = (
     independent_samples.CHECK,
     nonlinearity.CHECK,
     checkpoint_room.CHECK,
+    missing_classes.CHECK,  # from here on, warnings
+    validation_size.CHECK,
+    channels.CHECK,
+    colour_order.CHECK,
+    input_scale.CHECK,
+    input_range.CHECK,
+    input_size.CHECK,
+    chance_level.CHECK,
+    batch_norm.CHECK,
+    weight_decay_groups.CHECK,
     checkpoint_keeping.CHECK,
     machine_limits.CHECK,
-    validation_repeats.CHECK,
-    not_finite_all.CHECK,
-    worker_draws.CHECK,
-    dataset_random.CHECK,
+    not_finite_all.CHECK,  # from here on, tier FULL
     metric_recomputed.CHECK,
     parameters_move.CHECK,
     gradients_cleared.CHECK,
+    duplicates.CHECK,
+    label_alignment.CHECK,
+    distribution.CHECK,
     seeds.CHECK,
-    reproducible.CHECK,
-    ranks_differ.CHECK,
     overfit_one_batch.CHECK,
     input_independent.CHECK,
     learning_rate.CHECK,
-    validation_pass.CHECK,  # from here on, seconds each: a short budget ends among them
-    duplicates.CHECK,
-    label_alignment.CHECK,
-    baselines.CHECK,
-    distribution.CHECK,
-    beats_baseline.CHECK,
+    validation_pass.CHECK,
     checkpoint_round_trip.CHECK,
+    validation_repeats.CHECK,  # from here on, warnings
+    worker_draws.CHECK,
+    dataset_random.CHECK,
+    reproducible.CHECK,
+    ranks_differ.CHECK,
+    baselines.CHECK,
+    beats_baseline.CHECK,
 )

@@ -22,9 +22,14 @@ not run: a check that raises has not passed. The job is not changed. The finding
 `RUN/checks.json` and `RUN/checks.html`, and are valid until job, code or machine change.
 
 The exit code is 6 if a check failed, or could not run because the Task raised (its file and line
-are reported), so `stepladder check && stepladder train` stops there. It is 0 if checks were not
-applicable, or no time was left for them. The next call runs the remaining checks, for example with
-`--budget 3m`, and keeps the earlier findings; `--fresh` runs all checks again.
+are reported), so `stepladder check && stepladder train` stops there. It is 8 (incomplete) if none
+failed, but some did not run: no time was left for them, or they could not run. The summary line
+counts them. The next call runs these, for example with `--budget 3m`, keeps the earlier findings
+and prints when they were found; `--fresh` runs all checks again. The exit code is 0 if every check
+passed, warned or was not applicable.
+
+On a busy machine, checks take longer. Therefore, errors come before warnings, in the order of the
+table, and while a check runs, the time that later checks for errors need is reserved for them.
 
 - **tier**: `fast` checks do not train. They also run before each `train`, within 10 s and a
 twentieth of the training time, which is predicted from one forward pass. `full` checks run with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from stepladder.checks.contract import Answer, Check, Tier, not_applicable
 from stepladder.checks.evidence.finite import is_loss_finite
@@ -26,6 +27,7 @@ FAST_S = 10.0
 FAST_FRAC = 0.05  # of the predicted time of the run
 RAISED = "raised"  # key in the numbers of a finding: the exception that the user's code raised
 _FIX = "Training would probably fail too. See `stepladder train --dry-run --debug`."
+_SLACK_S = 0.25  # a check that uses its time to the end takes slightly longer
 _SLOWEST = 5.0  # maximum ratio of actual to guessed time for the remaining checks
 
 
@@ -40,7 +42,9 @@ def run_checks(
 ) -> CheckReport:
     """Run all checks of a tier on a job; FULL includes those of FAST.
 
-    Random states are restored, and the user's weights are not changed.
+    Random states are restored, and the user's weights are not changed. While a full check runs,
+    the time that later checks for errors need at least is reserved for them. Of two such checks
+    with time for only one, the first runs.
 
     Args:
         key: identity of job, code and machine, stored with the findings.
@@ -48,16 +52,19 @@ def run_checks(
         on_finding: called with each finding.
     """
     started = time.perf_counter()
-    job.deadline = started + limit_s if limit_s is not None else float("inf")
+    ends = started + limit_s if limit_s is not None else math.inf
+    wanted = [check for check in checks if tier is Tier.FULL or check.tier is Tier.FAST]
     findings: list[Finding] = []
     left_out: list[str] = []
-    for check in checks:
-        if tier is Tier.FAST and check.tier is not Tier.FAST:
-            continue
-        if job.left_s() <= check.least_s:
+    for idx, check in enumerate(wanted):
+        now = time.perf_counter()
+        share_ends = ends if check.tier is Tier.FAST else ends - _reserved_s(wanted[idx + 1 :])
+        must_end = ends if check.severity is Severity.ERROR else share_ends
+        if must_end - now <= check.least_s:
             left_out.append(check.name)
             continue
-        with doing(f"check {check.name}", left_s=job.left_s() if limit_s else None):
+        job.deadline = min(must_end, max(share_ends, now + check.least_s))
+        with doing(f"check {check.name}", left_s=ends - now if limit_s else None):
             finding = run_check(check, job)
         findings.append(finding)
         on_finding(finding)
@@ -69,6 +76,11 @@ def run_checks(
         limit_s=limit_s,
         left_out=tuple(left_out),
     )
+
+
+def _reserved_s(later: Sequence[Check]) -> float:
+    """Return the seconds that later checks for errors need at least."""
+    return sum(check.least_s + _SLACK_S for check in later if check.severity is Severity.ERROR)
 
 
 def run_check(check: Check, job: CheckedJob) -> Finding:
@@ -161,4 +173,5 @@ def _finding(check: Check, answer: Answer, took_s: float) -> Finding:
         examples=answer.examples,
         coverage=answer.coverage,
         took_s=took_s,
+        checked_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )

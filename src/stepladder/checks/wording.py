@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Final
 
@@ -91,9 +93,55 @@ def total_line(report: CheckReport) -> str:
     }
     parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
     line = f"{', '.join(parts) or 'no check ran'}, in {_seconds(report.took_s)}"
+    num_stuck = counts[Outcome.COULD_NOT_RUN]
+    num_missing = num_stuck + len(report.left_out)
+    if num_missing:
+        line = f"incomplete ({num_missing} of {num_missing + _num_ran(report)} did not run): {line}"
     if report.left_out:
         line += f"; no time was left for {', '.join(report.left_out)}"
     return line
+
+
+def earlier_line(report: CheckReport, *, before: datetime) -> str | None:
+    """Return from when the results are that an earlier call found; None if there are none.
+
+    Args:
+        before: the start of this call, with its time zone.
+    """
+    earlier = [time for time in _times(report) if time < before]
+    if not earlier:
+        return None
+    num, num_all = len(earlier), len(report.findings)
+    which = "all results are" if num == num_all else f"{num} of {num_all} results are"
+    return f"{which} from {_span(earlier)}: job, code and machine are unchanged since"
+
+
+def checked_when(report: CheckReport) -> str | None:
+    """Return when the checks of a report ran, such as "2026-01-31 09:05"; None: not recorded."""
+    times = _times(report)
+    return _span(times) if times else None
+
+
+def _times(report: CheckReport) -> list[datetime]:
+    """Return when each check ended, without those whose time is not recorded or unreadable."""
+    times = []
+    for finding in report.findings:
+        with suppress(ValueError):
+            time = datetime.fromisoformat(finding.checked_at or "")
+            times.append(time if time.tzinfo else time.replace(tzinfo=UTC))
+    return times
+
+
+def _span(times: Sequence[datetime]) -> str:
+    """Format the first and the last time, to the minute and in the local time zone."""
+    first, last = (
+        time.astimezone().strftime("%Y-%m-%d %H:%M") for time in (min(times), max(times))
+    )
+    return first if first == last else f"{first} to {last}"
+
+
+def _num_ran(report: CheckReport) -> int:
+    return sum(finding.outcome is not Outcome.COULD_NOT_RUN for finding in report.findings)
 
 
 def sentence(finding: Finding) -> str:

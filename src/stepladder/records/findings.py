@@ -48,6 +48,7 @@ class Finding:
         examples: paths or ids of affected examples.
         coverage: what was checked, if not everything, such as "32 of 661 examples".
         took_s: duration in seconds.
+        checked_at: when it ended, in UTC, as ISO 8601; None: not recorded.
     """
 
     check: str
@@ -60,6 +61,7 @@ class Finding:
     examples: tuple[str, ...] = ()
     coverage: str | None = None
     took_s: float | None = None
+    checked_at: str | None = None
 
     @property
     def is_alarm(self) -> bool:

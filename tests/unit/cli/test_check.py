@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from stepladder.checks import order
 from stepladder.checks import run as checks_run
-from stepladder.checks.report_file import CHECKS_FILE, read_checks
+from stepladder.checks.contract import Answer
+from stepladder.checks.report_file import CHECKS_FILE, read_checks, write_checks
+from stepladder.checks.wording import earlier_line
 from stepladder.cli.main import main
-from stepladder.records.findings import Outcome
+from stepladder.records.findings import CheckReport, Finding, Outcome
 
 _TASK = """
 import torch
@@ -187,10 +192,71 @@ def test_checks_without_time_left_do_not_count_and_the_command_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = task(tmp_path, SOUND)
-    assert main(["check", *words, "--fast", "--fresh", "--budget", "0.000001s"]) == 0
+    assert main(["check", *words, "--fast", "--fresh", "--budget", "0.000001s"]) == 8
     printed = capsys.readouterr().out
-    assert "no check ran" in printed
+    assert re.search(
+        r"^incomplete \((\d+) of \1 did not run\): no check ran", printed, re.MULTILINE
+    )
     assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs the remaining" in printed
+
+
+def test_a_failed_check_counts_more_than_those_without_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = replace(order.CHECKS[1], least_s=60.0)
+    monkeypatch.setattr(order, "CHECKS", (order.CHECKS[0], late))
+    words = ["--fast", "--budget", "30s", "--json"]
+    assert main(["check", *task(tmp_path, BROKEN), *words]) == 6
+    assert main(["check", *task(tmp_path, SOUND), *words]) == 8
+    assert main(["check", *task(tmp_path, SOUND), "--fast", "--budget", "3m", "--json"]) == 0
+
+
+def test_a_check_that_could_not_run_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> Answer:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(order, "CHECKS", (replace(order.CHECKS[0], run=fail),))
+    assert main(["check", *task(tmp_path, SOUND), "--fast"]) == 8
+    assert "incomplete (1 of 1 did not run): 1 could not run, in" in capsys.readouterr().out
+
+
+def test_a_repetition_prints_when_its_results_were_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", *task(tmp_path, SOUND), "--fast"]
+    main(words)
+    assert "unchanged since" not in capsys.readouterr().out
+    report = read_checks(tmp_path / "run")
+    assert report is not None
+    then = datetime(2026, 1, 31, 9, 5, tzinfo=UTC)
+    old = [replace(one, checked_at=then.isoformat()) for one in report.findings]
+    write_checks(tmp_path / "run", replace(report, findings=tuple(old)))
+    main(words)
+    when = then.astimezone().strftime("%Y-%m-%d %H:%M")
+    line = f"all results are from {when}: job, code and machine are unchanged since; --fresh"
+    assert line in capsys.readouterr().out
+    main([*words, "--fresh"])
+    assert "unchanged since" not in capsys.readouterr().out
+
+
+def test_results_of_two_calls_are_told_apart() -> None:
+    then = datetime(2026, 1, 31, 9, 5, tzinfo=UTC)
+    times = [then, then + timedelta(minutes=3), then + timedelta(minutes=9), None]
+    report = CheckReport(
+        tier="full",
+        key="k",
+        took_s=1.0,
+        findings=tuple(
+            Finding(check="x", outcome=Outcome.PASSED, checked_at=time and time.isoformat())
+            for time in times
+        ),
+    )
+    line = earlier_line(report, before=then + timedelta(minutes=5)) or ""
+    first, last = (time.astimezone().strftime("%Y-%m-%d %H:%M") for time in times[:2] if time)
+    assert line.startswith(f"2 of 4 results are from {first} to {last}: ")
+    assert earlier_line(report, before=then) is None
 
 
 def test_stdout_has_only_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -220,9 +286,9 @@ def test_a_task_that_ends_the_program_is_an_error_of_its_line(
 
 def test_the_budget_for_the_rest_grows_with_how_slow_the_machine_was() -> None:
     from stepladder.checks.order import CHECKS
-    from stepladder.records.findings import CheckReport, Finding
 
-    left = tuple(check.name for check in CHECKS[-8:])
+    left = ("learning_rate", "validation_pass", "duplicates", "label_alignment", "baselines")
+    left += ("distribution", "beats_baseline", "checkpoint_round_trip")
     ran = Finding(check="overfit_one_batch", outcome=Outcome.PASSED, took_s=2.0)
     slow = Finding(check="overfit_one_batch", outcome=Outcome.PASSED, took_s=10.0)
 

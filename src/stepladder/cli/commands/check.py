@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from stepladder.api.checks import check_job
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
-from stepladder.errors import UnsoundJob
+from stepladder.errors import IncompleteChecks, UnsoundJob
 from stepladder.records import to_json
-from stepladder.records.findings import Finding, Outcome
+from stepladder.records.findings import CheckReport, Finding, Outcome
 
 _BUDGETS = ("--budget", "--ladder.budget-s")
 
@@ -25,8 +26,10 @@ class Flags(LadderFlags):
     """Check a job for mistakes: data, loss, model, validation, checkpoints, machine.
 
     The job is not changed. Results are saved in RUN/checks.json and RUN/checks.html, and reused
-    until the job, the code or the machine changes; checks that ran out of time are run by the next
-    call. The exit code is 6 if a check failed, or could not run because the Task raised an error.
+    until the job, the code or the machine changes, and the time of earlier results is printed. The
+    exit code is 6 if a check failed, or could not run because the Task raised an error. It is 8 if
+    none failed, but some did not run, for example because no time was left for them; the next call
+    runs these.
 
     Examples:
       stepladder check demo.yaml                 all checks, within a minute
@@ -47,7 +50,7 @@ def run(argv: list[str]) -> int:
     flags, resolved = read_job(Flags, argv, command="check")
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.checks.wording import finding_lines, folded, group_lines, total_line
+    from stepladder.checks.wording import finding_lines
 
     as_json = flags.output.json
 
@@ -57,6 +60,7 @@ def run(argv: list[str]) -> int:
         if finding.is_alarm or not flags.output.quiet:
             write(finding_lines(finding))
 
+    started = datetime.now(UTC)
     job = resolved.job
     with _stdout_to_stderr() if as_json else nullcontext():
         report = check_job(
@@ -67,25 +71,46 @@ def run(argv: list[str]) -> int:
             is_fast=flags.fast,
             on_finding=show,
         )
-    from stepladder.checks.order import CHECKS
-    from stepladder.checks.run import budget_for_rest, could_not_for_raising
-
     if as_json:
         write(json.dumps(to_json(report), indent=2))
     else:
-        for group in folded(report.findings):
-            if group[0].outcome is Outcome.COULD_NOT_RUN:
-                write(group_lines(group))
-        write(total_line(report))
-        budget = budget_for_rest(report, CHECKS)
-        if budget is not None:
-            write(f"→ {_with_budget(argv, budget)} runs the remaining checks")
+        _print_result(report, argv, started=started)
         write(f"report: {job.run.dir / 'checks.html'}")
+    return _exit_code(report, is_fast=flags.fast)
+
+
+def _print_result(report: CheckReport, argv: list[str], *, started: datetime) -> None:
+    """Print what could not run, the summary, and how to run the rest."""
+    from stepladder.checks.order import CHECKS
+    from stepladder.checks.run import budget_for_rest
+    from stepladder.checks.wording import earlier_line, folded, group_lines, total_line
+
+    for group in folded(report.findings):
+        if group[0].outcome is Outcome.COULD_NOT_RUN:
+            write(group_lines(group))
+    write(total_line(report))
+    earlier = earlier_line(report, before=started)
+    if earlier is not None:
+        write(f"{earlier}; --fresh runs all checks again")
+    budget = budget_for_rest(report, CHECKS)
+    if budget is not None:
+        write(f"→ {_with_budget(argv, budget)} runs the remaining checks")
+
+
+def _exit_code(report: CheckReport, *, is_fast: bool) -> int:
+    """Return 6 if the job is unsound, 8 if a requested check did not run, else 0."""
+    from stepladder.checks.contract import Tier
+    from stepladder.checks.report_file import missing
+    from stepladder.checks.run import could_not_for_raising
+
     is_unsound = any(
         finding.outcome is Outcome.FAILED or could_not_for_raising(finding)
         for finding in report.findings
     )
-    return UnsoundJob.exit_code if is_unsound else 0
+    if is_unsound:
+        return UnsoundJob.exit_code
+    is_incomplete = missing(report, Tier.FAST if is_fast else Tier.FULL)
+    return IncompleteChecks.exit_code if is_incomplete else 0
 
 
 def _with_budget(argv: list[str], budget: str) -> str:

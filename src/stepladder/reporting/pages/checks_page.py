@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepladder.checks.order import CHECKS
 from stepladder.checks.report_file import read_checks
+from stepladder.checks.wording import checked_when
 from stepladder.errors import DataError
 from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.reporting.html import template
@@ -26,6 +27,7 @@ class ChecksView:
         figure, caption: the headline.
         alarms: failed, warned or could not run; quiet: the rest.
         left_out: checks that were skipped because the time limit was reached.
+        when: when they ran; None: not recorded.
     """
 
     figure: str
@@ -34,6 +36,7 @@ class ChecksView:
     alarms: tuple[FindingRow, ...]
     quiet: tuple[FindingRow, ...]
     left_out: tuple[str, ...]
+    when: str | None
 
 
 def write_checks_page(run: Path) -> Path:
@@ -73,6 +76,7 @@ def view_of(report: CheckReport) -> ChecksView:
         alarms=tuple(_row(group) for group in groups if group[0].outcome not in QUIET),
         quiet=tuple(_row(group) for group in groups if group[0].outcome in QUIET),
         left_out=report.left_out,
+        when=checked_when(report),
     )
 
 
