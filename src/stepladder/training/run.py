@@ -212,9 +212,9 @@ def _say_finished(folder: Path, trained_on: str | None, sources: Sources, displa
     )
 
 
-def _say(display: Display, chosen: str) -> None:
-    if chosen:
-        display.message(chosen)
+def _say(display: Display, chosen: Sequence[str]) -> None:
+    for line in chosen:
+        display.message(line)
 
 
 def _as_before(job: JobConfig) -> JobConfig:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stepladder.config.choices import Auto, MemoryFormat
 from stepladder.config.recipe import Recipe
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.errors import StepladderError
 from stepladder.machine import disk_free_bytes
 from stepladder.machine.filesystem import nearest_folder
+from stepladder.models.features import evaluating
+from stepladder.models.forwards import as_built
 from stepladder.optim.table import spec_of
 from stepladder.task.contract import Task
-from stepladder.training.features.feature_pass import TrunkPass
-from stepladder.training.features.feature_rules import why_no_features
-from stepladder.training.setup.build import Sources, make_model, make_trunk_pass, set_execution
+from stepladder.training.features.feature_pass import TrunkPass, read_batch
+from stepladder.training.features.feature_rules import agree, why_no_features
+from stepladder.training.randomness import capture_random_state, restore_random_state
+from stepladder.training.setup.build import (
+    MEMORY_FORMATS,
+    Sources,
+    make_model,
+    make_trunk_pass,
+    set_execution,
+)
 from stepladder.training.stage import stages_of
+from stepladder.training.step import autocast
 
+_NUM_TRIED: Final = 2  # examples on which the channels-last layout is tried
 _DISK_FRAC: Final = 0.5  # of the free space that features may take without being asked for
 SWITCH_OFF: Final = "--no-auto switches this off"
 
@@ -39,43 +54,49 @@ def as_before(recipe: Recipe, earlier: Recipe) -> Recipe:
 
 def make_settled_model(
     recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, folder: Path
-) -> tuple[Recipe, nn.Module, str]:
+) -> tuple[Recipe, nn.Module, list[str]]:
     """Build the model, and decide the options that are `auto`.
 
     Args:
         folder: of the features; may not exist yet.
 
     Returns:
-        The recipe without `auto`, its model, and what was chosen as a sentence; empty: nothing.
+        The recipe without `auto`, its model, and lines to print: what was chosen, and what could
+        not be chosen although the job has the form for it.
 
     Raises:
         UsageError, ResourceError: as `make_model`.
+        StepladderError: if the examples cannot be read.
     """
     model = make_model(recipe, task, device)
     chosen: list[str] = []
+    refused: list[str] = []
     if recipe.device.memory_format is MemoryFormat.AUTO:
-        is_wanted = recipe.auto and _has_convolutions(model)
-        layout = MemoryFormat.CHANNELS_LAST if is_wanted else MemoryFormat.CONTIGUOUS
+        layout, why_not = _layout(recipe, task, model, sources, device=device)
         recipe = replace(recipe, device=replace(recipe.device, memory_format=layout))
-        if is_wanted:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if layout is MemoryFormat.CHANNELS_LAST:
             set_execution(recipe, stages_of(recipe.train, recipe.batch)[0], task, model)
             chosen.append("the channels-last layout")
+        elif why_not:
+            refused.append(f"not using the channels-last layout: {why_not}")
     if isinstance(recipe.optimizer.fused, Auto):
-        is_wanted = recipe.auto and spec_of(recipe.optimizer.name).can_fuse(device.type)
+        is_wanted = recipe.auto and _can_fuse(recipe, model, device)
         recipe = replace(recipe, optimizer=replace(recipe.optimizer, fused=is_wanted))
         if is_wanted:
             chosen.append("the fused optimizer")
     if isinstance(recipe.features.cached, Auto):
         way = make_trunk_pass(recipe, task, model, device=device)
-        is_wanted = recipe.auto and _can_cache(recipe, way, sources, folder=folder)
+        is_wanted, why_not = _can_cache(recipe, way, sources, folder=folder)
         recipe = replace(recipe, features=replace(recipe.features, cached=is_wanted))
         if is_wanted:
             chosen.insert(
                 0,
                 "cached features (the trunk is frozen, and nothing random comes before the head)",
             )
-    return recipe, model, f"using {_joined(chosen)}; {SWITCH_OFF}" if chosen else ""
+        elif why_not:
+            refused.append(f"not using cached features: {why_not}")
+    lines = [f"using {_joined(chosen)}; {SWITCH_OFF}"] if chosen else []
+    return recipe, model, lines + refused
 
 
 def settled(
@@ -88,24 +109,120 @@ def settled(
     return make_settled_model(recipe, task, sources, device=device, folder=folder)[0]
 
 
-def _has_convolutions(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.Conv2d) for module in model.modules())
+def _layout(
+    recipe: Recipe, task: Task, model: nn.Module, sources: Sources, *, device: torch.device
+) -> tuple[MemoryFormat, str]:
+    """Choose the layout, convert the model to it, and return why channels-last fails, if so.
+
+    Code that is right for contiguous tensors may fail in channels-last: `x.view(len(x), -1)` after
+    a convolution, or 5-dimensional weights. Two examples therefore run through loss and gradient in
+    both layouts, in eval mode, before it is chosen. An IterableDataset is not read in advance.
+    """
+    plain, wanted = MemoryFormat.CONTIGUOUS, MemoryFormat.CHANNELS_LAST
+    has_conv = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    if not (recipe.auto and has_conv) or isinstance(sources.train, ArrivalSource):
+        return plain, ""
+    with _random_state_kept():
+        try:
+            before = _losses(recipe, task, model, sources, plain, device=device)
+        except StepladderError:
+            raise
+        except Exception:  # the Task fails in any layout: its first step reports where
+            return plain, ""
+        try:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            after = _losses(recipe, task, model, sources, wanted, device=device)
+            is_same = agree(after, before, recipe.device.precision, is_tf32=device.type == "cuda")
+            why_not = "" if is_same else "the losses of two examples change"
+        except Exception as error:
+            why_not = f"the model fails in it ({_brief(error)})"
+        if why_not:
+            model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+            return plain, why_not
+    return wanted, ""
 
 
-def _can_cache(recipe: Recipe, way: TrunkPass, sources: Sources, *, folder: Path) -> bool:
-    """Return whether features can be cached exactly, and take at most half of the free disk."""
-    if recipe.features.cached_views:
-        return False  # fixed views are other examples: only if they are asked for
-    if why_no_features(way, recipe.train, sources.train) is not None:
-        return False
-    return _features_bytes(way, sources) <= _DISK_FRAC * disk_free_bytes(nearest_folder(folder))
+def _losses(
+    recipe: Recipe,
+    task: Task,
+    model: nn.Module,
+    sources: Sources,
+    layout: MemoryFormat,
+    *,
+    device: torch.device,
+) -> Tensor:
+    """Return the losses of the first examples, and compute their gradient, without a trace."""
+    rows = np.arange(min(_NUM_TRIED, len(sources.train)))
+    batch = read_batch(sources.train, rows).to(device, memory_format=MEMORY_FORMATS[layout])
+    with evaluating(model), as_built(model), torch.enable_grad():
+        batch = task.augment(batch, seed=recipe.seed, epoch=0)
+        with autocast(device, recipe.device.precision):
+            result = task.loss(model, batch)
+        losses = result[0] if isinstance(result, tuple) else result
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        if weights and losses.requires_grad:
+            torch.autograd.grad(losses.sum(), weights, allow_unused=True)
+    return losses.detach()
 
 
-def _features_bytes(way: TrunkPass, sources: Sources) -> int:
-    with torch.random.fork_rng([way.device] if way.device.type == "cuda" else []):
-        one = way.fresh(sources.train, np.arange(1)).inputs
-    num = sum(len(source) for source in vars(sources).values() if source is not None)
+def _can_fuse(recipe: Recipe, model: nn.Module, device: torch.device) -> bool:
+    """Return whether one kernel updates all weights: real numbers with dense gradients only."""
+    is_sparse = any(
+        isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+        for module in model.modules()
+    )
+    is_real = all(weight.is_floating_point() for weight in model.parameters())
+    return spec_of(recipe.optimizer.name).can_fuse(device.type) and is_real and not is_sparse
+
+
+def _can_cache(
+    recipe: Recipe, way: TrunkPass, sources: Sources, *, folder: Path
+) -> tuple[bool, str]:
+    """Return whether features can be cached exactly and take at most half of the free disk.
+
+    Returns:
+        That, and why not, if the job has the form for it: a frozen trunk and no random views.
+    """
+    if not recipe.auto or recipe.features.cached_views:
+        return False, ""  # fixed views are other examples: only if they are asked for
+    with _random_state_kept():
+        try:
+            if why_no_features(way, recipe.train, sources.train) is not None:
+                return False, ""
+            needed = _features_bytes(recipe, way, sources)
+        except StepladderError:
+            raise
+        except Exception as error:  # a Task whose trunk cannot run by itself trains without
+            return False, f"trunk and head fail separately ({_brief(error)})"
+    free = disk_free_bytes(nearest_folder(folder))
+    if needed <= _DISK_FRAC * free:
+        return True, ""
+    return False, (
+        f"they need {needed / 1e6:,.0f} MB, more than half of the {free / 1e6:,.0f} MB that are "
+        f"free at {nearest_folder(folder)}; --features.cached uses them nevertheless"
+    )
+
+
+def _features_bytes(recipe: Recipe, way: TrunkPass, sources: Sources) -> int:
+    one = way.fresh(sources.train, np.arange(1)).inputs
+    num_train = round(len(sources.train) * recipe.data.fraction)
+    num = num_train + sum(len(part) for part in (sources.val, sources.test) if part is not None)
     return int(one.numel() * one.element_size()) * num
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Restore the random states after a trial, so that training draws the same numbers."""
+    tensors, values = capture_random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(tensors, values)
+
+
+def _brief(error: Exception) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _joined(words: list[str]) -> str:

@@ -66,8 +66,8 @@ def rehearse(
         job.recipe, task, sources, device=device, folder=features_folder(job, task)
     )
     job = replace(job, recipe=recipe)
-    if chosen:
-        display.message(chosen)
+    for line in chosen:
+        display.message(line)
     if job.recipe.features.cached:
         sources = fresh_features(job.recipe, task, model, sources, device=device)
         task = FeatureTask(task, num_views=num_views(job.recipe.features, task))

@@ -143,3 +143,33 @@ def test_features_that_would_fill_the_disk_are_not_cached(
 def test_a_task_without_a_trunk_trains_as_before(store: Path, tmp_path: Path) -> None:
     recipe, _ = run(SMALL, store, tmp_path / "run", task=Line())
     assert chosen(recipe) == (False, True, MemoryFormat.CONTIGUOUS)
+
+
+class Viewed(Task):
+    """A convolution whose output is flattened by `view`, which needs contiguous tensors."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return Flat()
+
+    def data(self, split: Split) -> TensorDataset:
+        return TensorDataset(torch.rand(16, 3, 8, 8), torch.arange(16) % 2)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 8 * 8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.head(x.view(len(x), -1))
+
+
+def test_a_model_that_fails_in_channels_last_stays_as_it_is(store: Path, tmp_path: Path) -> None:
+    own = replace(SMALL, train=TrainMode.ALL)
+    recipe, shown = run(own, store, tmp_path / "run", task=Viewed())
+    assert chosen(recipe) == (False, True, MemoryFormat.CONTIGUOUS)
+    assert "not using the channels-last layout: the model fails in it" in shown
