@@ -103,7 +103,7 @@ def total_line(report: CheckReport) -> str:
 
 
 def earlier_line(report: CheckReport, *, before: datetime) -> str | None:
-    """Return from when the results are that an earlier call found; None if there are none.
+    """Return from when the results are that an earlier call found, or None if it found nothing.
 
     Args:
         before: the start of this call, with its time zone.

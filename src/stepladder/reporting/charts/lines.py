@@ -91,7 +91,7 @@ def line_chart(
         "plot": (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP),
         "xLabel": x_label,
         "wholeX": (x_scale.low, x_scale.high),
-        "wholeY": (y_scale.low, y_scale.high),
+        "fullY": (y_scale.low, y_scale.high),
         "isLog": y_scale.is_log,
         "factor": y_unit.factor,
         "suffix": y_unit.suffix,

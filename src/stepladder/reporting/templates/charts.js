@@ -100,7 +100,7 @@ class Chart {
   // The y axis fits the values in the range, within the y axis of the whole chart.
   scale() {
     this.x = axis(this.range, this.left, this.right, false);
-    let [low, high] = this.wholeY;
+    let [low, high] = this.fullY;
     const seen = this.lines.flatMap(({ xs, ys, noise }) =>
       [-1, 1].flatMap((sign) => cut(xs.map((x, i) => [x, ys[i] + sign * (noise?.[i] ?? 0)]), ...this.range)),
     );
