@@ -34,6 +34,11 @@ T = TypeVar("T")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]B)", re.ASCII | re.IGNORECASE)
 _TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off"})
+_AUTO_VALUES = {
+    **dict.fromkeys(("true", "yes", "on"), "True"),
+    **dict.fromkeys(("false", "no", "off"), "False"),
+    Auto.AUTO.value: Auto.AUTO.value,
+}
 Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A boolean flag without a `--no-` form."""
 Unprefixed = tyro.conf.arg(name="")
@@ -85,8 +90,8 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
         BadValueError: if a value is out of range; has the flag.
     """
-    refuse_unknown(flags, argv, command=command)
     argv = _with_values(argv, command)
+    refuse_unknown(flags, argv, command=command)
     _check_switches(flags, argv, command)
     try:
         return tyro.cli(
@@ -121,19 +126,20 @@ def one_file(flag: Path | None, word: Path | None) -> Path | None:
 def _with_values(argv: Sequence[str], command: str) -> list[str]:
     """Return words in which each switch that may be auto has a value."""
     words: list[str] = []
-    for word, follower in zip_longest(argv, argv[1:], fillvalue=""):
+    left = list(argv)
+    while left:
+        word = left.pop(0)
         key = next(iter(given_flags([word], prefix=f"{command}.")), None)
         if key is None or not isinstance(options()[key].default, Auto):
             words.append(word)
             continue
-        group, dot, name = word[2:].rpartition(".")
+        flag, equals, value = word.partition("=")
+        group, dot, name = flag[2:].rpartition(".")
         plain = name.removeprefix("no-").removeprefix("no_")
-        if plain != name:
-            words.append(f"--{group}{dot}{plain}=False")
-        elif "=" in word or follower.lower() in (*_TRUTHS, Auto.AUTO):
-            words.append(word)
-        else:
-            words.append(f"{word}=True")
+        if plain == name and not equals and left and left[0].lower() in _AUTO_VALUES:
+            value = left.pop(0)
+        known = "False" if plain != name else _AUTO_VALUES.get(value.lower() or "true", value)
+        words.append(f"--{group}{dot}{plain}={known}")
     return words
 
 

@@ -237,7 +237,7 @@ class _Measuring:
             raise UsageError(
                 "features cannot be cached: there is no frozen trunk that returns a single tensor",
                 where="features.cached",
-                fix="Train without --features.cached.",
+                fix="Train with --features.no-cached.",
             )
         return self.head
 

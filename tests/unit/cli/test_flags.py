@@ -9,6 +9,7 @@ import pytest
 
 from stepladder.cli.commands import climb, fit_recipe, prepare, train
 from stepladder.cli.job_flags import read_job, seconds_of
+from stepladder.cli.main import main
 from stepladder.config.choices import ClimbAim, Encoding, TrainMode
 from stepladder.config.load import load_job
 from stepladder.config.schema import options
@@ -274,3 +275,22 @@ def test_a_number_that_is_not_an_integer_is_reported(
         train.read(["run.yaml", "--data.max-cache-bytes", text])
     assert caught.value.code == 2
     assert f"{text!r} is not a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--features.cached"], True),
+        (["--features.cached", "--quiet"], True),
+        (["--features.no-cached"], False),
+        (["--features.cached", "false"], False),
+        (["--features.cached=auto"], "auto"),
+        ([], "auto"),
+    ],
+)
+def test_a_switch_that_may_be_auto_is_turned_on_and_off(
+    words: list[str], expected: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words, "--show-config", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["features.cached"]["value"] == expected

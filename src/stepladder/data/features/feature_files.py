@@ -131,7 +131,7 @@ class FeatureWriter:
             raise ResourceError(
                 f"the features need {wanted / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free",
                 where=str(self._target.parent),
-                fix="Free disk space, or train without --features.cached.",
+                fix="Free disk space, or train with --features.no-cached.",
             )
         self._files = {
             name: _ArrayFile(
@@ -237,7 +237,7 @@ def disk_errors_named(root: Path) -> Iterator[None]:
             why="The features computed so far are kept there." if is_full else None,
             fix="Free disk space and run the same command again to resume."
             if is_full
-            else "Get write permission there, or train without --features.cached.",
+            else "Get write permission there, or train with --features.no-cached.",
         ) from error
 
 

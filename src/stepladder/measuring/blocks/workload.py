@@ -444,5 +444,5 @@ def _no_head(base: Subject) -> UsageError:
         "the model has no head that can be trained on features",
         where=type(base.task).__name__,
         fix="Return (trunk, head) from the task's split(model), with a single tensor of targets, "
-        "or train without --features.cached.",
+        "or train with --features.no-cached.",
     )

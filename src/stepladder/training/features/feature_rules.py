@@ -27,10 +27,10 @@ TOLERANCE_HALF = 5e-2
 NOT_OWN = "the features of an example depend on the rest of its batch, or are random"
 NOT_OWN_FIX = (
     "Remove layers that use the whole batch from the trunk (BatchNorm without running statistics, "
-    "a mean over the batch), or train without --features.cached."
+    "a mean over the batch), or train with --features.no-cached."
 )
 _NUM_PROBED = 2
-_WITHOUT = "Train without --features.cached."
+_WITHOUT = "Train with --features.no-cached."
 
 
 class _Refusal(NamedTuple):
@@ -103,7 +103,7 @@ def _refusal_of_job(way: TrunkPass, learns: TrainMode) -> _Refusal | None:
         when = "" if learns is TrainMode.ALL else " in the second stage"
         return _Refusal(f"all weights are trained{when}, so features change", _WITHOUT)
     if way.task.split(way.model) is None:
-        fix = "Return (trunk, head) from split(model), or train without --features.cached."
+        fix = "Return (trunk, head) from split(model), or train with --features.no-cached."
         return _Refusal("the task does not define which part of its model is the head", fix)
     if way.task.is_random_before_head and not way.num_views:
         return _Refusal(
@@ -151,7 +151,7 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
         return _Refusal(
             "head(trunk(inputs)) does not have the same loss as the whole model",
             "Either the trunk is random, or loss and metrics change the inputs before the model: "
-            "move that into the trunk, or train without --features.cached.",
+            "move that into the trunk, or train with --features.no-cached.",
         )
     return None if agree(among, features, precision) else _Refusal(NOT_OWN, NOT_OWN_FIX)
 
@@ -172,7 +172,7 @@ def _why_no_views(task: Task, batch: Batch, seed: int) -> _Refusal | None:
     ):
         return _Refusal(
             "the augmentation changes the targets (MixUp mixes examples)",
-            "Turn MixUp off (--augment.mixup-alpha 0), or train without --features.cached.",
+            "Turn MixUp off (--augment.mixup-alpha 0), or train with --features.no-cached.",
         )
     alone = task.augment(next(split_batch(batch, 1)), seed=seed, epoch=0)
     pair = view.inputs[:1], alone.inputs

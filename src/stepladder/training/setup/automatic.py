@@ -166,13 +166,9 @@ def _losses(
 
 
 def _can_fuse(recipe: Recipe, model: nn.Module, device: torch.device) -> bool:
-    """Return whether one kernel updates all weights: real numbers with dense gradients only."""
-    is_sparse = any(
-        isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
-        for module in model.modules()
-    )
+    """Return whether one kernel updates all weights; torch's fused kernels need real numbers."""
     is_real = all(weight.is_floating_point() for weight in model.parameters())
-    return spec_of(recipe.optimizer.name).can_fuse(device.type) and is_real and not is_sparse
+    return spec_of(recipe.optimizer.name).can_fuse(device.type) and is_real
 
 
 def _can_cache(

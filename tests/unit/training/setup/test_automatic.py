@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from stepladder.config.choices import MemoryFormat, Split, TrainMode, WeightsSource
+from stepladder.config.choices import MemoryFormat, OptimizerName, Split, TrainMode, WeightsSource
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import (
@@ -26,6 +27,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
 )
 from stepladder.data.batch import Batch
+from stepladder.records import read_json
 from stepladder.task import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.output.display import PlainDisplay
@@ -137,7 +139,165 @@ def test_features_that_would_fill_the_disk_are_not_cached(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(automatic, "disk_free_bytes", lambda folder: 100)
-    assert run(SMALL, store, tmp_path / "run")[0].features.cached is False
+    recipe, shown = run(SMALL, store, tmp_path / "run")
+    assert recipe.features.cached is False
+    assert "not using cached features: they need" in shown
+    assert "--features.cached uses them nevertheless" in shown
+
+
+def test_only_the_rows_of_a_sample_count_as_features(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features of test_efficientnet have 256 numbers: 12 + 8 + 8 rows of 1,024 bytes."""
+    half = replace(SMALL, data=replace(SMALL.data, fraction=0.5))
+    for free, is_cached in ((2 * 28 * 1024, True), (2 * 28 * 1024 - 1, False)):
+        monkeypatch.setattr(automatic, "disk_free_bytes", lambda folder, free=free: free)
+        assert run(half, store, tmp_path / str(free))[0].features.cached is is_cached
+
+
+def test_validations_and_the_stop_are_those_of_an_uncached_run(store: Path, tmp_path: Path) -> None:
+    """A rate this high overfits 24 pictures, so that early stopping ends both runs."""
+    long = replace(
+        SMALL,
+        batch=BatchConfig(global_batch_size=8, lr=0.1),
+        schedule=ScheduleConfig(max_epochs=40),
+    )
+    run(long, store, tmp_path / "auto")
+    run(replace(long, auto=False), store, tmp_path / "off")
+    ours, theirs = (read_json(tmp_path / name / "summary.json") for name in ("auto", "off"))
+    assert ours["stop_reason"] == theirs["stop_reason"] == "early_stopping"
+    assert ours["epochs"] == theirs["epochs"] < 40
+    assert ours["best_step"] == theirs["best_step"]
+    assert validations(tmp_path / "auto") == pytest.approx(validations(tmp_path / "off"), rel=1e-3)
+
+
+class Pictures(Task):
+    """12 x 12 pictures; a subclass has the model."""
+
+    is_random_before_head = False
+
+    def data(self, split: Split) -> TensorDataset:
+        generator = torch.Generator().manual_seed(len(split))
+        inputs = torch.randn(16, 3, 12, 12, generator=generator)
+        return TensorDataset(inputs, torch.arange(16) % 3)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+
+class InDepth(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x[:, None]).flatten(1)
+
+
+class ViewedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.view(-1).view(grad.shape)
+
+
+class BackwardViewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(ViewedGradient.apply(x)).flatten(1)
+
+
+class InMemoryOrder(nn.Module):
+    """Does not fail in another layout: its result is another one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_strided(x, (len(x), 400), (400, 1))
+
+
+@pytest.mark.parametrize("layer", [InDepth, BackwardViewed, InMemoryOrder])
+def test_a_model_that_channels_last_breaks_trains_without_it(
+    store: Path, tmp_path: Path, layer: type[nn.Module]
+) -> None:
+    class Own(Pictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(nn.Conv2d(3, 4, 3), layer(), nn.Linear(400, 3))
+
+    own = replace(SMALL, train=TrainMode.ALL)
+    recipe, shown = run(own, store, tmp_path / "auto", task=Own())
+    assert recipe.device.memory_format is MemoryFormat.CONTIGUOUS
+    assert "not using the channels-last layout: the " in shown
+    run(replace(own, auto=False), store, tmp_path / "off", task=Own())
+    ours, theirs = validations(tmp_path / "auto"), validations(tmp_path / "off")
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_a_trunk_that_cannot_run_by_itself_trains_without_features(
+    store: Path, tmp_path: Path
+) -> None:
+    class Own(Pictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.Linear(8, 3))
+
+        def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+            return model[1], model[2]
+
+    recipe, shown = run(SMALL, store, tmp_path / "run", task=Own())
+    assert recipe.features.cached is False
+    assert "not using cached features: trunk and head fail separately (RuntimeError" in shown
+
+
+def test_a_broken_task_fails_in_its_first_step_as_without_auto(store: Path, tmp_path: Path) -> None:
+    class Own(Pictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(7, 3))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run(replace(SMALL, train=TrainMode.ALL), store, tmp_path / "run", task=Own())
+    assert (tmp_path / "run" / "config.yaml").is_file()
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(432, 3, dtype=torch.complex64) / 20)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1).to(torch.complex64) @ self.weight).abs()
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_complex_weights_are_not_fused(store: Path, tmp_path: Path) -> None:
+    class Own(Pictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return Waves()
+
+    own = replace(SMALL, train=TrainMode.ALL, optimizer=OptimizerConfig(name=OptimizerName.SGD))
+    assert run(own, store, tmp_path / "run", task=Own())[0].optimizer.fused is False
+
+
+def test_a_trial_draws_no_random_numbers_of_the_training(store: Path, tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    class Own(Pictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(400, 3))
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            drawn.append(np.random.random())
+            return super().loss(model, batch)
+
+    lasts = []
+    for recipe in (SMALL, OFF):
+        drawn.clear()
+        run(replace(recipe, train=TrainMode.ALL), store, tmp_path / str(recipe.auto), task=Own())
+        lasts.append(drawn[-1])
+    assert lasts[0] == lasts[1]
 
 
 def test_a_task_without_a_trunk_trains_as_before(store: Path, tmp_path: Path) -> None:
