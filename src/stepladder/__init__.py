@@ -61,9 +61,11 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'stepladder' has no attribute {name!r}")
-    if name != "watch":  # a script is measured as it is
+    home = _HOMES[name]
+    if name != "watch" and not home.startswith(("stepladder.config", "stepladder.errors")):
+        # torch comes next; a watched script is measured as it is
         importlib.import_module("stepladder.machine.openmp").bound_spinning()
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,7 @@ def _write_part(job: Job, folder: Path, part_idx: int, part: range, *, is_hashed
     import torch
 
     from stepladder.config.choices import Fit
-    from stepladder.data.decoding.decode import decode_content
+    from stepladder.data.decoding.decode import examine_content
     from stepladder.machine.allocator import keep_freed_memory
 
     keep_freed_memory()
@@ -47,7 +47,8 @@ def _write_part(job: Job, folder: Path, part_idx: int, part: range, *, is_hashed
             group = block[: len(ids)]
             group[:] = 255
             for row, idx in zip(group, ids, strict=True):
-                content = decode_content(job.photo(idx).read_bytes(), size=job.size, fit=Fit.PAD)
+                data = job.photo(idx).read_bytes()
+                content = examine_content(data, size=job.size, fit=Fit.PAD).pixels
                 height, width = content.shape[:2]
                 top, left = (job.size - height) // 2, (job.size - width) // 2
                 row[top : top + height, left : left + width] = content

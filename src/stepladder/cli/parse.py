@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]B)", re.ASCII | re.IGNORECASE)
-_TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off"})
-_AUTO_VALUES = {
+_TRUTHS = {
     **dict.fromkeys(("true", "yes", "on"), "True"),
     **dict.fromkeys(("false", "no", "off"), "False"),
-    Auto.AUTO.value: Auto.AUTO.value,
 }
+_AUTO_VALUES = {**_TRUTHS, Auto.AUTO.value: Auto.AUTO.value}
 Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A boolean flag without a `--no-` form."""
 Unprefixed = tyro.conf.arg(name="")

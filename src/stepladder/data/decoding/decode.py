@@ -135,39 +135,7 @@ def decode_picture(
     is_ready = form is not None and form[1:] == (size, size, 1, True) and keeps_values
     if out is not None and is_ready:
         return _decode_in_place(data, out)
-    content = decode_content(
-        data,
-        size=size,
-        fit=fit,
-        max_pixels=max_pixels,
-        is_scaled=is_scaled,
-        white=white,
-        out=out,
-        form=form,
-    )
-    if out is not None and _address(content) == _address(out):
-        return out
-    return pad_white(content, size, out=out)
-
-
-def decode_content(
-    data: bytes,
-    *,
-    size: int,
-    fit: Fit,
-    max_pixels: int = 50_000_000,
-    is_scaled: bool = True,
-    white: float | None = None,
-    out: Pixels | None = None,
-    form: Form | None = None,
-) -> Pixels:
-    """Decode a picture like decode_picture, but without the white padding.
-
-    Returns:
-        uint8 RGB, shape (h, w, 3) with h and w at most size. It is in `out` if that is given and
-        the file is an upright JPEG of exactly that size.
-    """
-    return examine_content(
+    content = examine_content(
         data,
         size=size,
         fit=fit,
@@ -177,13 +145,16 @@ def decode_content(
         out=out,
         form=form,
     ).pixels
+    if out is not None and _address(content) == _address(out):
+        return out
+    return pad_white(content, size, out=out)
 
 
 class Content(NamedTuple):
     """A decoded picture and what its samples show.
 
     Attributes:
-        pixels: as returned by `decode_content`.
+        pixels: uint8 RGB, shape (h, w, 3) with h and w at most the wanted size; not padded.
         samples: range of its samples, if they have more than 8 bits.
         traits: traits that only decoding shows.
     """
@@ -204,7 +175,11 @@ def examine_content(
     out: Pixels | None = None,
     form: Form | None = None,
 ) -> Content:
-    """Decode a picture like decode_content, and measure the range of its samples."""
+    """Decode a picture like decode_picture, without the white padding, and measure its samples.
+
+    Args:
+        out: may hold the pixels of the result, if the file is an upright JPEG of exactly that size.
+    """
     form = form or find_form(data)
     kind, height, width, orientation, _ = form
     if height * width > max_pixels:

@@ -16,7 +16,6 @@ from PIL import Image, ImageOps, features
 
 from stepladder.config.choices import Fit
 from stepladder.data.decoding.decode import (
-    decode_content,
     decode_picture,
     examine_content,
     find_form,
@@ -52,7 +51,7 @@ def difference(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def as_is(data: bytes, size: int = 80) -> np.ndarray:
-    return decode_content(data, size=size, fit=Fit.PAD)
+    return examine_content(data, size=size, fit=Fit.PAD).pixels
 
 
 def png_chunk(kind: bytes, body: bytes) -> bytes:
@@ -74,14 +73,14 @@ def test_crop_takes_the_centre() -> None:
 
 
 def test_small_pictures_are_enlarged_to_fill_the_square() -> None:
-    content = decode_content(encode(photo(6, 8), "PNG"), size=32, fit=Fit.PAD)
+    content = examine_content(encode(photo(6, 8), "PNG"), size=32, fit=Fit.PAD).pixels
     assert content.shape == (24, 32, 3)
 
 
 def test_resize_is_antialiased_as_pillow_does_it() -> None:
     stripes = np.zeros((120, 120, 3), dtype=np.uint8)
     stripes[:, ::2] = 255
-    shrunk = decode_content(encode(Image.fromarray(stripes), "PNG"), size=30, fit=Fit.PAD)
+    shrunk = examine_content(encode(Image.fromarray(stripes), "PNG"), size=30, fit=Fit.PAD).pixels
     want = np.asarray(Image.fromarray(stripes).resize((30, 30), Image.Resampling.BILINEAR))
     assert difference(shrunk, want) < 1
     assert abs(float(shrunk.mean()) - 127.5) < 2  # without antialiasing: stripes or one color
