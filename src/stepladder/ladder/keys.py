@@ -38,7 +38,7 @@ from stepladder.data.reading.examples import Source
 from stepladder.machine import environment, gpus, num_cores
 from stepladder.machine.environment import git_state
 from stepladder.machine.filesystem import sha256_of
-from stepladder.machine.openmp import waiting_settings
+from stepladder.machine.openmp import user_waiting_settings
 from stepladder.measuring.probe import untouched
 from stepladder.optim.table import spec_of
 from stepladder.records import Json
@@ -173,7 +173,7 @@ def machine_key() -> str:
         "cores": num_cores(),
         "gpus": [gpu.name for gpu in gpus()],
         "torch": torch.__version__,
-        "waiting": str(waiting_settings()),
+        "waiting": str(user_waiting_settings()),
     }
     return _digest(parts)
 

@@ -2,8 +2,9 @@
 
 After each operation the threads of a team wait for the next one. libgomp lets them spin for many
 milliseconds: beside another busy process they then use the core that the last thread of the team
-needs, and a step takes up to twenty times as long (`bench/results/openmp_waiting.md`). After a
-short spin they sleep instead.
+needs, and a step takes several times as long. Threads that sleep at once are woken up too late on
+a quiet machine. No single number of spins is good in both (`bench/results/openmp_waiting.md`),
+so the load at the start of the process decides.
 
 Source: libgomp manual, GOMP_SPINCOUNT and OMP_WAIT_POLICY.
 """
@@ -11,16 +12,28 @@ Source: libgomp manual, GOMP_SPINCOUNT and OMP_WAIT_POLICY.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
+import time
+from pathlib import Path
 from typing import Final
 
 WAITING_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Variables that decide how threads wait; a user's own setting of any of them is left alone."""
-SPIN_COUNT: Final = "10000"
+QUIET_SPINS: Final = "3000"
+BUSY_SPINS: Final = "0"
+LOAD: Final = Path("/proc/loadavg")
+_NUM_LOOKS: Final = 7
+_LOOK_S: Final = 0.004
+
+_chosen: list[str] = []
 
 
-def bound_spinning() -> bool:
+def bound_spinning(load: Path = LOAD) -> bool:
     """Set GOMP_SPINCOUNT for this process and its children, before torch is loaded.
+
+    Args:
+        load: file of the kernel with the number of running threads.
 
     Returns:
         Whether it was set: not if torch is loaded already, as libgomp has read the variables, or if
@@ -28,10 +41,35 @@ def bound_spinning() -> bool:
     """
     if "torch" in sys.modules or any(name in os.environ for name in WAITING_VARIABLES):
         return False
-    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    spins = BUSY_SPINS if _has_busy_neighbors(load) else QUIET_SPINS
+    os.environ["GOMP_SPINCOUNT"] = spins
+    _chosen.append(spins)
     return True
 
 
 def waiting_settings() -> dict[str, str]:
     """Return the variables that are set, by name."""
     return {name: os.environ[name] for name in WAITING_VARIABLES if name in os.environ}
+
+
+def user_waiting_settings() -> dict[str, str]:
+    """Return the variables that the user has set, by name, without the choice of this process."""
+    settings = waiting_settings()
+    return {} if _chosen and settings == {"GOMP_SPINCOUNT": _chosen[-1]} else settings
+
+
+def _has_busy_neighbors(load: Path) -> bool:
+    """Return True if other processes leave fewer free cores than this process may use.
+
+    The kernel's count of running threads is read several times within 30 ms, as most threads run
+    for a moment only.
+    """
+    try:
+        own = len(os.sched_getaffinity(0))
+        counts = []
+        for idx in range(_NUM_LOOKS):
+            time.sleep(_LOOK_S if idx else 0)
+            counts.append(int(load.read_text().split()[3].partition("/")[0]) - 1)  # without this
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return False
+    return (os.cpu_count() or own) - statistics.median(counts) < own

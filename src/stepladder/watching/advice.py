@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from stepladder.machine.contention import MAX_CORES_MISSING
-from stepladder.machine.openmp import SPIN_COUNT
+from stepladder.machine.openmp import BUSY_SPINS
 from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
 
@@ -71,8 +71,8 @@ def _sleep_sooner(facts: Mapping[str, object]) -> NextStep:
     return NextStep(
         rung="threads_sleep",
         text=f"other processes used {facts['cores_missing']:.1f} of this machine's cores, and the "
-        f"{facts['threads']} threads wait for each other by spinning, which can make a step ten "
-        f"times as long: run it with GOMP_SPINCOUNT={SPIN_COUNT}, or on a quiet machine",
+        f"{facts['threads']} threads wait for each other by spinning, which can make a step "
+        f"several times as long: run it with GOMP_SPINCOUNT={BUSY_SPINS}, or on a quiet machine",
     )
 
 

@@ -6,10 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from stepladder.machine.openmp import WAITING_VARIABLES, bound_spinning
+from stepladder.machine.openmp import (
+    BUSY_SPINS,
+    QUIET_SPINS,
+    WAITING_VARIABLES,
+    bound_spinning,
+    user_waiting_settings,
+)
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'OMP' in k}))"
 
@@ -34,7 +41,33 @@ def test_a_command_and_the_python_api_bound_it() -> None:
         f"try:\n    {command}\nexcept SystemExit: pass",
         "import stepladder as s; s.train",
     ):
-        assert int(waiting(code)["GOMP_SPINCOUNT"]) > 0
+        assert waiting(code)["GOMP_SPINCOUNT"] in (QUIET_SPINS, BUSY_SPINS)
+
+
+@pytest.mark.parametrize("num_free", [0, 1])
+def test_threads_sleep_at_once_beside_busy_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, num_free: int
+) -> None:
+    load = tmp_path / "loadavg"
+    num_others = (os.cpu_count() or 1) - len(os.sched_getaffinity(0)) + 1 - num_free
+    load.write_text(f"0.5 0.5 0.5 {1 + num_others}/117 24591\n")
+    for name in WAITING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "")  # so that it is restored
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    monkeypatch.setattr(sys, "modules", modules)
+    assert bound_spinning(load)
+    assert os.environ["GOMP_SPINCOUNT"] == (QUIET_SPINS if num_free else BUSY_SPINS)
+    assert user_waiting_settings() == {}  # a climb may be resumed under another load
+
+
+def test_without_the_kernels_file_the_machine_counts_as_quiet(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, stepladder.machine.openmp as one\n"
+        f"one.bound_spinning(pathlib.Path({str(tmp_path / 'none')!r}))"
+    )
+    assert waiting(code)["GOMP_SPINCOUNT"] == QUIET_SPINS
 
 
 def test_importing_the_package_changes_nothing() -> None:
