@@ -24,6 +24,7 @@ ROOMS = (
     "models",
     "task",
     "optim",
+    "parallel",
     "training",
     "exporting",
     "measuring",

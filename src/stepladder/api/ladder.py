@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepladder.api.call import default_display, is_own, job_of, made_task, refuse_random_trunk
 from stepladder.api.checks import checks_before_climb
+from stepladder.api.devices import refuse_several
 from stepladder.api.pictures import on_store
 from stepladder.api.runs import Run
 from stepladder.config.choices import ClimbAim
@@ -86,6 +87,7 @@ def _climb(
     """Climb with a resolved config; if interrupted before the training, write a partial report."""
     from stepladder.ladder.climb_run import climb as climb_run
 
+    refuse_several(job)
     run = Run(job.run.dir)
     try:
         with display or default_display() as shown:
@@ -137,6 +139,7 @@ def advise_job(
     """Return the advice for a resolved config, and the same as text."""
     from stepladder.ladder.climb_run import advise as advise_run
 
+    refuse_several(job)
     with display or default_display() as shown:
         job = on_store(job, shown, has_own_task=is_own(task))
         made, name = made_task(task, job.recipe)

@@ -18,6 +18,14 @@ from stepladder.api.call import (
     task_of,
 )
 from stepladder.api.checks import checks_before_training
+from stepladder.api.devices import (
+    joined_for,
+    launch,
+    log_display,
+    log_of_main,
+    of_world,
+    shake_hands,
+)
 from stepladder.api.pictures import on_store, prepared
 from stepladder.api.targets import FACTS, MODEL, refuse_to_replace
 from stepladder.config.choices import ExportFormat, PublishFormat
@@ -25,6 +33,8 @@ from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.machine.activity import doing
+from stepladder.parallel.failures import attempt_number
+from stepladder.parallel.place import Place, place_of
 from stepladder.records import read_json
 from stepladder.records.from_json import read_record
 from stepladder.records.watch import WATCH_FILE, WatchReport
@@ -154,26 +164,55 @@ def train(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if training fails.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
-    with display or default_display() as shown:
-        job = on_store(job, shown, has_own_task=is_own(task))
+    flags = {
+        "dry_run": dry_run,
+        "overwrite": overwrite,
+        "accept_new_data": accept_new_data,
+    }
+    place = place_of()
+    if place is None and job.recipe.device.count > 1 and not dry_run:
+        launch(job, task, **flags)
+        return Run(job.run.dir)
+    is_shown = place is None or place.rank == 0
+    with (display or default_display()) if is_shown else log_display() as shown:
+        return _train(job, task, place, shown, **flags)
+
+
+def _train(
+    job: JobConfig,
+    task: Task | str | None,
+    place: Place | None,
+    display: Display,
+    *,
+    dry_run: bool,
+    overwrite: bool,
+    accept_new_data: bool,
+) -> Run:
+    """Train in this process, as one of the ranks that `place` says."""
+    from stepladder.training.run import train as train_run
+
+    with joined_for(job, place) as world, log_of_main(job, world, display):
+        shake_hands(job, world)
+        if world.is_main:
+            job = on_store(job, display, has_own_task=is_own(task))
+        job = of_world(world.from_main(job), world)
         made, name = made_task(task, job.recipe)
         refuse_random_trunk(job.recipe, made)
-        from stepladder.training.run import train as train_run
-
         train_run(
             job,
             made,
             task_name=name,
-            display=shown,
+            display=display,
             dry_run=dry_run,
-            overwrite=overwrite,
+            overwrite=overwrite and not attempt_number(),
             accept_new_data=accept_new_data,
             check=checks_before_training(job, made, name),
+            world=world,
         )
-        run = Run(job.run.dir)
-        if not dry_run:
-            with doing("writing the report"):
-                run.report()
+    run = Run(job.run.dir)
+    if world.is_main and not dry_run:
+        with doing("writing the report"):
+            run.report()
     return run
 
 

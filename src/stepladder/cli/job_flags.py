@@ -25,10 +25,18 @@ from stepladder.cli.parse import (
     parse,
     write,
 )
+from stepladder.config.choices import Launcher
 from stepladder.config.load import settings_of_file
 from stepladder.config.naming import with_run_folder
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
-from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe, ScheduleConfig
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    ModelConfig,
+    Recipe,
+    ScheduleConfig,
+)
 from stepladder.config.resolve import Resolved, Setting, resolve, settings_of_flags
 from stepladder.config.schema import ALIASES, options
 from stepladder.config.show import show, show_json
@@ -70,6 +78,10 @@ class JobFlags:
     """Examples per optimizer step; same as --batch.global-batch-size."""
     lr: float = BatchConfig.lr
     """Learning rate; same as --batch.lr."""
+    devices: int = DeviceConfig.count
+    """Number of devices that train together, one process each; same as --device.count."""
+    launch: Launcher = RunConfig.launch
+    """What starts their processes; same as --run.launch."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """YAML file of options; flags override it."""
     task: str | None = None

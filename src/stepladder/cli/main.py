@@ -130,7 +130,8 @@ def _reported(name: str, words: Sequence[str]) -> Iterator[None]:
         sys.stderr.write(f"{report.what}, {activity_words(report)}\n")
         sys.stderr.flush()
 
-    with doing(f"stepladder {name}"), Heartbeat(None if "--quiet" in words else show):
+    is_silent = "--quiet" in words or os.environ.get("RANK", "0") != "0"
+    with doing(f"stepladder {name}"), Heartbeat(None if is_silent else show):
         yield
 
 

@@ -53,6 +53,14 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
+class Launcher(StrEnum):
+    """What starts the processes of several devices."""
+
+    PROCESSES = "processes"
+    SPARK = "spark"
+    RAY = "ray"
+
+
 class Encoding(StrEnum):
     """How a store encodes a picture."""
 

@@ -16,6 +16,7 @@ from stepladder.config.choices import (
     EngineName,
     Fit,
     JpegSize,
+    Launcher,
     SourceFormat,
 )
 from stepladder.config.recipe import Recipe
@@ -142,6 +143,14 @@ class RunConfig:
     """Number of consecutive validations worse than the baseline before training stops."""
     checks: Checks = Checks.WARN
     """What to do if a check finds a problem: off (run no checks), warn, or stop."""
+    launch: Launcher = Launcher.PROCESSES
+    """What starts the processes of `device.count` devices: this machine, Spark or Ray (extras)."""
+    restarts: int = 3
+    """How often all processes are started again from the last checkpoint after one of them died."""
+    meet_s: float = 300.0
+    """Seconds to wait until all processes have started."""
+    stall_s: float = 120.0
+    """Seconds without progress after which a process is reported as hanging, and the run ends."""
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")
@@ -156,6 +165,9 @@ class RunConfig:
         require(self.system_every_s > 0, "run.system_every_s", self.system_every_s, "above 0")
         patience = self.baseline_patience
         require(patience >= 1, "run.baseline_patience", patience, "1 or more")
+        require(self.restarts >= 0, "run.restarts", self.restarts, "0 or more")
+        require(self.meet_s > 0, "run.meet_s", self.meet_s, "above 0")
+        require(self.stall_s > 0, "run.stall_s", self.stall_s, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -307,10 +307,15 @@ class DeviceConfig:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of storing them."""
     threads: int = 0
-    """Number of compute threads on the CPU; 0: one per core."""
+    """Number of compute threads of each process on the CPU; 0: one per core."""
+    count: int = 1
+    """Number of devices that train together, one process each; they share every global batch."""
+    sync_batchnorm: bool = False
+    """Let BatchNorm layers that are trained normalise over the examples of all devices."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
+        require(self.count >= 1, "device.count", self.count, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

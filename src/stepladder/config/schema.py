@@ -29,6 +29,8 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "epochs": "schedule.max_epochs",
         "batch_size": "batch.global_batch_size",
         "lr": "batch.lr",
+        "devices": "device.count",
+        "launch": "run.launch",
     }
 )
 """Short names of options, as flags and in calls."""

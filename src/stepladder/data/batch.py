@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -32,6 +33,25 @@ class Batch(NamedTuple):
         """
         inputs = _move(self.inputs, device, memory_format)
         return Batch(inputs, _move(self.targets, device, None), self.ids)
+
+    def rows(self, rows: slice) -> Batch:
+        """Return some of the examples, as views."""
+        return Batch(_rows(self.inputs, rows), _rows(self.targets, rows), self.ids[rows])
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Concatenate batches whose inputs and targets are tensors."""
+        return cls(*(torch.cat(tensors) for tensors in zip(*batches, strict=True)))
+
+
+def _rows(value: Any, rows: slice) -> Any:
+    if isinstance(value, Tensor):
+        return value[rows]
+    if isinstance(value, Mapping):
+        return {key: _rows(item, rows) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rows(item, rows) for item in value)
+    return value
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from stepladder.config.choices import Monitor, Precision
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
 from stepladder.machine.activity import doing
+from stepladder.parallel.world import ALONE, World
 from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
 from stepladder.training.step import autocast
@@ -75,6 +77,16 @@ class _Sums:
             old = self.counts.get(name)
             self.counts[name] = counts[name].double() if old is None else old + counts[name]
 
+    def add_up(self, world: World) -> None:
+        """Add up the sums of all ranks, in their order; a rank without examples has none."""
+        if world.is_alone:
+            return
+        own = [{name: t.cpu() for name, t in side.items()} for side in (self.sums, self.counts)]
+        all_ranks = world.gather(own)
+        self.sums, self.counts = {}, {}
+        for sums, counts in all_ranks:
+            self.add(sums, counts)
+
     def values(self) -> dict[str, float]:
         result = {}
         for name, total in self.sums.items():
@@ -94,15 +106,18 @@ def evaluate(
     memory_format: torch.memory_format | None = None,
     max_batches: int | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
+    world: World = ALONE,
 ) -> Evaluation:
     """Evaluate a model on a split, in eval mode and without gradients.
 
-    The training flags of its modules are restored.
+    The training flags of its modules are restored. In a world of several ranks each evaluates its
+    part of every batch, and all of them get the results of all examples.
 
     Args:
         reader: reads the split in stored order.
         max_batches: evaluate only the first batches; None: all.
-        is_cancelled: called before each batch.
+        is_cancelled: called before each batch; has to be the same on all ranks.
+        world: the ranks that the reader's batches are divided among.
 
     Raises:
         EvaluationCancelled: if is_cancelled returns True.
@@ -124,6 +139,8 @@ def evaluate(
                     break
                 if is_cancelled():
                     raise EvaluationCancelled
+                if not batch.ids.numel():
+                    continue  # the part of this rank is empty
                 on_device = batch.to(device, memory_format=memory_format)
                 with autocast(device, precision):
                     metrics = task.metrics(model, on_device)
@@ -138,6 +155,8 @@ def evaluate(
     arrays = {
         name: torch.cat(values).cpu().numpy() if values else None for name, values in parts.items()
     }
+    sums.add_up(world)
+    arrays = _of_all(arrays, world)
     return Evaluation(
         rows=arrays["rows"] if arrays["rows"] is not None else np.empty(0, np.int64),
         losses=arrays["losses"] if arrays["losses"] is not None else np.empty(0, np.float32),
@@ -146,6 +165,26 @@ def evaluate(
         probability=arrays["probability"],
         targets=arrays["targets"],
     )
+
+
+_Arrays = dict[str, NDArray[Any] | None]
+
+
+def _of_all(arrays: _Arrays, world: World) -> _Arrays:
+    """Return the arrays of all ranks, in the order of the rows."""
+    if world.is_alone:
+        return arrays
+    all_ranks = [one for one in world.gather(arrays) if one["rows"] is not None]
+    if not all_ranks:
+        return arrays
+    joined: _Arrays = {}
+    for name in arrays:
+        some = [one[name] for one in all_ranks]
+        known = [values for values in some if values is not None]
+        joined[name] = np.concatenate(known) if len(known) == len(some) else None
+    assert joined["rows"] is not None
+    order = np.argsort(joined["rows"], kind="stable")
+    return {name: None if array is None else array[order] for name, array in joined.items()}
 
 
 def _add_prediction(parts: dict[str, list[Tensor]], outputs: Tensor | None, batch: Batch) -> None:

@@ -17,7 +17,8 @@ def fit(run: Training) -> str:
         DivergedError: if a loss is not finite; the weights are those before that step.
         DataError: if the data has fewer examples than its length.
     """
-    clock, at, recipe = run.clock, run.position, run.recipe
+    clock, at = run.clock, run.position
+    run.agree()
     if run.is_validation_pending:
         run.validate()
     while (reason := run.reason_to_stop()) is None:
@@ -31,10 +32,10 @@ def fit(run: Training) -> str:
                 with clock.phase(Phase.TO_DEVICE):
                     batch = batch.to(run.device, memory_format=run.memory_format)
                 with clock.phase(Phase.AUGMENT):
-                    batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
-                num_examples = batch.ids.numel()
+                    batch = run.augment(batch)
+                num_examples = run.num_in_step(batch)
                 is_log_due = run.is_log_due(num_examples)
-                run.parts.step(batch, step=at.step, lr=run.lr(), wants_norm=is_log_due)
+                run.take_step(batch, is_log_due=is_log_due, num_examples=num_examples)
 
                 is_epoch_end = run.count(num_examples)
                 run.show()

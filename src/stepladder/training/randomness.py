@@ -150,3 +150,13 @@ def _has_rate(module: nn.Module) -> bool:
         for name, value in vars(module).items()
         if _RATES.fullmatch(name)
     )
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Restore the random states after the block, so that training draws the same numbers."""
+    tensors, values = capture_random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(tensors, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from stepladder.config.show import dump_job
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.machine.activity import doing
+from stepladder.parallel.handshake import differences_of_hosts, require_same_data
+from stepladder.parallel.world import ALONE, World
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
@@ -34,9 +36,11 @@ from stepladder.training.output.events import EventLog
 from stepladder.training.output.finish import SUMMARY_FILE, finish_run, partial_summary
 from stepladder.training.output.sinks import MlflowSink, TensorBoardSink
 from stepladder.training.randomness import use_deterministic
+from stepladder.training.ranks.follower import Settled, follow, require_parallel, share_start
+from stepladder.training.ranks.joint_features import RankEngine
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
-from stepladder.training.setup.attempt import Start, begin, data_changed
+from stepladder.training.setup.attempt import Start, begin, data_changed, fingerprints_of
 from stepladder.training.setup.automatic import as_before, make_settled_model
 from stepladder.training.setup.build import (
     Sources,
@@ -69,6 +73,7 @@ def train(
     overwrite: bool = False,
     accept_new_data: bool = False,
     check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Train a task by a recipe in a run folder, or resume an earlier attempt.
 
@@ -80,9 +85,11 @@ def train(
         accept_new_data: resume although the data has changed.
         check: called before the first step of a fresh run; returns warnings about the job, a
             sentence each, and may raise.
+        world: the ranks that train together, each of which calls this function. Rank 0 alone writes
+            the run folder and decides what happens; the others follow it.
 
     Returns:
-        The summary, as in summary.json; for a dry run, the plan.
+        The summary, as in summary.json; for a dry run, the plan. Empty on other ranks than 0.
 
     Raises:
         UsageError: if the folder has a run with a different config.
@@ -91,15 +98,22 @@ def train(
         DivergedError: if a loss is not finite.
         InterruptedRun: after a signal; the run is saved and can be resumed.
     """
-    device = open_device(job.recipe.device.kind)
+    device = open_device(job.recipe.device.kind, local_rank=world.local_rank)
     clock = make_clock(device)
     use_threads(job.recipe)
     with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
+    if not world.is_alone:
+        require_parallel(job, sources, world)
+        require_same_data(world, fingerprints_of(sources))
+    if not world.is_main:
+        follow(task, sources, device=device, clock=clock, display=display, world=world)
+        return {}
     if not overwrite:
         job = _as_before(job)
     if dry_run:
+        world.from_main(None)
         return rehearse(
             resolve_auto(job, sources),
             task,
@@ -108,6 +122,45 @@ def train(
             device=device,
             display=display,
         )
+    way = _Way(device=device, clock=clock, display=display, world=world)
+    return _train_in_folder(
+        job,
+        task,
+        sources,
+        way,
+        task_name=task_name,
+        overwrite=overwrite,
+        accept_new_data=accept_new_data,
+        check=check,
+    )
+
+
+_Check = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """With what a run is made and shown."""
+
+    device: torch.device
+    clock: Clock
+    display: Display
+    world: World
+
+
+def _train_in_folder(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    way: _Way,
+    *,
+    task_name: str,
+    overwrite: bool,
+    accept_new_data: bool,
+    check: _Check | None,
+) -> dict[str, Any]:
+    """Train in the run folder, as rank 0 of the world."""
+    device, clock, display, world = way.device, way.clock, way.display, way.world
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
         recipe, model, chosen = make_settled_model(  # before anything of the run is written
@@ -115,8 +168,8 @@ def train(
         )
         job = replace(job, recipe=recipe)
         if job.recipe.features.cached:
-            way = make_trunk_pass(job.recipe, task, model, device=device)
-            require_features(way, job.recipe.train, sources.train)
+            trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
+            require_features(trunk_pass, job.recipe.train, sources.train)
     with ExitStack() as stack:
         folder = RunFolder(job.run.dir)
         stack.enter_context(folder.lock())
@@ -129,6 +182,7 @@ def train(
             if (finished := _finished_summary(folder.path, job)) is not None:
                 trained_on = None if accept_new_data else finished.get("fingerprint")
                 _say_finished(folder.path, trained_on, sources, display)
+                world.from_main(None)
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
@@ -141,47 +195,90 @@ def train(
                 device=device,
                 described=to_json(task.describe()),
                 accept_new_data=accept_new_data,
+                world_size=world.size,
             )
             look = None if start.loaded is not None else check
             with doing("checking the job"):
                 found = look(job, sources, model, device) if look is not None else []
             _say(display, chosen)
-        if job.recipe.features.cached:
-            with clock.phase(Phase.FEATURES):
-                task, sources = go_on_features(
-                    job,
-                    task,
-                    sources,
-                    model=model,
-                    device=device,
-                    loaded=start.loaded,
-                    display=display,
-                    guard=guard,
-                )
+            found += _lead_start(job, model, start, world)
+        task, sources = _as_features(job, task, sources, way, model=model, start=start, guard=guard)
         with clock.phase(Phase.SETUP):
             run = _open(
                 job,
                 task,
                 sources,
+                way,
                 model=model,
                 folder=folder,
-                clock=clock,
-                display=display,
                 guard=guard,
-                device=device,
                 start=start,
                 mirror=mirror,
                 facts={"task": task_name, "describe": to_json(task.describe())},
             )
+            stack.callback(run.events.close)
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
             for sentence in found:
                 run.warn(sentence)
-            stack.callback(run.events.close)
             if mirror is not None:
                 stack.enter_context(mirror.running(run.warn))
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)
+
+
+def _lead_start(job: JobConfig, model: nn.Module, start: Start, world: World) -> list[str]:
+    """Send the other ranks what is settled, and the initial weights.
+
+    Returns:
+        A warning, if their own weights differed.
+    """
+    world.from_main(Settled(job=job, loaded=start.loaded, has_new_data=start.has_new_data))
+    if world.is_alone:
+        return []
+    others = share_start(model, world)
+    found = [_other_start(others)] if others else []
+    return found + differences_of_hosts(world, device=start.conditions.device)
+
+
+def _as_features(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    way: _Way,
+    *,
+    model: nn.Module,
+    start: Start,
+    guard: SignalGuard,
+) -> tuple[Task, Sources]:
+    """Return what is trained on: features, if the job caches them."""
+    if not job.recipe.features.cached:
+        return task, sources
+    engine = None if way.world.is_alone else RankEngine(world=way.world, sources=sources)
+    with way.clock.phase(Phase.FEATURES):
+        task, features = go_on_features(
+            job,
+            task,
+            sources,
+            model=model,
+            device=way.device,
+            loaded=start.loaded,
+            display=way.display,
+            guard=guard,
+            engine=engine,
+            is_test_wanted=engine is not None,
+        )
+        if engine is not None:
+            engine.end()
+    return task, features
+
+
+def _other_start(ranks: Sequence[int]) -> str:
+    return (
+        f"the initial weights of rank{'s' if len(ranks) > 1 else ''} "
+        f"{', '.join(map(str, ranks))} differed from those of rank 0, which all ranks use: "
+        "build_model should not use the rank"
+    )
 
 
 def _settle_config(
@@ -251,17 +348,16 @@ def _open(
     job: JobConfig,
     task: Task,
     sources: Sources,
+    way: _Way,
     *,
     model: nn.Module,
     folder: RunFolder,
-    clock: Clock,
-    display: Display,
     guard: SignalGuard,
-    device: torch.device,
     start: Start,
     mirror: Mirror | None,
     facts: dict[str, Any],
 ) -> Session:
+    display = way.display
     loaded = start.loaded
     events = EventLog(
         folder.path,
@@ -274,13 +370,14 @@ def _open(
         task,
         sources,
         model=model,
-        device=device,
-        clock=clock,
+        device=way.device,
+        clock=way.clock,
         around=Surroundings(
             checkpoints=start.checkpoints, events=events, display=display, guard=guard
         ),
         facts={**facts, "conditions": start.conditions.to_state()},
         loaded=loaded,
+        world=way.world,
     )
     need_bytes = checkpoints_bytes(
         run.learned_weights(),
@@ -360,6 +457,7 @@ def _fit_stages(run: Session) -> str:
     while True:
         reason = fit(run)
         if reason == "signal":
+            run.guard.requested = run.guard.requested or run.agreed.signal  # or another rank's
             run.commit()
             raise EvaluationCancelled
         if reason == STOP_REASON or run.position.stage + 1 >= num_stages:

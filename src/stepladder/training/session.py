@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stepladder.config.options import RunConfig
 from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.errors import DivergedError
+from stepladder.parallel.agreement import Wishes
 from stepladder.training.baseline import STOP_REASON, examples_of
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.training_state import RunState, save_training
@@ -24,6 +25,19 @@ from stepladder.training.stopping import Judgement, Kept, Weights
 from stepladder.training.training import Training
 
 MAX_CHECKPOINT_FRAC = 0.02
+
+
+def is_log_due(run: Training, num_examples: int, *, log_every: int) -> bool:
+    """Return True if a log line is due after a step on `num_examples` examples.
+
+    An epoch is split into equal windows of at most log_every steps, so that all means are over
+    about the same number of steps; the last window ends with the epoch.
+    """
+    steps = run.train_reader.steps_per_epoch
+    windows = -(-steps // log_every)
+    used = run.position.offset + num_examples
+    step = -(-used // run.recipe.batch.global_batch_size)
+    return step * windows // steps > (step - 1) * windows // steps
 
 
 def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None) -> ProgressState:
@@ -155,16 +169,8 @@ class Session(Training):
             self.display.step(progress_of(self, last_loss=loss, last_accuracy=accuracy))
 
     def is_log_due(self, num_examples: int) -> bool:
-        """Return True if a log line is due after a step on `num_examples` examples.
-
-        An epoch is split into equal windows of at most log_every steps, so that all means are over
-        about the same number of steps; the last window ends with the epoch.
-        """
-        steps = self.train_reader.steps_per_epoch
-        windows = -(-steps // self.config.log_every)
-        used = self.position.offset + num_examples
-        step = -(-used // self.recipe.batch.global_batch_size)
-        return step * windows // steps > (step - 1) * windows // steps
+        """Return True if a log line is due after a step on `num_examples` examples."""
+        return is_log_due(self, num_examples, log_every=self.config.log_every)
 
     # -- between steps -------------------------------------------------------------------------
 
@@ -247,9 +253,25 @@ class Session(Training):
             "`stepladder check`.",
         )
 
+    def wishes(self) -> Wishes:
+        """Return what rank 0 wants: to end after a signal, by time or by the baseline, or to save.
+
+        Also the signal of another rank's host is handled by rank 0.
+        """
+        limit_s = self.recipe.schedule.max_time_s
+        return Wishes(
+            signal=self.guard.requested,
+            is_time_over=limit_s is not None and self.clock.wall_s() >= limit_s,
+            is_worse=self.state.against.is_exhausted,
+            is_commit_due=self._is_time_to_commit(),
+        )
+
     def is_cancelled(self) -> bool:
-        """Return True after a signal; a resumed run begins with the validation."""
-        return bool(self.guard.requested)
+        """Return True after a signal; a resumed run begins with the validation.
+
+        Several ranks finish a validation, as they cannot agree in the middle of it.
+        """
+        return self.world.is_alone and bool(self.guard.requested)
 
     def validate(self) -> None:
         """Evaluate and judge the validation split; save a checkpoint if it was pending."""
@@ -285,6 +307,10 @@ class Session(Training):
             self.display.validation({**fields, "train_loss": train_loss})
 
     def is_commit_due(self) -> bool:
+        """Return True if a checkpoint is due: by time, or as the ranks agreed."""
+        return self._is_time_to_commit() if self.world.is_alone else self.agreed.is_commit_due
+
+    def _is_time_to_commit(self) -> bool:
         """Return True if enough time has passed since the last checkpoint.
 
         Slow saves are made less often than configured, so that they take under 2 % of the run; 0
@@ -303,6 +329,8 @@ class Session(Training):
             ResourceError: if it cannot be written; older checkpoints are kept.
         """
         self.check_finite()
+        self.share_buffers()
+        self.parts.step.gather_window()
         if self.committed_step == self.position.step and not list(self.rule.best.uncommitted()):
             return
         with self.clock.phase(Phase.CHECKPOINT):
@@ -328,6 +356,8 @@ class Session(Training):
 
     def reason_to_stop(self) -> str | None:
         """Return why the stage should end now, or None."""
+        if not self.world.is_alone:
+            return self.agreed_reason_to_stop()
         if self.guard.requested:
             return "signal"
         reason = super().reason_to_stop()

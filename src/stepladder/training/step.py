@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from stepladder.config.choices import Precision
 from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
+from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
+from stepladder.parallel.gradients import GradientAverage
+from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.randomness import seed_step
@@ -36,18 +40,7 @@ def split_batch(batch: Batch, micro_batch_size: int | None) -> Iterator[Batch]:
         yield batch
         return
     for start in range(0, n, micro_batch_size):
-        rows = slice(start, start + micro_batch_size)
-        yield Batch(_rows(batch.inputs, rows), _rows(batch.targets, rows), batch.ids[rows])
-
-
-def _rows(value: Any, rows: slice) -> Any:
-    if isinstance(value, Tensor):
-        return value[rows]
-    if isinstance(value, Mapping):
-        return {key: _rows(item, rows) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_rows(item, rows) for item in value)
-    return value
+        yield batch.rows(slice(start, start + micro_batch_size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +63,8 @@ class WindowMeans:
 class Step:
     """Takes optimizer steps and sums the values of a log line, without waiting for the device.
 
-    The loss is the mean over the global batch: the local sum times world_size over the global
-    count, so that after averaging gradients over ranks unequal slices are exact.
+    The loss is the mean over the global batch: the local sum times the world's size over the
+    global count, so that after averaging gradients over ranks unequal slices are exact.
 
     Args:
         update: applies gradients to the weights.
@@ -79,6 +72,11 @@ class Step:
         seed: seeds random layers of the model, together with the step and the rank.
         is_random: whether the model draws random numbers (dropout).
         threads: compute threads of a step on the CPU; None: unchanged.
+        world: the ranks that train together.
+        is_static, has_unused: of the weights that a step uses; see `GradientAverage`.
+
+    Attributes:
+        agreed: what all ranks agreed in the last step, in a world of several.
     """
 
     def __init__(
@@ -94,8 +92,9 @@ class Step:
         seed: int,
         is_random: bool,
         threads: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        world: World = ALONE,
+        is_static: bool = False,
+        has_unused: bool = False,
     ) -> None:
         self._threads = threads
         self._task = task
@@ -107,8 +106,16 @@ class Step:
         self._micro_batch_size = micro_batch_size
         self._seed = seed
         self._is_random = is_random
-        self._rank = rank
-        self._world_size = world_size
+        self._world = world
+        self._average = (
+            None
+            if world.is_alone
+            else GradientAverage(
+                model, self._own_losses, is_static=is_static, has_unused=has_unused
+            )
+        )
+        self._agreement = StepAgreement(world=world)
+        self.agreed = NO_WISHES
         self._is_free = device.type == "cpu"  # to read a tensor; elsewhere it waits for the device
         self._loss_sum: Tensor | float = self._zero()
         self._log_sums: dict[str, Tensor | float] = {}
@@ -122,7 +129,9 @@ class Step:
         step: int,
         lr: float,
         wants_norm: bool = False,
-        global_count: int | None = None,
+        num_global: int | None = None,
+        is_stand_in: bool = False,
+        wishes: Wishes | None = None,
     ) -> None:
         """Take one step.
 
@@ -131,39 +140,58 @@ class Step:
             step: index of the step from 0; with the seed it fixes dropout.
             lr: learning rate of this step.
             wants_norm: measure the gradient's norm, for the log.
-            global_count: examples of the step over all ranks; None: those of this batch.
+            num_global: examples of the step over all ranks; None: those of this batch.
+            is_stand_in: the batch replaces an empty one, so that this rank joins the exchange of
+                gradients; it does not count.
+            wishes: of this rank, in a world of several.
 
         Raises:
             UsageError: if the task's loss is not one value per example.
         """
         threads = torch.get_num_threads()
-        own = threads if self._threads is None else self._threads
-        if own != threads:
-            torch.set_num_threads(own)
-        scale = self._world_size / (global_count or batch.ids.numel())
+        own_threads = threads if self._threads is None else self._threads
+        if own_threads != threads:
+            torch.set_num_threads(own_threads)
+        num_here = batch.ids.numel()
+        scale = 0.0 if is_stand_in else self._world.size / (num_global or num_here)
         step_loss: Tensor | None = None
+        parts = list(split_batch(batch, self._micro_batch_size))
         try:
-            for part in split_batch(batch, self._micro_batch_size):
-                with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
-                    if self._is_random and step_loss is None:
-                        seed_step(self._seed, step, self._rank, self._device)
-                    with self._autocast:
-                        losses, logs = self._losses(part)
-                    total = losses.detach().sum(dtype=torch.float32)
-                    step_loss = total if step_loss is None else step_loss + total
-                    for name, values in logs.items():
-                        before = self._log_sums.get(name, 0.0)
-                        self._log_sums[name] = before + self._read(values.sum())
-                with self._clock.phase(Phase.BACKWARD):
-                    self._update.backward(losses, weight=scale)
+            for idx, part in enumerate(parts):
+                is_last = idx == len(parts) - 1
+                with self._sending(is_last):
+                    with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
+                        if self._is_random and step_loss is None:
+                            seed_step(self._seed, step, self._world.rank, self._device)
+                        with self._autocast:
+                            losses, logs = self._losses(part)
+                        total = losses.detach().sum(dtype=torch.float32)
+                        step_loss = total if step_loss is None else step_loss + total
+                        for name, values in logs.items():
+                            before = self._log_sums.get(name, 0.0)
+                            counted = values[:0] if is_stand_in else values
+                            self._log_sums[name] = before + self._read(counted.sum())
+                        if is_last and self._average is not None:
+                            own = step_loss * 0 if is_stand_in else step_loss
+                            self._agreement.begin(own, wishes or NO_WISHES)
+                    with self._clock.phase(Phase.BACKWARD):
+                        self._update.backward(losses, weight=scale)
             assert step_loss is not None
             with self._clock.phase(Phase.OPTIMIZER):
-                self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
-                self._loss_sum += self._read(step_loss)
-                self._num_examples += batch.ids.numel()
+                judged = step_loss
+                if self._average is not None:
+                    judged, self.agreed = self._agreement.end()
+                self._update(judged, step=step, lr=lr, wants_norm=wants_norm)
+                if not is_stand_in:
+                    self._loss_sum += self._read(step_loss)
+                    self._num_examples += num_here
         finally:
-            if own != threads:
+            if own_threads != threads:
                 torch.set_num_threads(threads)
+
+    def _sending(self, is_last: bool) -> AbstractContextManager[Any]:
+        """Return the context of one part of a step: gradients are sent with the last one."""
+        return nullcontext() if self._average is None else self._average.accumulating(is_last)
 
     def _zero(self) -> Tensor | float:
         if self._is_free:
@@ -173,8 +201,11 @@ class Step:
     def _read(self, value: Tensor) -> Tensor | float:
         return value.item() if self._is_free else value
 
+    def _own_losses(self, batch: Batch) -> Any:
+        return self._task.loss(self._model, batch)
+
     def _losses(self, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        result = self._task.loss(self._model, batch)
+        result = (self._average or self._own_losses)(batch)
         losses, logs = result if isinstance(result, tuple) else (result, {})
         if not self._is_checked:
             wanted = (batch.ids.numel(),)
@@ -196,18 +227,42 @@ class Step:
         return float(self._loss_sum) / self._num_examples if self._num_examples else otherwise
 
     def take_window(self) -> WindowMeans:
-        """Return the means since the last call, and reset them. Waits for the device."""
-        n = max(self._num_examples, 1)
+        """Return the means since the last call, over all ranks, and reset them.
+
+        Waits for the device, and is a collective.
+        """
+        logs = {f"log.{name}": float(value) for name, value in self._log_sums.items()}
+        sums = {"loss": float(self._loss_sum), "num": float(self._num_examples), **logs}
+        sums = sum_of(self._world, sums)
+        num_examples = int(sums["num"])
+        n = max(num_examples, 1)
         means = WindowMeans(
-            loss=float(self._loss_sum) / n if self._num_examples else math.nan,
-            logs={name: float(value) / n for name, value in self._log_sums.items()},
+            loss=sums["loss"] / n if num_examples else math.nan,
+            logs={name: sums[f"log.{name}"] / n for name in self._log_sums},
             grad_norm=self._update.read_grad_norm(),
-            num_examples=self._num_examples,
+            num_examples=num_examples,
         )
+        self.clear_window()
+        return means
+
+    def clear_window(self) -> None:
+        """Reset the sums of the current window."""
         self._loss_sum = self._zero()
         self._log_sums.clear()
         self._num_examples = 0
-        return means
+
+    def gather_window(self) -> None:
+        """Move the sums of the current window to rank 0; a collective, before they are saved."""
+        if self._world.is_alone:
+            return
+        named = {name: float(value) for name, value in self._log_sums.items()}
+        sums = {"loss": float(self._loss_sum), "num": float(self._num_examples)}
+        sums = sum_of(self._world, {**sums, **{f"log.{name}": v for name, v in named.items()}})
+        share = 1.0 if self._world.is_main else 0.0
+        to = partial(torch.tensor, dtype=torch.float64, device=self._device)
+        self._loss_sum = self._read(to(share * sums["loss"]))
+        self._log_sums = {name: self._read(to(share * sums[f"log.{name}"])) for name in named}
+        self._num_examples = int(share * sums["num"])
 
     def state(self) -> tuple[dict[str, Tensor], int]:
         """Return the sums of the current window (tensors by name) and its number of examples."""

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stepladder.config.recipe import Recipe
-from stepladder.data.reading.reader import Reader
+from stepladder.data.batch import Batch
+from stepladder.data.reading.reader import Reader, Source
 from stepladder.errors import DataError, DivergedError
+from stepladder.parallel.agreement import NO_WISHES, Wishes, agree
+from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
+from stepladder.training.baseline import STOP_REASON
 from stepladder.training.clock import STEP_PHASES, Clock, Phase
-from stepladder.training.course import Course, Position
+from stepladder.training.course import EARLY_STOPPING, Course, Position
 from stepladder.training.evaluate import Evaluation, EvaluationCancelled, evaluate
+from stepladder.training.features.feature_pass import read_batch
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
@@ -37,6 +43,8 @@ class Training(Course):
     Attributes:
         parts: frozen modules, update and step; replaced when a stage begins.
         is_validation_pending: a validation was cancelled, and is done before the next step.
+        world: the ranks that train together.
+        agreed: what they last agreed, in a world of several.
     """
 
     task: Task
@@ -46,6 +54,8 @@ class Training(Course):
     clock: Clock
     parts: StageParts
     is_validation_pending: bool = False
+    world: World = ALONE
+    agreed: Wishes = NO_WISHES
 
     @classmethod
     def open(
@@ -60,6 +70,7 @@ class Training(Course):
         stage: Stage,
         position: Position | None = None,
         num_kept: int = 1,
+        world: World = ALONE,
         **own: Any,
     ) -> Self:
         """Create the readers, the step and the rules of a training.
@@ -78,11 +89,21 @@ class Training(Course):
             device=device,
             memory_format=MEMORY_FORMATS[recipe.device.memory_format],
             clock=clock,
-            parts=make_stage_parts(recipe, stage, task, model, device=device, clock=clock),
-            train_reader=make_train_reader(recipe, sources.train),
-            val_reader=make_held_out_reader(
-                sources.val, recipe.batch, recipe.loader, recipe.data.where
+            parts=make_stage_parts(
+                recipe,
+                stage,
+                task,
+                model,
+                device=device,
+                clock=clock,
+                world=world,
+                example=_example(recipe, sources, device, world),
             ),
+            train_reader=make_train_reader(recipe, sources.train, world),
+            val_reader=make_held_out_reader(
+                sources.val, recipe.batch, recipe.loader, recipe.data.where, world
+            ),
+            world=world,
             stage=stage,
             position=position or Position(),
             rule=ValidationRule(recipe.stopping, num_kept=num_kept),
@@ -94,7 +115,14 @@ class Training(Course):
         self.position.start_stage()
         self.stage = stage = stages_of(self.recipe.train, self.recipe.batch)[self.position.stage]
         self.parts = make_stage_parts(
-            self.recipe, stage, self.task, self.model, device=self.device, clock=self.clock
+            self.recipe,
+            stage,
+            self.task,
+            self.model,
+            device=self.device,
+            clock=self.clock,
+            world=self.world,
+            example=None if self.world.is_alone else self.stand_in(),
         )
         self.rule.stopping.reset_patience()
 
@@ -113,6 +141,85 @@ class Training(Course):
         """Return the training samples per second so far, without validation and checkpoints."""
         seconds = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
         return self.position.num_examples_seen / seconds if seconds > 0 else 0.0
+
+    # -- with other ranks ----------------------------------------------------------------------
+
+    def wishes(self) -> Wishes:
+        """Return what this rank wants to happen after the next step; nothing here."""
+        return Wishes()
+
+    def pulse(self) -> tuple[int, str, float]:
+        """Return the step, the phase that is open, and the seconds since it began."""
+        lap, now = self.clock.open_lap, self.clock.now()
+        step = self.position.step
+        return (step, "", 0.0) if lap is None else (step, str(lap.phase), now - lap.started)
+
+    def agree(self) -> None:
+        """Agree with the other ranks outside of a step: before the first, and after validations."""
+        if self.world.is_alone:
+            return
+        if self.world.watch is not None:
+            self.world.watch(self.pulse)
+        self.agreed = agree(self.world, self.wishes())
+
+    def share_buffers(self) -> None:
+        """Use the running statistics of rank 0 on all ranks, where a step changes them."""
+        if not self.world.is_alone:
+            self.world.share_buffers(self.model, frozen_names(self.model, self.parts.frozen))
+
+    def stand_in(self) -> Batch:
+        """Return a training example on the device, for a step without examples for this rank."""
+        return _stand_in(self.train_reader.source, self.device, self.memory_format)
+
+    def num_in_step(self, batch: Batch) -> int:
+        """Return the number of examples of the next step, over all ranks.
+
+        Args:
+            batch: this rank's part of them.
+        """
+        if self.world.is_alone:
+            return batch.ids.numel()  # the data may end before its length
+        left = self.num_train - self.position.offset
+        return min(self.recipe.batch.global_batch_size, left)
+
+    def augment(self, batch: Batch) -> Batch:
+        """Augment this rank's part of a batch on the device.
+
+        MixUp draws partners from the global batch, so all ranks get all of its examples, and each
+        keeps its part of the result.
+        """
+        seed, epoch = self.recipe.seed, self.position.epoch
+        if self.world.is_alone or not self.recipe.augment.mixup_alpha:
+            return self.task.augment(batch, seed=seed, epoch=epoch)
+        own = Batch(batch.inputs.cpu().clone(), batch.targets.cpu().clone(), batch.ids.clone())
+        parts = self.world.gather(own)  # clones: a view would be sent with its whole batch
+        whole = Batch.joined(parts).to(self.device, memory_format=self.memory_format)
+        first = sum(part.ids.numel() for part in parts[: self.world.rank])
+        mixed = self.task.augment(whole, seed=seed, epoch=epoch)
+        return mixed.rows(slice(first, first + batch.ids.numel()))
+
+    def take_step(self, batch: Batch, *, is_log_due: bool, num_examples: int) -> None:
+        """Take a step.
+
+        Args:
+            batch: this rank's part of the step's examples, augmented; may be empty.
+            num_examples: of the step, over all ranks.
+        """
+        step, at = self.parts.step, self.position.step
+        if self.world.is_alone:
+            step(batch, step=at, lr=self.lr(), wants_norm=is_log_due)
+            return
+        is_empty = batch.ids.numel() == 0
+        step(
+            self.stand_in() if is_empty else batch,
+            step=at,
+            lr=self.lr(),
+            wants_norm=is_log_due,
+            num_global=num_examples,
+            is_stand_in=is_empty,
+            wishes=self.wishes(),
+        )
+        self.agreed = step.agreed
 
     # -- between steps: what `loop.fit` calls, and a run overrides -----------------------------
 
@@ -141,6 +248,7 @@ class Training(Course):
         """
         assert self.val_reader is not None
         self.check_finite()
+        self.share_buffers()
         with self.clock.phase(Phase.VALIDATION):
             try:
                 result = self.evaluate(self.val_reader)
@@ -153,6 +261,7 @@ class Training(Course):
                 result, step=at.step, epoch=at.epoch, weights=self.copy_weights
             )
         self.on_validation(result, judgement)
+        self.agree()
 
     def on_validation(self, result: Evaluation, judgement: Judgement) -> None:
         """Write the result of a validation; does nothing here."""
@@ -167,6 +276,17 @@ class Training(Course):
     def is_cancelled(self) -> bool:
         """Return True if an evaluation should be cancelled: never here."""
         return False
+
+    def agreed_reason_to_stop(self) -> str | None:
+        """Return why all ranks end the stage now, or None; the same on every rank."""
+        if self.agreed.signal:
+            return "signal"
+        reason = Course.reason_to_stop(self)
+        if reason == EARLY_STOPPING:
+            return reason
+        if self.agreed.is_worse:
+            return STOP_REASON
+        return "max_time" if reason is None and self.agreed.is_time_over else reason
 
     # -- non-finite losses ---------------------------------------------------------------------
 
@@ -216,6 +336,7 @@ class Training(Course):
             memory_format=self.memory_format,
             max_batches=max_batches,
             is_cancelled=self.is_cancelled,
+            world=self.world,
         )
 
     def learned_weights(self) -> dict[str, Tensor]:
@@ -250,10 +371,25 @@ class Training(Course):
     def restore_best(self) -> None:
         """Load the best weights into the model, if the recipe says so and there are any."""
         chosen = self.rule.chosen
-        if chosen is not None:
+        if chosen is None:
+            return
+        if self.world.is_main:  # after a resume, rank 0 alone may have them, on disk
             self.load_weights(*self.weights_of(chosen))
+        self.world.copy_from_main(self.learned_weights())
 
     def weights_of(self, kept: Kept) -> tuple[Weights, ...]:
         """Return kept weights, in groups by name."""
         assert kept.weights is not None
         return (kept.weights,)
+
+
+def _stand_in(source: Source, device: torch.device, memory_format: torch.memory_format) -> Batch:
+    batch = read_batch(source, np.arange(1))
+    return batch.to(device, memory_format=memory_format)
+
+
+def _example(recipe: Recipe, sources: Sources, device: torch.device, world: World) -> Batch | None:
+    """Return an example that shows which weights a step uses; None if this rank is alone."""
+    if world.is_alone:
+        return None
+    return _stand_in(sources.train, device, MEMORY_FORMATS[recipe.device.memory_format])

@@ -100,7 +100,7 @@ def test_a_negative_number_is_a_value() -> None:
 @pytest.mark.parametrize("name", ALIASES)
 @pytest.mark.parametrize("form", ["hyphens", "underscores", "equals"])
 def test_a_short_name_sets_its_option_and_overrides_the_file(name: str, form: str) -> None:
-    value = {"data": "shop", "model": "resnet18", "lr": "0.25"}.get(name, "3")
+    value = {"data": "shop", "model": "resnet18", "launch": "ray", "lr": "0.25"}.get(name, "3")
     flag = "--" + (name if form == "underscores" else name.replace("_", "-"))
     words = [f"{flag}={value}"] if form == "equals" else [flag, value]
     _, resolved = train.read(["job.yaml", *words])
@@ -132,7 +132,8 @@ def test_short_names_come_first_in_the_help(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = flags_in_help(command, capsys)
-    assert flags[2:7] == ["--data", "--model", "--epochs", "--batch-size", "--lr"]
+    short = ["--data", "--model", "--epochs", "--batch-size", "--lr", "--devices", "--launch"]
+    assert flags[2:9] == short
 
 
 def test_the_help_shows_the_value_of_the_file_as_default(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from stepladder.api.devices import prints_result
 from stepladder.api.runs import train
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import JobFlags, print_config, read_job
@@ -47,7 +48,8 @@ def run(argv: list[str]) -> int:
         accept_new_data=flags.accept_new_data,
         display=flags.output.display(),
     )
-    if not (flags.dry_run or flags.output.json or flags.output.quiet):
+    is_silent = flags.dry_run or flags.output.json or flags.output.quiet
+    if not is_silent and prints_result(resolved.job):
         write(f"report: {trained.path / 'report.html'}")  # the display has printed the accuracy
     return 0
 

@@ -46,11 +46,14 @@ class Outlet:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO | None = stream
+        self.copy: TextIO | None = None  # a log, for whole lines
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
         """Write text; characters outside the stream's encoding become `?`."""
         printed()
+        if self.copy is not None and not {"\r", "\x1b"} & set(text):
+            self.copy.write(text)
         if self._stream is not None:
             try:
                 self._stream.write(text)

@@ -41,7 +41,7 @@ def finish_run(
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(
-                source, run.recipe.batch, run.recipe.loader, run.recipe.data.where
+                source, run.recipe.batch, run.recipe.loader, run.recipe.data.where, run.world
             )
             if reader is not None:
                 results[split] = (run.evaluate(reader), examples_of(source))
@@ -74,6 +74,7 @@ def partial_summary(
         run.clock.device.close()
     host, best, batch = run.clock.host(), run.rule.best.best, run.recipe.batch
     micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
+    per_rank = -(-batch.global_batch_size // run.world.size)
     train_s = host.wall_s - sum(
         host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
     )
@@ -101,8 +102,9 @@ def partial_summary(
         "baseline": run.state.against.last(),
         "energy_wh": None,
         "global_batch_size": batch.global_batch_size,
-        "per_device_batch_size": micro,
-        "accumulation_steps": -(-batch.global_batch_size // micro),
+        "per_device_batch_size": min(micro, per_rank),
+        "accumulation_steps": -(-per_rank // min(micro, per_rank)),
+        "devices": run.world.size,
         "device": run.device.type,
         "precision": run.recipe.device.precision,
         "seed": run.recipe.seed,

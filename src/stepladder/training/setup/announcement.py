@@ -57,12 +57,17 @@ def num_learning(model: nn.Module) -> int:
 
 def batch_line(job: JobConfig) -> str:
     """Describe the global batch, the batch per device, and gradient accumulation."""
-    batch = job.recipe.batch
-    micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
-    return (
-        f"global {batch.global_batch_size}, per device {micro}, "
-        f"accumulation {-(-batch.global_batch_size // micro)}"
-    )
+    batch, num = job.recipe.batch, job.recipe.device.count
+    share = -(-batch.global_batch_size // num)
+    micro = min(batch.micro_batch_size or share, share)
+    is_uneven = micro == share and batch.global_batch_size % num
+    words = [
+        f"global {batch.global_batch_size}",
+        f"per device {micro}" + (f" or {share - 1} (unequal parts)" if is_uneven else ""),
+        f"accumulation {-(-share // micro)}",
+        *([f"{num} devices"] if num > 1 else []),
+    ]
+    return ", ".join(words)
 
 
 def schedule_line(run: Session) -> str:

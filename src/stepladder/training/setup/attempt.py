@@ -59,11 +59,10 @@ class Conditions:
         num_examples: Mapping[str, int],
     ) -> Conditions:
         """Collect the conditions of this process."""
-        is_cuda = device.type == "cuda"
         return cls(
             threads=torch.get_num_threads(),
             world_size=world_size,
-            device=torch.cuda.get_device_name(device) if is_cuda else str(device.type),
+            device=device_name(device),
             instruction_set=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
             data=dict(data),
             num_examples=dict(num_examples),
@@ -173,6 +172,17 @@ def _compare_versions(old: Mapping[str, str], new: Mapping[str, str]) -> list[st
     ]
 
 
+def device_name(device: torch.device) -> str:
+    """Return `cpu`, or the name of a GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)
+
+
+def fingerprints_of(sources: Sources) -> dict[str, str]:
+    """Return the fingerprint of the data of each split that exists."""
+    splits = vars(sources).items()
+    return {split: source.fingerprint for split, source in splits if source is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """Where an attempt begins.
@@ -210,6 +220,7 @@ def begin(
     device: torch.device,
     described: Mapping[str, Any],
     accept_new_data: bool,
+    world_size: int = 1,
 ) -> Start:
     """Find the checkpoint to resume from, write the config, and move later events aside.
 
@@ -225,8 +236,8 @@ def begin(
     splits = {split: source for split, source in vars(sources).items() if source is not None}
     conditions = Conditions.measure(
         device=device,
-        world_size=1,
-        data={split: source.fingerprint for split, source in splits.items()},
+        world_size=world_size,
+        data=fingerprints_of(sources),
         num_examples={split: len(source) for split, source in splits.items()},
     )
     checkpoints = folder.checkpoints(keep_last=job.run.keep_last)

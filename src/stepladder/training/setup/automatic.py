@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +22,7 @@ from stepladder.optim.table import spec_of
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_pass import TrunkPass, read_batch
 from stepladder.training.features.feature_rules import agree, why_no_features
-from stepladder.training.randomness import capture_random_state, restore_random_state
+from stepladder.training.randomness import random_state_kept
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
@@ -122,7 +120,7 @@ def _layout(
     has_conv = any(isinstance(module, nn.Conv2d) for module in model.modules())
     if not (recipe.auto and has_conv) or isinstance(sources.train, ArrivalSource):
         return plain, ""
-    with _random_state_kept():
+    with random_state_kept():
         try:
             before = _losses(recipe, task, model, sources, plain, device=device)
         except StepladderError:
@@ -181,7 +179,7 @@ def _can_cache(
     """
     if not recipe.auto or recipe.features.cached_views:
         return False, ""  # fixed views are other examples: only if they are asked for
-    with _random_state_kept():
+    with random_state_kept():
         try:
             if why_no_features(way, recipe.train, sources.train) is not None:
                 return False, ""
@@ -204,16 +202,6 @@ def _features_bytes(recipe: Recipe, way: TrunkPass, sources: Sources) -> int:
     num_train = round(len(sources.train) * recipe.data.fraction)
     num = num_train + sum(len(part) for part in (sources.val, sources.test) if part is not None)
     return int(one.numel() * one.element_size()) * num
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    """Restore the random states after a trial, so that training draws the same numbers."""
-    tensors, values = capture_random_state()
-    try:
-        yield
-    finally:
-        restore_random_state(tensors, values)
 
 
 def _brief(error: Exception) -> str:

@@ -19,6 +19,7 @@ from stepladder.config.choices import (
 )
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, LoaderConfig, Recipe
+from stepladder.data.batch import Batch
 from stepladder.data.features.feature_source import FeatureSource
 from stepladder.data.order.order_choice import resolve_order
 from stepladder.data.reading.datasets import as_source
@@ -27,18 +28,20 @@ from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import keep_freed_memory, num_cores
 from stepladder.machine.compiler import compiler_missing
 from stepladder.models.checkpointing import can_checkpoint, set_checkpointing
+from stepladder.models.features import evaluating
 from stepladder.models.forwards import CompiledForward, FrozenForward, set_forward
 from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
+from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, DeviceTimeline
 from stepladder.training.evaluate import EVALUATION_BATCH_SIZE, FEATURE_EVALUATION_BATCH_SIZE
 from stepladder.training.features.feature_pass import TrunkPass, num_views
-from stepladder.training.randomness import has_random_layers, seed_everything
+from stepladder.training.randomness import has_random_layers, random_state_kept, seed_everything
 from stepladder.training.stage import Stage, enter_stage, stages_of
-from stepladder.training.step import Step
+from stepladder.training.step import Step, autocast
 from stepladder.training.update import Update
 
 MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
@@ -144,8 +147,11 @@ def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
     set_checkpointing(model, False)
 
 
-def open_device(choice: DeviceChoice) -> torch.device:
+def open_device(choice: DeviceChoice, *, local_rank: int = 0) -> torch.device:
     """Return the device of a choice; on a CPU, freed memory stays with this process.
+
+    Args:
+        local_rank: of the processes on this host, each of which uses a GPU of its own.
 
     Raises:
         ResourceError: if CUDA is requested and not available.
@@ -158,7 +164,11 @@ def open_device(choice: DeviceChoice) -> torch.device:
             fix="Use --device.kind auto, or run `stepladder doctor` to check the driver.",
         )
     if has_cuda and choice is not DeviceChoice.CPU:
-        return torch.device("cuda")
+        if local_rank == 0:
+            return torch.device("cuda")
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
     keep_freed_memory()
     return torch.device("cpu")
 
@@ -238,11 +248,13 @@ def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
     )
 
 
-def make_train_reader(recipe: Recipe, source: Source) -> Reader:
-    """Return the reader of the training split."""
+def make_train_reader(recipe: Recipe, source: Source, world: World = ALONE) -> Reader:
+    """Return the reader of this rank's part of the training split."""
     return Reader(
         source,
         seed=recipe.seed,
+        rank=world.rank,
+        world_size=world.size,
         global_batch_size=recipe.batch.global_batch_size,
         mode=recipe.data.order,
         threads=recipe.loader.threads,
@@ -256,9 +268,16 @@ def make_train_reader(recipe: Recipe, source: Source) -> Reader:
 
 
 def make_held_out_reader(
-    source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
+    source: Source | None,
+    batch: BatchConfig,
+    loader: LoaderConfig,
+    where: Where,
+    world: World = ALONE,
 ) -> Reader | None:
-    """Return the reader of a held-out split, in stored order; None if there is no split."""
+    """Return the reader of this rank's part of a held-out split; None if there is no split.
+
+    It is read in stored order.
+    """
     if source is None:
         return None
     micro = batch.micro_batch_size or batch.global_batch_size
@@ -267,7 +286,9 @@ def make_held_out_reader(
     return Reader(
         source,
         seed=0,
-        global_batch_size=max(size, micro),
+        global_batch_size=max(size, micro) * world.size,
+        rank=world.rank,
+        world_size=world.size,
         mode=OrderMode.SEQUENTIAL,
         threads=loader.threads,
         prefetch_batches=loader.prefetch_batches,
@@ -345,8 +366,14 @@ def make_stage_parts(
     *,
     device: torch.device,
     clock: Clock,
+    world: World = ALONE,
+    example: Batch | None = None,
 ) -> StageParts:
-    """Freeze the weights that the stage does not train, and make its optimizer and step."""
+    """Freeze the weights that the stage does not train, and make its optimizer and step.
+
+    Args:
+        example: of a few examples on the device, in a world of several ranks.
+    """
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
     set_execution(recipe, stage, task, model)
@@ -372,8 +399,28 @@ def make_stage_parts(
         seed=recipe.seed,
         is_random=has_random_layers(model),
         threads=1 if _is_small_head(recipe, task, model, device) else None,
+        world=world,
+        # the graph of a step is recorded in its first backward pass, which must send gradients
+        is_static=recipe.device.gradient_checkpointing and not recipe.batch.micro_batch_size,
+        has_unused=example is not None and _has_unused(recipe, task, model, example, device),
     )
     return StageParts(frozen=frozen, update=update, step=step)
+
+
+def _has_unused(
+    recipe: Recipe, task: Task, model: nn.Module, example: Batch, device: torch.device
+) -> bool:
+    """Return True if a trained weight gets no gradient from a batch; leaves no trace.
+
+    Frozen running statistics, random states and gradients stay as they are.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    with random_state_kept(), evaluating(model), torch.enable_grad():
+        with autocast(device, recipe.device.precision):
+            result = task.loss(model, example)
+        losses = result[0] if isinstance(result, tuple) else result
+        grads = torch.autograd.grad(losses.float().sum(), weights, allow_unused=True)
+    return any(grad is None for grad in grads)
 
 
 def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> Precision:

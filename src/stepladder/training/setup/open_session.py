@@ -14,6 +14,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.data.reading.reader import Reader
 from stepladder.models.features import evaluating
+from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.baseline import Against, read_baseline
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
@@ -118,6 +119,7 @@ def open_session(
     around: Surroundings,
     facts: dict[str, Any],
     loaded: Loaded | None,
+    world: World = ALONE,
 ) -> Session:
     """Build a session, and restore a checkpoint if one is given.
 
@@ -147,6 +149,7 @@ def open_session(
         stage=stages_of(recipe.train, recipe.batch)[position.stage],
         position=position,
         num_kept=job.run.save_top_k,
+        world=world,
         config=job.run,
         events=around.events,
         display=around.display,

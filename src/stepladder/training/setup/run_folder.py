@@ -15,6 +15,7 @@ from stepladder.config.yaml_file import entries, read_yaml
 from stepladder.data.remote.places import supported_place
 from stepladder.errors import UsageError
 from stepladder.machine.filesystem import FileCalls, remove
+from stepladder.parallel.failures import LOGS
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.training.checkpoint.checkpoint import Checkpoints
@@ -34,7 +35,9 @@ _FOLDERS: Final = {
     FEATURES: re.compile(r"[0-9a-f]{64}(\.partial)?|\.[0-9a-f]{64}\.\d+\.old"),
     "thumbs": re.compile(r"\d+\.jpg|thumbs\.json"),
     "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
+    LOGS: re.compile(r"rank-\d+\.log|failure-\d+-rank-\d+\.json"),
 }
+_WRITTEN_FIRST: Final = (LOCK_FILE, LOGS)  # before anything else of a run
 _FILES: Final = (
     "summary.json",
     "predictions.csv",
@@ -66,6 +69,7 @@ _FREE_KEYS: Final = frozenset(
         "data.cache_dir",
         "data.max_cache_bytes",
         "device.threads",
+        "device.count",  # the batch and its order are global
         "schedule.max_epochs",
         "schedule.max_steps",
         "schedule.max_time_s",
@@ -203,14 +207,15 @@ class RunFolder:
         self.path = path
         self._ops = ops or FileCalls()
         make_folder(path)
-        own = self._own_names()
+        own = [name for name in self._own_names() if name not in _WRITTEN_FIRST]
         if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb writes it first
             own = [name for name in own if name != REPORT]
-        is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
+        names = set(self._own_names()) - {LOGS}
+        is_half_made = CONFIG not in own and len(names) > 1 and bool(_MARKS & names) and bool(own)
         self.holds_run = is_half_made or self._has_our_config()
-        if not self.holds_run and (in_the_way := [name for name in own if name != LOCK_FILE]):
+        if not self.holds_run and own:
             raise UsageError(
-                f"the folder is not a run, and a run would replace {in_the_way[0]} in it",
+                f"the folder is not a run, and a run would replace {own[0]} in it",
                 where=str(path),
                 fix="Move it away, or choose another --run.dir.",
             )

@@ -1,0 +1,194 @@
+"""Train on several devices: start the processes, or join them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stepladder.config.choices import DeviceChoice, Launcher
+from stepladder.config.options import JobConfig
+from stepladder.config.schema import values_of
+from stepladder.config.show import dump_job
+from stepladder.errors import ResourceError, UsageError
+from stepladder.machine.activity import paused
+from stepladder.parallel.failures import log_file
+from stepladder.parallel.place import Place, place_of
+from stepladder.parallel.world import World
+
+if TYPE_CHECKING:
+    from stepladder.task.contract import Task
+    from stepladder.training.output.display import Display
+
+_JOB: Final = "job.yaml"
+
+
+def launch(
+    job: JobConfig,
+    task: Task | str | None,
+    *,
+    dry_run: bool,
+    overwrite: bool,
+    accept_new_data: bool,
+) -> None:
+    """Train in `device.count` processes, and wait for them.
+
+    Raises:
+        UsageError: if other processes cannot make the Task, or the launcher is not there yet.
+        ResourceError: if there are fewer GPUs, or a process died too often.
+    """
+    from stepladder.parallel.launch.processes import run_processes
+
+    del dry_run  # one process tries two steps
+    num, name = job.recipe.device.count, _name_for_others(task)
+    if job.run.launch is not Launcher.PROCESSES:
+        raise UsageError(
+            f"{job.run.launch} cannot start the processes of a run yet",
+            where="run.launch",
+            fix="Type --launch processes, or start the command with torchrun.",
+        )
+    _require_gpus(num, job.recipe.device.kind)
+    folder = job.run.dir
+    with tempfile.TemporaryDirectory(prefix="stepladder-") as there:
+        file = Path(there) / _JOB
+        file.write_text(dump_job(job), encoding="utf-8")
+        words = ["train", "--config", str(file)]
+        words += ["--task", name] if name is not None else []
+        words += ["--overwrite"] if overwrite else []
+        words += ["--accept-new-data"] if accept_new_data else []
+        with paused():  # rank 0 prints
+            run_processes(num, words, folder=folder, restarts=job.run.restarts, env={})
+
+
+def refuse_several(job: JobConfig) -> None:
+    """Check that a job to be measured runs in one process.
+
+    Raises:
+        UsageError: if it asks for several devices.
+    """
+    if job.recipe.device.count > 1 or place_of() is not None:
+        raise UsageError(
+            "a climb measures one device so far",
+            where="device.count",
+            fix="Climb with --devices 1, and train its result: stepladder train "
+            f"RUN/config.yaml --devices {max(job.recipe.device.count, 2)} --run.dir OTHER",
+        )
+
+
+def prints_result(job: JobConfig) -> bool:
+    """Return True if this process prints what a command has made: rank 0, or a process alone."""
+    place = place_of()
+    return place.rank == 0 if place is not None else job.recipe.device.count == 1
+
+
+@contextmanager
+def joined_for(job: JobConfig, place: Place | None) -> Iterator[World]:
+    """Join the other processes of a job.
+
+    Raises:
+        ResourceError: if they do not come, or one of them ends.
+    """
+    from stepladder.parallel.join import joined
+
+    with joined(
+        place,
+        job.run.dir,
+        is_cuda=_num_gpus(job.recipe.device.kind) > 0,
+        meet_s=job.run.meet_s,
+        stall_s=job.run.stall_s,
+    ) as world:
+        yield world
+
+
+@contextmanager
+def log_of_main(job: JobConfig, world: World, display: Display) -> Iterator[None]:
+    """Copy what rank 0 prints into its log."""
+    if world.is_alone or not world.is_main:
+        yield
+        return
+    path = log_file(job.run.dir, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", buffering=1) as file:
+        display.out.copy = file
+        try:
+            yield
+        finally:
+            display.out.copy = None
+
+
+def shake_hands(job: JobConfig, world: World) -> None:
+    """Check that all ranks run the same programs with the same options.
+
+    Raises:
+        UsageError: if they do not, with both sides.
+    """
+    from stepladder.parallel.handshake import require_same_config, require_same_programs
+
+    require_same_programs(world)
+    require_same_config(world, values_of(job))
+
+
+def of_world(job: JobConfig, world: World) -> JobConfig:
+    """Return the job with the number of devices that really train it."""
+    if world.is_alone:
+        return job
+    device = replace(job.recipe.device, count=world.size)
+    return replace(job, recipe=replace(job.recipe, device=device))
+
+
+def log_display() -> Display:
+    """Return a display for the ranks that write into a log: lines, also from a terminal."""
+    from stepladder.training.output.display import PlainDisplay
+
+    return PlainDisplay(sys.stderr)
+
+
+def _name_for_others(task: Task | str | None) -> str | None:
+    """Return the name by which another process makes the task; None: the built-in one.
+
+    Raises:
+        UsageError: if it has none, such as a class of a notebook.
+    """
+    from stepladder.task.load import BUILT_IN, name_of
+
+    if task is None or isinstance(task, str):
+        return task
+    name = name_of(task)
+    file = Path(name.rpartition(":")[0])
+    if name == BUILT_IN:
+        return None
+    if not file.is_file() or "<locals>" in name:
+        raise UsageError(
+            f"the Task {type(task).__name__} cannot be made by another process",
+            where="task",
+            fix="Put its class into a Python file, and name it as FILE.py:NAME.",
+        )
+    return name
+
+
+def _num_gpus(kind: DeviceChoice) -> int:
+    """Return the number of GPUs that a choice of device uses."""
+    if kind is DeviceChoice.CPU:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _require_gpus(num: int, kind: DeviceChoice) -> None:
+    """Check that each process on this machine has a GPU of its own, if it has any.
+
+    Raises:
+        ResourceError: if there are too few.
+    """
+    there = _num_gpus(kind)
+    if 0 < there < num:
+        raise ResourceError(
+            f"this machine has {there} GPU{'s' if there > 1 else ''}, not {num}",
+            where="device.count",
+            fix=f"Type --devices {there}, or --device.kind cpu.",
+        )

@@ -1,0 +1,1 @@
+"""Several processes that train together: who they are, how they start, and what they exchange."""

@@ -1,0 +1,160 @@
+"""Open and close the process groups of a world."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from stepladder.errors import ResourceError
+from stepladder.parallel.place import Place
+from stepladder.parallel.world import ALONE, World
+
+_KEY: Final = "stepladder/store"  # of the address of rank 0's store, in the agent's
+_MARK: Final = "stepladder/is_here"
+_POLL_S: Final = 0.05
+_IN_USE: Final = "EADDRINUSE"
+_stores: dict[Place, TCPStore] = {}
+_openings = itertools.count()
+_FOREVER: Final = timedelta(days=7)  # a rank that does not answer is found by its heartbeat
+_TRY_S: Final = 2.0  # for one connection: the address may be that of an attempt that has ended
+
+
+@contextmanager
+def opened_world(place: Place | None, *, is_cuda: bool, start_s: float) -> Iterator[World]:
+    """Open the process groups of this process, and close them at the end.
+
+    If a launcher such as Ray has opened a group already, that one is used, and stays open.
+
+    Args:
+        place: None: this process is alone.
+        is_cuda: gradients are on GPUs.
+        start_s: seconds to wait for the other processes.
+
+    Raises:
+        ResourceError: if not all processes come within `start_s`.
+    """
+    if place is None or place.size == 1:
+        yield ALONE
+        return
+    is_own = not dist.is_initialized()
+    if is_own:
+        try:
+            store = PrefixStore(f"group-{next(_openings)}", _store_of(place, start_s))
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.size,
+                timeout=_FOREVER,
+                device_id=torch.device("cuda", place.local_rank) if is_cuda else None,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise _not_met(place, start_s, error) from error
+    try:
+        steps = dist.new_group(backend="gloo", timeout=_FOREVER)
+        yield World.at(place, steps)
+    finally:
+        if is_own and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def store_address(place: Place) -> tuple[str, int] | None:
+    """Return host and port of the store of an open world; None if a launcher opened the group."""
+    store = _stores.get(place)
+    return None if store is None else (store.host, store.port)
+
+
+def _store_of(place: Place, start_s: float) -> TCPStore:
+    """Return the store of this process, which lives as long as the process.
+
+    A program may train several times: every group of its has a prefix of its own.
+    """
+    if place not in _stores:
+        _stores[place] = _store(place, start_s)
+    return _stores[place]
+
+
+def _store(place: Place, start_s: float) -> TCPStore:
+    """Return a store for this attempt.
+
+    A launcher's own store keeps the addresses of an attempt that has died, and connecting to them
+    hangs or fails at random. So rank 0 opens a new store, and publishes its address in the other
+    one. When a new rank 0 starts, all processes of the attempt before have ended, so that an old
+    address refuses connections.
+    """
+    timeout = timedelta(seconds=start_s)
+    if not place.has_agent:
+        return TCPStore(
+            place.address,
+            place.port,
+            place.size,
+            is_master=place.rank == 0,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+    agent = TCPStore(place.address, place.port, is_master=False, timeout=timeout)
+    if place.rank == 0:
+        host = _own_address(place)
+        own = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
+        own.set(_MARK, "1")
+        agent.set(_KEY, f"{host} {own.port}")
+        return own
+    until = time.monotonic() + start_s
+    while True:
+        host, port = agent.get(_KEY).decode().split()
+        store = _reached(host, int(port), timeout)
+        if store is not None:
+            return store
+        if time.monotonic() > until:
+            raise RuntimeError(f"rank 0 does not answer at {host}:{port}")
+        time.sleep(_POLL_S)
+
+
+def _reached(host: str, port: int, timeout: timedelta) -> TCPStore | None:
+    """Connect to the store of rank 0; None if nothing, or something else, listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=_TRY_S):
+            pass
+        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_TRY_S))
+        store.get(_MARK)
+    except (RuntimeError, OSError):
+        return None
+    store.set_timeout(timeout)
+    return store
+
+
+def _own_address(place: Place) -> str:
+    """Return the address of this host by which the others reach it.
+
+    Rank 0 need not be on the host of the launcher's store.
+    """
+    if place.local_size == place.size:
+        return "127.0.0.1"
+    with socket.create_connection((place.address, place.port), timeout=_TRY_S) as probe:
+        host: str = probe.getsockname()[0]
+    return host
+
+
+def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
+    where = f"{place.address}:{place.port}"
+    if _IN_USE in str(error):
+        return ResourceError(
+            f"rank 0 cannot listen on port {place.port}: another program uses it",
+            where=where,
+            fix="Choose another one: torchrun --master-port, or MASTER_PORT.",
+        )
+    return ResourceError(
+        f"rank {place.rank} did not meet the other {place.size - 1} within {start_s:g} s",
+        where=where,
+        why="A process did not start, the address or port is wrong, or a firewall is in between.",
+        fix="Check the processes that did not start, and on this host type: stepladder doctor",
+    )

@@ -1,0 +1,130 @@
+"""Compare what the ranks have before the first step: versions, config, data, devices, clocks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Final
+
+from stepladder.errors import DataError, StepladderError, UsageError
+from stepladder.machine.limits import num_cores
+from stepladder.parallel.world import World
+
+_PACKAGES: Final = ("stepladder", "torch", "timm", "numpy")
+_MAX_SHOWN: Final = 5
+_MAX_CLOCK_S: Final = 30.0
+ABSENT: Final = "none"
+
+
+def require_same_programs(world: World) -> None:
+    """Check that all ranks run the same versions.
+
+    Raises:
+        UsageError: if they do not, with both sides.
+    """
+    _require_equal(
+        world,
+        {name: _version(name) for name in _PACKAGES},
+        "have different versions",
+        kind=UsageError,
+        fix="Install the same versions on all hosts.",
+    )
+
+
+def require_same_config(world: World, values: Mapping[str, object]) -> None:
+    """Check that all ranks were given the same options.
+
+    Args:
+        values: by dotted name.
+
+    Raises:
+        UsageError: if they were not, with both sides.
+    """
+    _require_equal(
+        world,
+        {name: str(value) for name, value in values.items()},
+        "were given different options",
+        kind=UsageError,
+        fix="Use the same file and the same flags on all hosts.",
+    )
+
+
+def require_same_data(world: World, fingerprints: Mapping[str, str]) -> None:
+    """Check that all ranks read the same data.
+
+    Args:
+        fingerprints: by split.
+
+    Raises:
+        DataError: if they do not, with both sides.
+    """
+    _require_equal(
+        world,
+        {f"data {split}": value[:12] for split, value in fingerprints.items()},
+        "read different data",
+        kind=DataError,
+        fix="Let all ranks read the same store, or the same files in the same order.",
+    )
+
+
+def differences_of_hosts(world: World, *, device: str) -> list[str]:
+    """Return a sentence for each difference that slows the ranks down or confuses their logs."""
+    facts = {"device": device, "cores": str(num_cores())}
+    all_facts = world.gather({**facts, "host": socket.gethostname()})
+    found = []
+    for name in facts:
+        values = [one[name] for one in all_facts]
+        if len(set(values)) > 1:
+            rank = next(rank for rank, value in enumerate(values) if value != values[0])
+            found.append(
+                f"ranks differ in {name}: {values[0]} of rank 0, {values[rank]} of rank {rank} on "
+                f"{all_facts[rank]['host']}; each step takes as long as the slowest of them"
+            )
+    return found + _clocks(world)
+
+
+def _clocks(world: World) -> list[str]:
+    world.barrier()
+    times = world.gather(time.time())
+    worst = max(range(world.size), key=lambda rank: abs(times[rank] - times[0]))
+    apart = times[worst] - times[0]
+    if abs(apart) < _MAX_CLOCK_S:
+        return []
+    return [f"the clock of rank {worst} differs from that of rank 0 by {apart:+,.0f} s"]
+
+
+def _require_equal(
+    world: World,
+    facts: Mapping[str, str],
+    what: str,
+    *,
+    kind: type[StepladderError],
+    fix: str,
+) -> None:
+    """Raise an error on every rank if the facts of any rank differ from those of rank 0."""
+    if world.is_alone:
+        return
+    all_ranks = world.gather((dict(facts), socket.gethostname()))
+    first, _ = all_ranks[0]
+    lines: list[str] = []
+    for rank, (found, host) in enumerate(all_ranks):
+        for name in dict.fromkeys([*first, *found]):
+            ours, theirs = first.get(name, ABSENT), found.get(name, ABSENT)
+            if ours != theirs:
+                lines.append(f"{name}: {ours} on rank 0, {theirs} on rank {rank} ({host})")
+    if lines:
+        raise kind(f"the ranks {what}", why="\n  ".join(_shown(lines)), fix=fix)
+
+
+def _shown(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MAX_SHOWN
+    return [*lines[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ABSENT

@@ -1,0 +1,156 @@
+"""Join the other processes of a run: logs, process group, cores, and what happens if one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from stepladder.parallel.failures import (
+    LAUNCHED,
+    LOST_CODE,
+    Failure,
+    attempt_number,
+    is_loss_of_rank,
+    log_file,
+    lost,
+    record_failure,
+)
+from stepladder.parallel.place import Place
+from stepladder.parallel.world import ALONE, World
+
+_PARENT_POLL_S: Final = 0.5
+_LAST_S: Final = 4.0  # to save the state once the launcher has died
+
+
+@contextmanager
+def joined(
+    place: Place | None, folder: Path, *, is_cuda: bool, meet_s: float, stall_s: float
+) -> Iterator[World]:
+    """Join the other processes for a block, and report the first failure of any of them.
+
+    Other ranks than 0 write what they print into a log in the run folder. The cores of a host are
+    divided among its processes.
+
+    Args:
+        place: None: this process is alone.
+        folder: of the run.
+        meet_s: seconds to wait for the other processes.
+        stall_s: seconds to wait for a rank that does not answer.
+
+    Raises:
+        ResourceError: if the others do not come, or one of them ends.
+    """
+    if place is None or place.size == 1:
+        yield ALONE
+        return
+    from stepladder.parallel.group import opened_world, store_address
+
+    attempt = attempt_number()
+    if place.rank:
+        _log_to(folder, place.rank)
+    _end_with_launcher()
+    try:
+        with opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
+            world = _on_host(world, is_cuda=is_cuda)
+            with _beating(world, store_address(place), stall_s, folder, attempt) as world:
+                yield world
+                world.barrier()  # rank 0 has the store: it stays until all others are done
+    except BaseException as error:
+        if is_loss_of_rank(error):
+            if LAUNCHED in os.environ:
+                raise SystemExit(LOST_CODE) from error
+            raise lost(folder, rank=place.rank, attempt=attempt) from error
+        record_failure(folder, Failure.of(error, rank=place.rank, attempt=attempt))
+        raise
+
+
+@contextmanager
+def _beating(
+    world: World,
+    address: tuple[str, int] | None,
+    stall_s: float,
+    folder: Path,
+    attempt: int,
+) -> Iterator[World]:
+    """Watch that all ranks answer during a block."""
+    if address is None:
+        yield world
+        return
+    from stepladder.parallel.heartbeat import Heart
+
+    heart = Heart(world=world, address=address, stall_s=stall_s, folder=folder, attempt=attempt)
+    heart.start()
+    try:
+        yield replace(world, watch=heart.watch)
+    finally:
+        heart.stop()
+
+
+def _log_to(folder: Path, rank: int) -> None:
+    """Write what this process and its libraries print to its log."""
+    path = log_file(folder, rank)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", encoding="utf-8", buffering=1)
+    except OSError as error:
+        sys.stderr.write(f"rank {rank} has no log: {error}\n")
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file.fileno(), stream.fileno())
+
+
+def _end_with_launcher() -> None:
+    """End this process soon after the one that started it has died."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)  # a run saves its state at the next step
+        time.sleep(_LAST_S)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="stepladder-launcher", daemon=True).start()
+
+
+def _on_host(world: World, *, is_cuda: bool) -> World:
+    """Return the world with the true place on this host, and take this process's cores.
+
+    Spark gives every process the local rank 0, also on one host.
+    """
+    hosts = world.gather(_host_name())
+    mine = [rank for rank, name in enumerate(hosts) if name == hosts[world.rank]]
+    if not is_cuda:
+        world = replace(world, local_rank=mine.index(world.rank), local_size=len(mine))
+    _take_cores(world)
+    return world
+
+
+def _host_name() -> str:
+    """Return what distinguishes this host, also from others in network namespaces."""
+    try:
+        network = str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        network = ""
+    return f"{socket.gethostname()} {network}"
+
+
+def _take_cores(world: World) -> None:
+    """Use a part of the host's cores that no other rank of this host uses, if there are enough."""
+    if not hasattr(os, "sched_getaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    own = len(cores) // world.local_size
+    if own >= 1 and world.local_size > 1:
+        first = world.local_rank * own
+        os.sched_setaffinity(0, cores[first : first + own])

@@ -1,0 +1,138 @@
+"""Where a process stands among the others: read from the environment that a launcher sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stepladder.errors import UsageError
+
+RANK: Final = "RANK"
+WORLD_SIZE: Final = "WORLD_SIZE"
+LOCAL_RANK: Final = "LOCAL_RANK"
+LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"
+MASTER_ADDR: Final = "MASTER_ADDR"
+MASTER_PORT: Final = "MASTER_PORT"
+USES_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+_SLURM_PORTS: Final = range(20_000, 30_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of one process.
+
+    Attributes:
+        rank, size: of all processes.
+        local_rank, local_size: of those on this host.
+        address, port: where rank 0, or its launcher, listens.
+        has_agent: a launcher's store listens there, and rank 0 publishes its own in it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    address: str
+    port: int
+    has_agent: bool = False
+
+
+def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """Return the place that torchrun, Spark, Ray or Slurm gave this process; None: it is alone.
+
+    Slurm's variables count only for a step with several tasks (`srun`): a batch script itself has
+    them too, and is one process.
+
+    Raises:
+        UsageError: if a variable is missing or is not a number.
+    """
+    if RANK in environ and WORLD_SIZE in environ:
+        if MASTER_ADDR not in environ or MASTER_PORT not in environ:
+            raise UsageError(
+                f"{RANK} and {WORLD_SIZE} are set, but not {MASTER_ADDR} and {MASTER_PORT}",
+                where="environment",
+                fix="Start with torchrun, which sets all four; or unset RANK and WORLD_SIZE to "
+                "train in one process.",
+            )
+        size = _number(environ, WORLD_SIZE)
+        return _checked(
+            Place(
+                rank=_number(environ, RANK),
+                size=size,
+                local_rank=_number(environ, LOCAL_RANK, default=0),
+                local_size=_number(environ, LOCAL_WORLD_SIZE, default=1),
+                address=environ[MASTER_ADDR],
+                port=_number(environ, MASTER_PORT),
+                has_agent=environ.get(USES_AGENT_STORE) == "True",
+            )
+        )
+    if int(environ.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1 and "SLURM_PROCID" in environ:
+        return _of_slurm(environ)
+    return None
+
+
+def _of_slurm(environ: Mapping[str, str]) -> Place:
+    """Return the place of a task of `srun`."""
+    size = _number(environ, "SLURM_STEP_NUM_TASKS")
+    per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
+    node = _number(environ, "SLURM_NODEID", default=0)
+    job = _number(environ, "SLURM_JOB_ID", default=0)
+    address = environ.get(MASTER_ADDR) or first_host(
+        environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "localhost"
+    )
+    port = _SLURM_PORTS[job % len(_SLURM_PORTS)]
+    return _checked(
+        Place(
+            rank=_number(environ, "SLURM_PROCID"),
+            size=size,
+            local_rank=_number(environ, "SLURM_LOCALID"),
+            local_size=tasks_per_node(per_node)[node],
+            address=address,
+            port=_number(environ, MASTER_PORT, default=port),
+        )
+    )
+
+
+def tasks_per_node(words: str) -> list[int]:
+    """Return the tasks of each node from Slurm's short form, such as `2(x3),1`."""
+    counts: list[int] = []
+    for word in words.split(","):
+        number, _, times = word.strip().partition("(x")
+        counts += [int(number)] * int(times.rstrip(")") or 1)
+    return counts
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of Slurm's short form, such as `gpu[03-07,12]`."""
+    head, bracket, rest = nodes.partition("[")
+    if not bracket or "," in head:
+        return nodes.split(",")[0]
+    first = rest.partition("]")[0].split(",")[0].split("-")[0]
+    return head + first + rest.partition("]")[2].split(",")[0]
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = environ.get(name)
+    if value is None and default is not None:
+        return default
+    try:
+        return int(value or "")
+    except ValueError:
+        raise UsageError(
+            f"{name} is {value!r}, not a number" if value else f"{name} is not set",
+            where="environment",
+            fix="Start with torchrun or srun, which set it.",
+        ) from None
+
+
+def _checked(place: Place) -> Place:
+    if not 0 <= place.rank < place.size or not 0 <= place.local_rank < place.local_size:
+        raise UsageError(
+            f"rank {place.rank} of {place.size}, local rank {place.local_rank} of "
+            f"{place.local_size}: a rank is between 0 and the number of processes - 1",
+            where="environment",
+            fix="Start with torchrun or srun, which set the variables consistently.",
+        )
+    return place

@@ -1,0 +1,137 @@
+"""Small tasks for runs of several ranks: digits-like arrays, cheap models of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.task.contract import Metrics, Task
+
+NUM_CLASSES = 3
+SIZES = {Split.TRAIN: 37, Split.VAL: 11, Split.TEST: 7}  # none is a multiple of 2, 3 or 4
+
+
+def examples(split: Split, num: int) -> TensorDataset:
+    """Return pictures whose class is where they are bright."""
+    generator = torch.Generator().manual_seed(len(split.value) * 1000 + num)
+    targets = torch.arange(num) % NUM_CLASSES
+    pictures = torch.rand((num, 3, 8, 8), generator=generator)
+    for idx, target in enumerate(targets.tolist()):
+        pictures[idx, target] += 0.5
+    return TensorDataset(pictures, targets)
+
+
+class Trunk(nn.Module):
+    """Two convolutions, with BatchNorm if wanted."""
+
+    def __init__(self, *, has_norm: bool) -> None:
+        super().__init__()
+        norm = nn.BatchNorm2d(8) if has_norm else nn.Identity()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            norm,
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1, stride=2),
+            nn.ReLU(),
+        )
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return features (n, 8)."""
+        features: Tensor = self.layers(pictures).mean(dim=(2, 3))
+        return features
+
+
+class Net(nn.Module):
+    """A trunk and a linear head."""
+
+    def __init__(self, *, has_norm: bool, has_idle: bool) -> None:
+        super().__init__()
+        self.trunk = Trunk(has_norm=has_norm)
+        self.head = nn.Linear(8, NUM_CLASSES)
+        if has_idle:
+            self.idle = nn.Linear(4, 4)  # trained, but never used
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return scores (n, NUM_CLASSES)."""
+        scores: Tensor = self.head(self.trunk(pictures))
+        return scores
+
+
+class Plain(Task):
+    """Classes by brightness."""
+
+    has_norm = False
+    has_idle = False
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model."""
+        return Net(has_norm=self.has_norm, has_idle=self.has_idle)
+
+    def data(self, split: Split) -> Any:
+        """Return the arrays of a split."""
+        return examples(split, SIZES[split])
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the cross-entropy of each example."""
+        scores = model(batch.inputs)
+        hits = (scores.argmax(dim=1) == batch.targets).float()
+        return F.cross_entropy(scores, batch.targets, reduction="none"), {"accuracy": hits}
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Return losses, accuracy and scores."""
+        scores = model(batch.inputs)
+        hits = (scores.argmax(dim=1) == batch.targets).float()
+        losses = F.cross_entropy(scores, batch.targets, reduction="none")
+        count = torch.tensor(float(len(hits)))
+        return Metrics(
+            losses=losses, sums={"accuracy": hits.sum()}, counts={"accuracy": count}, outputs=scores
+        )
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Return trunk and head."""
+        assert isinstance(model, Net)
+        return model.trunk, model.head
+
+    @property
+    def is_random_before_head(self) -> bool:
+        """Nothing is."""
+        return False
+
+
+class WithNorm(Plain):
+    """With BatchNorm in the trunk."""
+
+    has_norm = True
+
+
+class WithIdle(Plain):
+    """With weights that get no gradient."""
+
+    has_idle = True
+
+    def split(self, model: nn.Module) -> None:
+        """Return None: the model cannot be split."""
+        return
+
+
+class Breaks(Plain):
+    """Raises on rank 1 at the third batch."""
+
+    num = 0
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Raise on rank 1."""
+        import os
+
+        self.num += 1
+        if os.environ.get("RANK") == "1" and self.num == 3:
+            raise ValueError("the third batch of rank 1")
+        return super().loss(model, batch)

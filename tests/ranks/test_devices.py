@@ -1,0 +1,239 @@
+"""`--devices N` starts the processes, restarts them if one dies, and shows the first failure."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import stepladder
+from stepladder.errors import UsageError
+from tests.ranks.together import ROOT, TASKS, TIMEOUT_S, ended, environment
+
+LONG = ("--epochs", "400", "--stopping.no-early", "--run.checkpoint-every-s", "0.2")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running `stepladder train` and the file that it prints into."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    def ended(self) -> str:
+        """Wait for its end, and return what it printed."""
+        self.process.wait(timeout=TIMEOUT_S)
+        return self.out.read_text()
+
+    def children(self) -> list[psutil.Process]:
+        """Return all processes that it has started."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def ranks(self) -> dict[int, psutil.Process]:
+        """Return its running ranks."""
+        found = {}
+        for child in self.children():
+            try:
+                if (rank := child.environ().get("RANK")) is not None:
+                    found[int(rank)] = child
+            except psutil.Error:
+                continue
+        return found
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `stepladder train` on a task, and end all of its processes after the test."""
+    started: list[Command] = []
+
+    def run(task: str, *words: str, run: str = "run") -> Command:
+        common = ("--run.dir", str(tmp_path / run), "--train", "all", "--run.checks", "off")
+        out = tmp_path / f"{len(started)}.txt"
+        with out.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stepladder", "train", f"{TASKS}:{task}", *common, *words],
+                cwd=ROOT,
+                env=environment(),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started.append(Command(process, out))
+        return started[-1]
+
+    try:
+        yield run
+    finally:
+        children = [child for command in started for child in command.children()]
+        with ended([command.process for command in started]):
+            pass
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, and return its value."""
+    until = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < until:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("nothing happened")
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Return the checkpoints of a run."""
+    return list((run / "checkpoints").glob("step-*"))
+
+
+def logs(run: Path) -> str:
+    """Return the logs of all ranks."""
+    return "".join(path.read_text() for path in (run / "logs").glob("rank-*.log"))
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """Return the summary of a run."""
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+def attempts(run: Path) -> set[int]:
+    """Return the numbers of the attempts in a run's events."""
+    lines = (run / "events.jsonl").read_text().splitlines()
+    return {json.loads(line)["attempt"] for line in lines}
+
+
+def test_a_dead_rank_is_replaced_and_the_run_ends_as_without(start: Start, tmp_path: Path) -> None:
+    """Kill rank 1 once it has saved: all start again, and the weights are those of a quiet run."""
+    words = ("--devices", "2", *LONG, "--schedule.max-steps", "150", "--deterministic")
+    command = start("Plain", *words)
+    wait_for(lambda: checkpoints(tmp_path / "run"))
+    command.ranks()[1].kill()
+    printed = command.ended()
+    assert command.process.returncode == 0, printed
+    assert "(rank 1) was killed by SIGKILL; starting all again" in printed
+    quiet = start("Plain", *words, run="quiet")
+    quiet.ended()
+    results = [
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "quiet")
+    ]
+    for key in ("steps", "val_loss", "test_loss", "best_step"):
+        assert results[0][key] == results[1][key], key
+    assert results[0]["attempts"] == 2
+    assert attempts(tmp_path / "run") == {1, 2}
+
+
+def test_an_error_of_one_rank_is_shown_once_and_does_not_start_again(
+    start: Start, tmp_path: Path
+) -> None:
+    command = start("Breaks", "--devices", "2", "--epochs", "3")
+    printed = command.ended()
+    assert command.process.returncode == 1
+    assert printed.count("failed first") == 1
+    last = printed[printed.index("rank 1 on") :].splitlines()
+    assert len(last) <= 15
+    assert "ValueError: the third batch of rank 1" in last[1]
+    assert "tasks.py:" in last[2]
+    assert str(tmp_path / "run" / "logs" / "rank-1.log") in last[-1]
+    assert "starting all again" not in printed
+
+
+def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
+    start: Start, tmp_path: Path
+) -> None:
+    """Also with another number of devices: nothing of an epoch is repeated or skipped."""
+    words = (*LONG, "--schedule.max-steps", "400", "--deterministic")
+    command = start("Plain", "--devices", "2", *words)
+    wait_for(lambda: checkpoints(tmp_path / "run"))
+    command.process.send_signal(signal.SIGTERM)
+    printed = command.ended()
+    assert command.process.returncode == 128 + signal.SIGTERM, printed
+    assert "its state is saved" in printed
+    command = start("Plain", "--devices", "3", *words)
+    printed = command.ended()
+    assert command.process.returncode == 0, printed
+    assert "resumed from" in printed
+    one = start("Plain", *words, run="one")
+    one.ended()
+    results = [
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "one")
+    ]
+    assert [row["steps"] for row in results] == [400, 400]
+    assert results[0]["val_loss"] == pytest.approx(results[1]["val_loss"], rel=1e-3)
+
+
+def test_no_rank_outlives_its_launcher(start: Start, tmp_path: Path) -> None:
+    command = start("Plain", "--devices", "2", *LONG)
+    wait_for(lambda: checkpoints(tmp_path / "run"))
+    ranks = command.ranks()
+    assert set(ranks) == {0, 1}
+    command.process.kill()
+    gone, alive = psutil.wait_procs(list(ranks.values()), timeout=30)
+    assert not alive, gone
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_does_not_answer_is_named(start: Start, tmp_path: Path, rank: int) -> None:
+    command = start("Plain", "--devices", "2", *LONG, "--run.stall-s", "2", "--run.restarts", "0")
+    wait_for(lambda: checkpoints(tmp_path / "run"))
+    command.ranks()[rank].send_signal(signal.SIGSTOP)
+    said = f"rank {rank} has not answered for"
+    wait_for(lambda: said in command.out.read_text() + logs(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--devices", "3", "--batch-size", "2"), "leaves none to"),
+        (("--devices", "0"), "--devices: 0 is not 1 or more"),
+    ],
+)
+def test_too_many_devices_are_refused(start: Start, words: tuple[str, ...], message: str) -> None:
+    command = start("Plain", *words, "--epochs", "1")
+    printed = command.ended()
+    assert command.process.returncode == 2, printed
+    assert printed.count(message) == 1, printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("name", ["climb", "advise"])
+def test_what_measures_a_job_runs_in_one_process(name: str) -> None:
+    with pytest.raises(UsageError, match="one device so far"):
+        getattr(stepladder, name)(task=f"{TASKS}:Plain", devices=2)
+
+
+def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
+    code = (
+        "import stepladder\n"
+        "from tests.ranks.tasks import Plain\n"
+        "def made():\n"
+        "    class Local(Plain): pass\n"
+        "    return Local()\n"
+        "stepladder.train(task=made(), devices=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "cannot be made by another process" in done.stderr

@@ -1,0 +1,72 @@
+"""Start ranks for a test, and end them whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TASKS = Path(__file__).with_name("tasks.py")
+TIMEOUT_S = 100
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process that runs the code under test, on one thread."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    inherited = {key: value for key, value in os.environ.items() if key not in names}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+
+
+@contextmanager
+def ended(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
+    """Kill processes, each the first of a session, and all that they started."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def run_ranks(num: int, calls: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Run calls of `stepladder.train` in several ranks, and check that all of them succeed."""
+    file = folder / f"calls-{num}.json"
+    file.write_text(json.dumps(list(calls)))
+    port = str(free_port())
+    logs = [folder / f"out-{num}-{rank}.txt" for rank in range(num)]
+    processes = []
+    for rank in range(num):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        size = {"WORLD_SIZE": str(num), "LOCAL_WORLD_SIZE": str(num)}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        with logs[rank].open("w") as out:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.ranks.run_all", str(file)],
+                    cwd=ROOT,
+                    env=environment(**place, **size, **address),
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+    with ended(processes):
+        codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
+        assert codes == [0] * num, "\n".join(log.read_text()[-3000:] for log in logs)
