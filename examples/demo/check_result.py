@@ -13,7 +13,9 @@ before_s, after_s = climb["baseline"]["total_s"], climb["result"]["total_s"]
 accuracy, num_test = trained["test_accuracy"], trained["num_test"]
 print(f"first training: test accuracy {accuracy:.1%} on {num_test} pictures")
 print(f"after the climb: test accuracy {summary['test_accuracy']:.1%}")
-print(f"{before_s:,.0f} s originally, {after_s:,.1f} s after the climb: {climb['speedup']:,.0f}×")
+faster = f"{before_s:,.0f} s originally, {after_s:,.1f} s after the climb: {climb['speedup']:,.0f}×"
+over = climb["over_default"]
+print(faster if over is None else f"{faster} (about {over:.1f}× against `train` by default)")
 print(f"reports: {first / 'report.html'}, {run / 'report.html'}")
 print(f"next: stepladder predict {run} YOUR_PICTURES")
 if min(summary["test_accuracy"], trained["test_accuracy"]) < MIN_ACCURACY:

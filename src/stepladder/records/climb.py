@@ -161,6 +161,9 @@ class ClimbSummary:
         speedup: time to a trained model of the baseline divided by that of the result: measured in
             pairs after the climb, or the smallest of several measurements that disagree.
         speedup_bounds: the same with its bounds; None: not measured in pairs.
+        over_default: the speed-up against what `train` does by default, if the original job
+            switches that off; from the gains of the kept rungs that are not part of it. None: the
+            original job is the default, or the gains are not known.
         num_pairs: number of pairs.
         chain: product of the measured gains of the kept rungs; None: none was measured.
         has_other_chain: whether the product is another ratio than that of the pairs, beyond both
@@ -194,6 +197,7 @@ class ClimbSummary:
     together: JointChange | None = None
     speedup: float | None = None
     speedup_bounds: Interval | None = None
+    over_default: float | None = None
     num_pairs: int = 0
     chain: Interval | None = None
     has_other_chain: bool = False

@@ -133,6 +133,16 @@ def is_within_noise(climb: ClimbSummary) -> bool:
     return min(runs_s) <= climb.result.total_s <= max(runs_s)
 
 
+def default_words(climb: ClimbSummary) -> str:
+    """Return what the speed-up is against the default of `train`; empty if that is the job."""
+    if climb.over_default is None:
+        return ""
+    return (
+        "The original job switches off what `stepladder train` does by default (auto: false); "
+        f"against that default, the result is about {gain(climb.over_default)} as fast."
+    )
+
+
 def noise_words(climb: ClimbSummary) -> str:
     """Return in which way the measurements of the speed-up disagree; else an empty string."""
     runs_s, chain = _runs_s(climb), climb.chain

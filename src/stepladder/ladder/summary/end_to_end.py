@@ -19,6 +19,8 @@ from stepladder.records.ladder import Decision, Interval, Trial
 
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
+OF_DEFAULT: Final = frozenset({"cached_features", "channels_last", "fused_optimizer"})
+"""Rungs that `train` takes by itself, unless `auto` is off (`training/setup/automatic.py`)."""
 _BUDGET_FRAC: Final = 0.05  # of the budget, if that is more
 
 
@@ -112,6 +114,15 @@ def chain_of(trials: Sequence[Trial]) -> Interval | None:
         low=math.exp(log_gain - below),
         high=math.exp(log_gain + above),
     )
+
+
+def over_default(ratio: Interval, trials: Sequence[Trial]) -> float | None:
+    """Return a ratio against what `train` does by default, for a job that switches that off.
+
+    The gains of the kept rungs that are part of the default are divided out.
+    """
+    of_default = chain_of([trial for trial in trials if trial.rung in OF_DEFAULT])
+    return None if of_default is None else ratio.estimate / of_default.estimate
 
 
 def quoted_ratio(paired: Interval, chain: Interval | None, *, runs_s: Sequence[float]) -> Ratio:

@@ -22,7 +22,12 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after
 from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.summary.climb_summary import FAR_APART
-from stepladder.ladder.summary.end_to_end import chain_of, quoted_ratio, time_in_pairs
+from stepladder.ladder.summary.end_to_end import (
+    chain_of,
+    over_default,
+    quoted_ratio,
+    time_in_pairs,
+)
 from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
 from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
@@ -269,6 +274,9 @@ def result_of(
         together=climbing.together,
         speedup=ratio.bounds.estimate if ratio else baseline.total_s / total_s,
         speedup_bounds=ratio.bounds if ratio else None,
+        over_default=over_default(ratio.bounds, climbing.trials)
+        if ratio and not lab.job.recipe.auto
+        else None,
         num_pairs=len(paired.speed.before_s) if paired else 0,
         chain=chain,
         has_other_chain=ratio.is_other_chain if ratio else False,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stepladder.ladder.summary.calibration import calibration_from, calibration_words
 from stepladder.ladder.summary.climb_summary import (
     ONE_EACH,
+    default_words,
     errors_words,
     examples_words,
     is_within_noise,
@@ -172,7 +173,8 @@ def _caption(climb: ClimbRecords) -> tuple[str, str]:
     if summary.aim is Aim.ACCURACY:
         errors = ", ".join(errors_words(summary)) or "the errors of both were not measured"
         return f"The original job, compared with all kept remedies: {errors}.", source
-    return "Time to a trained model: the original job, and with all kept speed-ups.", source
+    said = "Time to a trained model: the original job, and with all kept speed-ups."
+    return f"{said} {default_words(summary)}".rstrip(), source
 
 
 def _source_words(summary: ClimbSummary, baseline: Baseline) -> str:

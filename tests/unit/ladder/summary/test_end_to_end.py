@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from stepladder.ladder.summary.end_to_end import chain_of, quoted_ratio
+from stepladder.ladder.summary.end_to_end import (
+    OF_DEFAULT,
+    chain_of,
+    over_default,
+    quoted_ratio,
+)
 from stepladder.records.ladder import Decision, Interval, Trial, Verdict
+from stepladder.rungs import RUNGS
 
 
 def interval(estimate: float, factor: float = 1.1) -> Interval:
@@ -36,6 +43,19 @@ def test_gains_of_kept_rungs_multiply_and_their_errors_add_as_variances() -> Non
 
 def test_without_a_measured_gain_there_is_no_chain() -> None:
     assert chain_of([trial(None), trial(interval(3.0), Decision.NOT_HERE)]) is None
+
+
+def test_against_the_default_only_the_other_rungs_count() -> None:
+    trials = [
+        replace(trial(interval(gain)), rung=name)
+        for name, gain in (*((name, 2.0) for name in sorted(OF_DEFAULT)), ("larger_batch", 3.0))
+    ]
+    assert over_default(interval(48.0), trials) == pytest.approx(6.0)
+    assert over_default(interval(48.0), trials[-1:]) is None  # none of them was kept
+
+
+def test_the_default_is_made_of_rungs_that_exist() -> None:
+    assert {rung.name for rung in RUNGS} > OF_DEFAULT
 
 
 @pytest.mark.parametrize(
