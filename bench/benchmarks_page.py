@@ -84,6 +84,11 @@ SECTIONS = (
         "Stopping against a baseline",
         "How often `train --baseline` stops sound and worse runs.",
     ),
+    Section(
+        "epoch_ranges",
+        "Length of a training that stops early",
+        "How often the range of epochs that `advise` and `climb` print holds the real length.",
+    ),
 )
 
 

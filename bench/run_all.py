@@ -25,6 +25,7 @@ SCRIPTS = (
     "commands.check_time",
     "watch.overhead",
     "diagnosis.baseline_stops",
+    "climbs.epoch_ranges",
     "faults.hits --corpus development",
     "faults.hits --corpus held_out",
     "faults.hits --corpus held_out_2",

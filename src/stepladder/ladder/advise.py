@@ -13,11 +13,18 @@ from stepladder.config.recipe import Recipe
 from stepladder.ladder.limits.feasibility import why_not_here
 from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.paired_rungs import with_enabled
-from stepladder.ladder.summary.wording import gain
+from stepladder.ladder.summary.wording import (
+    epoch_range_words,
+    gain,
+    gain_range,
+    range_source,
+    time_range,
+)
+from stepladder.ladder.timing.epoch_range import predict_over_seeds, time_bounds_s
 from stepladder.ladder.trial import Change, change_between
 from stepladder.records import Json
 from stepladder.records.ladder import Aim, Exactness, Prediction
-from stepladder.records.profile import Profile
+from stepladder.records.profile import EpochRange, Profile
 from stepladder.rungs.contract import Rung
 from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
 
@@ -59,6 +66,9 @@ class Advice:
         others: every other rung, in climbing order, each with the reason.
         besides: rungs for accuracy or memory, which are not tried for speed.
         beyond: rungs that can be predicted but not tried here, such as other hardware.
+        now_s: time to a trained model as the job is now; with early stopping for the mean length.
+        epochs: epochs until early stopping ends it, over seeds; None: they are fixed.
+        now_low_s, now_high_s: the time at the ends of this range; now_s if they are fixed.
     """
 
     next: Considered | None
@@ -66,6 +76,10 @@ class Advice:
     others: tuple[Considered, ...]
     besides: tuple[Considered, ...]
     beyond: tuple[Considered, ...]
+    now_s: float
+    now_low_s: float
+    now_high_s: float
+    epochs: EpochRange | None = None
 
 
 def advise_on(
@@ -86,12 +100,13 @@ def advise_on(
         elif judged.aim is Aim.TIME and prediction.gain >= least:
             candidates.append(_candidate(judged, profile, recipe, prediction))
         elif judged.aim is Aim.TIME:
-            reason = f"predicted {gain(prediction.gain, 2)}, below {gain(least, 2)}"
+            reason = _below(prediction, least)
             others.append(_considered(rung, prediction, reason))
         else:
             besides.append(_considered(rung, prediction, f"{rung.aim}: {prediction.note}"))
     first = _most_promising(candidates)
     best = max(candidates, key=gain_of, default=None)
+    low_s, high_s = time_bounds_s(profile)
     waiting = [replace(c, reason=_later(c)) for c in candidates if c is not first]
     return Advice(
         next=first,
@@ -99,6 +114,10 @@ def advise_on(
         others=tuple(sorted([*others, *waiting], key=lambda c: c.level)),
         besides=tuple(besides),
         beyond=tuple(beyond),
+        now_s=profile.time.total_s,
+        epochs=profile.epoch_range,
+        now_low_s=low_s,
+        now_high_s=high_s,
     )
 
 
@@ -114,7 +133,8 @@ def _predicted(
             refusal = why_not_here(rung, profile, recipe, options)
             if refusal is None:
                 judged = with_enabled(rung, profile, recipe) if rung.is_enabler else rung
-                return judged, judged.predict(profile, recipe), ""
+                found = predict_over_seeds(lambda one: judged.predict(one, recipe), profile)
+                return judged, found, ""
     except TrialFailed as failure:
         refusal = failure.what
     return rung, None, refusal
@@ -135,6 +155,14 @@ def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Predict
     return replace(considered, may_cost=may_cost, flags=flags_of(change))
 
 
+def _below(prediction: Prediction, least: float) -> str:
+    """Return that a rung does not pay off; as a range if its gain depends on early stopping."""
+    ends = (prediction.gain_low, prediction.gain_high)
+    low, high = (gain(prediction.gain if end is None else end, 2) for end in ends)
+    said = high if low == high else f"{low.removesuffix('×')} to {high}"
+    return f"predicted {said}, below {gain(least, 2)}"
+
+
 def _most_promising(candidates: Sequence[Considered]) -> Considered | None:
     """Choose the next rung; of equal ones, the first in climbing order."""
     free = [one for one in candidates if not one.may_cost and gain_of(one) >= _CLEAR_GAIN]
@@ -147,7 +175,8 @@ def _worth(one: Considered) -> float:
 
 def _later(one: Considered) -> str:
     because = ", as it may cost accuracy" if one.may_cost else ""
-    return f"predicted {gain(gain_of(one))}: try later{because}"
+    assert one.prediction is not None
+    return f"predicted {gain_range(one.prediction)}: try later{because}"
 
 
 def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Considered:
@@ -174,8 +203,7 @@ def gain_of(considered: Considered) -> float:
 
 def advice_text(advice: Advice, profile: Profile) -> str:
     """Return the advice as text: the next rung, the largest gain, then why not the others."""
-    now = f"now: {duration(profile.time.total_s)} to a trained model"
-    lines = [now, *_of_reading(profile), ""]
+    lines = [_now(advice), *_of_reading(profile), ""]
     if advice.next is None:
         lines.append("next: none of the rungs that can be tried here is predicted to pay off.")
     else:
@@ -198,6 +226,17 @@ def advice_text(advice: Advice, profile: Profile) -> str:
     return "\n".join(lines)
 
 
+def _now(advice: Advice) -> str:
+    """Return the time to a trained model; with early stopping, epochs and time as ranges."""
+    if advice.epochs is None:
+        return f"now: {duration(advice.now_s)} to a trained model"
+    times = time_range(advice.now_low_s, advice.now_high_s)
+    return (
+        f"now: {epoch_range_words(advice.epochs)}, {times} to a trained model "
+        f"({range_source(advice.epochs)})"
+    )
+
+
 def _of_reading(profile: Profile) -> list[str]:
     """Return a line on the time of reading, as far as it was measured."""
     fetch_s, decode_s = profile.loader_fetch_s, profile.loader_decode_s
@@ -218,7 +257,13 @@ def _of_reading(profile: Profile) -> list[str]:
 def _said(considered: Considered) -> str:
     prediction = considered.prediction
     assert prediction is not None
-    after = f", to {duration(prediction.time.total_s)}" if prediction.time is not None else ""
-    words = f"{considered.rung}: predicted {gain(prediction.gain)}{after}"
+    words = f"{considered.rung}: predicted {gain_range(prediction)}{_after(prediction)}"
     note = f"; {prediction.note}" if prediction.note else ""
     return f"{words} ({prediction.provenance}{note})"
+
+
+def _after(prediction: Prediction) -> str:
+    """Return the predicted time, as a range if it depends on when early stopping ends training."""
+    if prediction.low_s is not None and prediction.high_s is not None:
+        return f", to {time_range(prediction.low_s, prediction.high_s)}"
+    return f", to {duration(prediction.time.total_s)}" if prediction.time is not None else ""

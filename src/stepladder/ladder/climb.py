@@ -28,7 +28,8 @@ from stepladder.ladder.limits.guard import (
 )
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
-from stepladder.ladder.summary.wording import gain, others_words, points, together_row
+from stepladder.ladder.summary.wording import gain_range, others_words, points, together_row
+from stepladder.ladder.timing.epoch_range import predict_over_seeds, time_bounds_s
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
 from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
@@ -234,7 +235,7 @@ class Climb:
     def _taken(self) -> Profile:
         epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
         material = self.lab.material(self.recipe)
-        return take_profile(
+        profile = take_profile(
             self.recipe,
             material.task,
             material.sources,
@@ -248,6 +249,7 @@ class Climb:
             checkpoint_every_s=self.lab.job.run.checkpoint_every_s,
             budget_s=self.profile_s(),
         )
+        return replace(profile, epoch_range=self.lab.epoch_range(self.recipe))
 
     def profile_s(self) -> float:
         """Return the seconds for the next profile: at most a tenth of the budget for the first."""
@@ -313,7 +315,7 @@ class Climb:
         try:
             with faults_told("rolled back, as its profile failed:"):
                 self._measure_or_stop()
-            plan = plan_words(self.lab, self.profile.time)
+            plan = plan_words(self.lab, time_bounds_s(self.profile))
             if plan is not None:
                 self.display.message(plan)
         except TrialFailed as failure:
@@ -329,7 +331,9 @@ class Climb:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
         if rung.is_enabler:
             rung = with_enabled(rung, self.profile, self.recipe)
-        prediction = rung.predict(self.profile, self.recipe)
+        prediction = predict_over_seeds(
+            lambda profile: rung.predict(profile, self.recipe), self.profile
+        )
         self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         if rung.is_prediction_only:
             reason = f"predicted only: {prediction.note}"
@@ -344,7 +348,7 @@ class Climb:
         if no_time is not None:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         number, left_s = self._number_of_trial(rung)
-        self.display.message(f"{number}: {rung.name}, predicted {gain(prediction.gain)}")
+        self.display.message(f"{number}: {rung.name}, predicted {gain_range(prediction)}")
         start = Usage.now()
         with doing(f"{number}, {rung.name}", left_s=left_s):
             found = run_trial(
@@ -383,7 +387,7 @@ class Climb:
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
         """Record and show the prediction of the variant that a probe chose."""
         self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
-        said = f"predicted {gain(prediction.gain)}"
+        said = f"predicted {gain_range(prediction)}"
         said += f" ({prediction.note})" if prediction.note else ""
         self.display.message(f"{rung.name}: a probe chose another variant, {said}")
 

@@ -45,7 +45,9 @@ from stepladder.ladder.summary.wording import (
     not_here_row,
     row,
     row_json,
+    time_range,
 )
+from stepladder.ladder.timing.epoch_range import time_bounds_s
 from stepladder.machine import Usage, cores_missing_since, disk_free_bytes
 from stepladder.machine.activity import doing
 from stepladder.records import Json, read_json, to_json, write_json
@@ -57,7 +59,6 @@ from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
-from stepladder.training.output.wording import rough_time
 from stepladder.training.setup.automatic import settled
 from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads
 from stepladder.training.setup.run_folder import RunFolder, beside
@@ -330,9 +331,7 @@ def _rungs(job: JobConfig) -> tuple[Rung, ...]:
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:
-    forecast = climbing.measure().time
-    is_assumed = climbing.lab.expected_epochs(climbing.recipe)[2] is Provenance.ASSUMED
-    too_short = budget_warning(climbing.lab, forecast, may_stop_early=is_assumed)
+    too_short = budget_warning(climbing.lab, time_bounds_s(climbing.measure()))
     if too_short is not None:
         display.message(too_short)
     earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
@@ -350,10 +349,10 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
 
 def _beyond_budget(climbing: Climb) -> str:
     """Return a remark on the time of the final training if the budget reserves less for it."""
-    lab, total_s = climbing.lab, climbing.profile.time.total_s
-    if climbing.options.budget_s is None or total_s <= lab.reserve_s:
+    bounds_s = time_bounds_s(climbing.profile)
+    if climbing.options.budget_s is None or bounds_s[1] <= climbing.lab.reserve_s:
         return ""
-    return f" (about {rough_time(total_s)}; this may exceed the budget)"
+    return f" (about {time_range(*bounds_s)}; this may exceed the budget)"
 
 
 def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:

@@ -22,10 +22,12 @@ from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.accuracy.exactness import Material
 from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.keys import code_key, learning_key
+from stepladder.ladder.timing.epoch_range import epoch_range
 from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
 from stepladder.ladder.trainings.trial_training import OnValidation
 from stepladder.records.ladder import Outcome
-from stepladder.records.profile import Curve, Provenance
+from stepladder.records.profile import Curve, EpochRange, Provenance
+from stepladder.rungs.speed.early_stopping import with_early_stopping
 from stepladder.stats import resolvable_margin
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -43,6 +45,8 @@ _PROBE_SEED: Final = 2000
 _MIN_SEEDS: Final = 2
 
 
+LENGTH_ROUNDS: Final = 4
+"""Times as many seeds for the number of epochs, if many trainings cost little more than one."""
 OUTCOMES_FRAC: Final = 0.2
 """Of the budget, for the trainings of one recipe, and the same for the features of one trunk."""
 _ROOM: Final = 1.5  # margin of a recommended budget: part of it will be spent by then
@@ -217,8 +221,14 @@ class Lab:
         return self._over_seeds(recipe, self._parts(recipe), also=also)
 
     def plain(self, recipe: Recipe) -> Outcomes:
-        """Train a recipe in full with each trial seed, on the job's own splits."""
-        return self._over_seeds(recipe, self._same_for_all(recipe))
+        """Train a recipe in full with each trial seed, on the job's own splits.
+
+        With more seeds if many trainings cost little more than one.
+        """
+        trainings = self._trainings
+        num_rounds = LENGTH_ROUNDS if trainings.is_stacked(recipe) else 1
+        parts = (trainings.plain(recipe),) * (num_rounds * self.job.ladder.num_seeds)
+        return self._over_seeds(recipe, parts, least=self.job.ladder.num_seeds)
 
     def num_trainings(self, recipe: Recipe) -> int:
         """Return how many trainings judge a recipe; more if many cost little more than one."""
@@ -270,10 +280,7 @@ class Lab:
 
     def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
         """Return epochs and validations until training ends, and how that is known."""
-        steps = self.steps_per_epoch(recipe)
-        epochs = float(recipe.schedule.max_epochs)
-        if recipe.schedule.max_steps is not None:
-            epochs = min(epochs, recipe.schedule.max_steps / steps)
+        epochs = self._most_epochs(recipe)
         most = epochs, self._num_validations(recipe, epochs)
         if not recipe.stopping.early or self.sources.val is None:
             return *most, Provenance.READ
@@ -283,6 +290,26 @@ class Lab:
         epochs = float(np.mean([outcome.epochs for outcome in found]))
         num_validations = float(np.mean([outcome.num_validations for outcome in found]))
         return epochs, num_validations, found[0].provenance
+
+    def epoch_range(self, recipe: Recipe) -> EpochRange | None:
+        """Return how many epochs a recipe takes over seeds; None if early stopping is off."""
+        if not recipe.stopping.early or self.sources.val is None:
+            return None
+        found = [outcome for outcome in self.plain(recipe).found if outcome.why_not is None]
+        return epoch_range(
+            [outcome.epochs for outcome in found],
+            recipe.stopping,
+            most=self._most_epochs(recipe),
+            steps_per_epoch=self.steps_per_epoch(recipe),
+            provenance=found[0].provenance if found else Provenance.ASSUMED,
+        )
+
+    def _most_epochs(self, recipe: Recipe) -> float:
+        """Return the epochs at which the schedule ends training."""
+        epochs, max_steps = float(recipe.schedule.max_epochs), recipe.schedule.max_steps
+        return (
+            epochs if max_steps is None else min(epochs, max_steps / self.steps_per_epoch(recipe))
+        )
 
     def num_train(self, recipe: Recipe) -> int:
         """Count the training examples of an epoch."""
@@ -331,8 +358,18 @@ class Lab:
         return self._trainings.folds(recipe, job=self.job.recipe)
 
     def _over_seeds(
-        self, recipe: Recipe, parts: tuple[Parts, ...], *, also: Sequence[Recipe] = ()
+        self,
+        recipe: Recipe,
+        parts: tuple[Parts, ...],
+        *,
+        also: Sequence[Recipe] = (),
+        least: int | None = None,
     ) -> Outcomes:
+        """Train with a seed for each of the parts, or for as many as the budget allows.
+
+        Args:
+            least: trainings to ask a larger budget for, if it allows none; None: all of them.
+        """
         trainings = self._trainings
         seeds = [self.seed + _TRIAL_SEED + idx for idx in range(len(parts))]
         pairs = list(zip(parts, seeds, strict=True))
@@ -346,7 +383,7 @@ class Lab:
             affordable = num_known + trainings.num_within(recipe, num_new, allowed_s)
             if affordable < _MIN_SEEDS:
                 spent_s = max(0.0, self.budget_s - self.time_left())
-                why_not = self._too_long(recipe, len(pairs), each_s, spent_s=spent_s)
+                why_not = self._too_long(recipe, least or len(pairs), each_s, spent_s=spent_s)
                 return Outcomes(why_not=why_not)
             pairs = pairs[:affordable]
         return Outcomes(found=trainings.train_all(recipe, pairs, also=also))
@@ -385,12 +422,27 @@ class Lab:
             return None
         if goes_on:
             self._own[learning_key(recipe)] = own
+        over_seeds = self._stops(recipe)
         return Curve(
             epochs=stops[0] if stops else own.outcome.epochs,
             val_losses=tuple(losses),
-            epochs_to_stop=stops[0] if stops else None,
+            epochs_to_stop=over_seeds.mean if over_seeds else next(iter(stops), None),
+            stops=over_seeds,
             provenance=own.outcome.provenance,
         )
+
+    def _stops(self, recipe: Recipe) -> EpochRange | None:
+        """Return where default early stopping would end a recipe without it, over seeds.
+
+        None if each seed would need a training of its own.
+        """
+        if recipe.stopping.early:
+            return None
+        stopped = with_early_stopping(recipe)
+        if not self._trainings.is_stacked(stopped):
+            return None
+        found = self.epoch_range(stopped)
+        return found if found is not None and found.num_seeds else None
 
     def _judge(self, recipe: Recipe, split: Split) -> Outcome | None:
         trainings, key = self._trainings, learning_key(recipe)

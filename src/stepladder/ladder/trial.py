@@ -17,6 +17,7 @@ from stepladder.ladder.keys import learning_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import BudgetEnded, TrialFailed, Watchdog, guarded
 from stepladder.ladder.summary.wording import changed_words
+from stepladder.ladder.timing.epoch_range import predict_over_seeds
 from stepladder.ladder.timing.peak_memory import peak_frac
 from stepladder.ladder.timing.speedup import (
     Length,
@@ -176,7 +177,9 @@ def _judge(
     yield found
     rung, profile, before = trying.rung, trying.profile, trying.before
     if found.after != rung.apply(profile, before):
-        prediction = rung.predict_variant(profile, before, found.after)
+        prediction = predict_over_seeds(
+            lambda one: rung.predict_variant(one, before, found.after), profile
+        )
         found = replace(found, prediction=prediction)
         yield found
         if on_prediction is not None:
@@ -357,6 +360,8 @@ def _trial(trying: _Trying, found: _Found) -> Trial:
         after_s=speed.after_s if speed else (),
         before_epochs=_epochs(lengths[0]) if lengths else (),
         after_epochs=_epochs(lengths[1]) if lengths else (),
+        before_range=lengths[0].over_seeds if lengths else None,
+        after_range=lengths[1].over_seeds if lengths else None,
         before_accuracy=found.comparison.before,
         after_accuracy=found.comparison.after,
         verdict=found.verdict,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stepladder.records.files import Json
 from stepladder.records.ladder import Aim, Interval
-from stepladder.records.profile import Provenance
+from stepladder.records.profile import EpochRange, Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,9 @@ class Baseline:
         measured_epochs: epochs that were timed.
         epochs: epochs until the recipe ends.
         epochs_are: provenance of epochs.
+        epoch_range: epochs until early stopping ends it, over seeds; None: they are fixed, or it
+            was run to its end.
+        low_s, high_s: total_s at the ends of this range; None: as above.
         global_batch_size: examples of an optimizer step.
         is_extrapolated: whether total_s is extrapolated from fewer epochs.
         runs_s: the timings before and after the climb. total_s is the one in pairs with the
@@ -33,6 +36,9 @@ class Baseline:
     measured_epochs: float | None = None
     epochs: float | None = None
     epochs_are: Provenance | None = None
+    epoch_range: EpochRange | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     global_batch_size: int | None = None
     is_extrapolated: bool = False
     runs_s: tuple[float, ...] = ()
@@ -134,11 +140,15 @@ class NextStep:
     Attributes:
         rung: name of the rung.
         gain: predicted speed-up; None: not predicted.
+        gain_low, gain_high: its range, if it depends on when early stopping ends training; None: it
+            does not.
         text: the step in one sentence.
     """
 
     rung: str
     gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
     text: str = ""
 
 
@@ -164,6 +174,8 @@ class ClimbSummary:
         over_default: the speed-up against what `train` does by default, if the original job
             switches that off; from the gains of the kept rungs that are not part of it. None: the
             original job is the default, or the gains are not known.
+        speedup_low, speedup_high: the ratio at the ends of the original job's range of epochs, over
+            seeds; None: its epochs are known.
         num_pairs: number of pairs.
         chain: product of the measured gains of the kept rungs; None: none was measured.
         has_other_chain: whether the product is another ratio than that of the pairs, beyond both
@@ -198,6 +210,8 @@ class ClimbSummary:
     speedup: float | None = None
     speedup_bounds: Interval | None = None
     over_default: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
     num_pairs: int = 0
     chain: Interval | None = None
     has_other_chain: bool = False

@@ -14,8 +14,8 @@ class FitKind(StrEnum):
     """How well a model fits its data.
 
     UNDERFIT: the training error is high.
-    GOOD_FIT: the training error is low, and the held-out error has not become worse.
-    OVERFIT: the held-out error became worse while the training error improved.
+    GOOD_FIT: the training error is low, and the held-out error is about as low.
+    OVERFIT: the held-out error became worse while the training error improved, or is far above it.
     NOT_YET_KNOWN: the curves are inconclusive.
     """
 
@@ -50,7 +50,8 @@ class Fit:
             rising at the end.
         is_learning_rate_too_high: training stays poor and its loss jumps, or is not finite.
         is_still_improving: validation was still improving at the end.
-        best_step, best_epoch: position of the best validation; None: there is no validation.
+        best_step, best_epoch: position of the best validation, the same as in the run's report;
+            None: there is no validation.
         evidence: sentences with numbers.
         numbers: the numbers of the evidence by name, for programs.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stepladder.records.files import Json
-from stepladder.records.profile import Provenance, TrainingTime
+from stepladder.records.profile import EpochRange, Provenance, TrainingTime
 
 
 class Aim(StrEnum):
@@ -62,6 +62,9 @@ class Prediction:
     Attributes:
         rung: its name.
         gain: predicted speed-up in time to a trained model; above 1 is faster.
+        gain_low, gain_high: the lowest and the highest, if it depends on when early stopping ends
+            training: 10th to 90th percentile over seeds; None: it does not.
+        low_s, high_s: predicted time to a trained model at these ends; None: as above.
         time: the predicted parts; None if only a bound is known.
         accuracy_gain: change in accuracy, in [-1, 1]; None: not predicted.
         memory_frac: peak memory with the rung divided by that without; None: not predicted.
@@ -72,6 +75,10 @@ class Prediction:
 
     rung: str
     gain: float
+    gain_low: float | None = None
+    gain_high: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     time: TrainingTime | None = None
     accuracy_gain: float | None = None
     memory_frac: float | None = None
@@ -155,6 +162,7 @@ class Trial:
         before, after: measured parts of the time, means over blocks.
         before_s, after_s: time to a trained model by block, paired by position.
         before_epochs, after_epochs: by seed, paired by position.
+        before_range, after_range: the epochs as a range over seeds; None: they are fixed.
         before_accuracy, after_accuracy: held-out accuracy of each training, in [0, 1], paired by
             position.
         verdict: the verdict; for a rung that was not tried, the reason.
@@ -181,6 +189,8 @@ class Trial:
     after_s: tuple[float, ...] = ()
     before_epochs: tuple[float, ...] = ()
     after_epochs: tuple[float, ...] = ()
+    before_range: EpochRange | None = None
+    after_range: EpochRange | None = None
     before_accuracy: tuple[float, ...] = ()
     after_accuracy: tuple[float, ...] = ()
     verdict: Verdict

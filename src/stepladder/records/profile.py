@@ -64,6 +64,25 @@ class TrainingTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EpochRange:
+    """How many epochs a training that stops early takes: 10th to 90th percentile over seeds.
+
+    Attributes:
+        low, high: the percentiles, whole validations apart. Without replays, the fewest and the
+            most epochs that are possible.
+        mean: mean over the seeds; without replays `high`.
+        num_seeds: number of replays; 0: assumed.
+        provenance: REPLAYED or MEASURED; ASSUMED without replays.
+    """
+
+    low: float
+    high: float
+    mean: float
+    num_seeds: int
+    provenance: Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
 class Curve:
     """A training of the current recipe until the default early stopping would end it.
 
@@ -72,13 +91,16 @@ class Curve:
     Attributes:
         epochs: epochs that it ran.
         val_losses: mean validation loss after each validation.
-        epochs_to_stop: epochs at which default early stopping would end it; None: never.
+        epochs_to_stop: epochs at which default early stopping would end it, mean over seeds if
+            these were replayed; None: never.
+        stops: the same as a range over seeds; None: a single training.
         provenance: REPLAYED or MEASURED.
     """
 
     epochs: float
     val_losses: tuple[float, ...]
     epochs_to_stop: float | None
+    stops: EpochRange | None = None
     provenance: Provenance
 
 
@@ -90,7 +112,8 @@ class Profile:
     rungs must not guess it. `provenance` has the origin of each number.
 
     Attributes:
-        time: time to a trained model under this recipe.
+        time: time to a trained model under this recipe; with early stopping for the mean length.
+        epoch_range: epochs until early stopping ends training, over seeds; None: they are fixed.
         no_advice_because: why the timelines have no advice, or None.
         num_train, num_val, num_test: number of examples; num_test is 0 in ledgers of earlier
             versions.
@@ -164,6 +187,7 @@ class Profile:
     """
 
     time: TrainingTime
+    epoch_range: EpochRange | None = None
     no_advice_because: str | None = None
     num_train: int
     num_val: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stepladder.diagnosis.fit.baseline import baseline_finding
+from stepladder.diagnosis.runs.run_state import best_validation
 from stepladder.records.findings import Outcome
 from stepladder.reporting.charts.bars import Part, stacked_bar
 from stepladder.reporting.tables import RunRecords, count, fraction, number
@@ -170,11 +171,12 @@ def _ending(records: RunRecords) -> str:
 def _facts(records: RunRecords) -> list[Fact]:
     summary, what = records.summary, examples_word(records.summary)
     facts = _time_facts(summary, what)
-    if (best := number(summary.get("best_epoch"))) is not None:
+    best = best_validation(summary, records.of("validation"))
+    if best is not None and best.epoch is not None:
         total = number(summary.get("epochs"))
         suffix = f" of {total:,.0f}" if total is not None else ""
         used = "best epoch" if records.ends_with_best else "best epoch; the last weights are used"
-        facts.append(Fact(value=f"{best:,.0f}{suffix}", label=used))
+        facts.append(Fact(value=f"{best.epoch:,.0f}{suffix}", label=used))
     val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
     if fraction(summary.get("test_accuracy")) is not None and val is not None:
         shown = f"{100 * val:.1f} {accuracy_noise(val, num_val)}".strip()

@@ -2,6 +2,7 @@
 
 from stepladder.stats.change import Pairs, paired_change, resolvable_margin
 from stepladder.stats.estimates import Estimate, binomial_sem, mean_estimate, paired_improvement
+from stepladder.stats.next_draw import MIN_DRAWS, next_draw_bounds
 from stepladder.stats.speed import (
     autocorrelation_length,
     choose_num_blocks,
@@ -11,6 +12,7 @@ from stepladder.stats.speed import (
 from stepladder.stats.student import t_quantile
 
 __all__ = [
+    "MIN_DRAWS",
     "Estimate",
     "Pairs",
     "autocorrelation_length",
@@ -18,6 +20,7 @@ __all__ = [
     "choose_num_blocks",
     "combined_speedup",
     "mean_estimate",
+    "next_draw_bounds",
     "paired_change",
     "paired_improvement",
     "resolvable_margin",

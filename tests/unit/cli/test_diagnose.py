@@ -53,7 +53,7 @@ def test_it_prints_the_fit_the_remedies_and_the_machine(
     assert main(["diagnose", str(overfit), "--no-remeasure"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("first (finished): overfitting, likely")
-    assert "at epoch 4 by" in out
+    assert "rose after epoch 4: its last" in out
     assert "Try in this order:" in out
     assert "1. more_data" in out
     assert "60.0 % of the steps' time was spent waiting for data" in out

@@ -226,6 +226,35 @@ def test_a_config_that_cannot_be_read_leaves_the_curves(overfit_run: Path, tmp_p
     assert any("config.yaml" in sentence for sentence in found.could_not)
 
 
+def test_report_and_diagnosis_name_one_best_epoch(overfit_run: Path, tmp_path: Path) -> None:
+    run = copied(overfit_run, tmp_path)
+    summary = read_json(run / "summary.json")
+    found = stepladder.diagnose(run, remeasure=False)
+    assert found.fit.best_epoch == summary["best_epoch"]
+    assert found.fit.best_step == summary["best_step"]
+    report = stepladder.Run(run).report().read_text()
+    assert f"{summary['best_epoch']} of {summary['epochs']}" in report
+    (run / "summary.json").unlink()
+    without = stepladder.diagnose(run, remeasure=False)
+    assert without.fit.best_step == summary["best_step"], "the events name the same one"
+    report = stepladder.Run(run).report().read_text()
+    assert f"<b>{summary['best_epoch']}</b>" in report or f">{summary['best_epoch']}<" in report
+
+
+def test_the_errors_are_those_of_the_weights_that_are_saved(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    summary = read_json(run / "summary.json")
+    kept = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S).fit
+    assert kept.numbers["val_loss"] == pytest.approx(summary["val_loss"], rel=1e-4)
+    assert f"of the saved weights, of epoch {summary['best_epoch']}" in " ".join(kept.evidence)
+    (run / "summary.json").write_text(json.dumps(summary | {"restore_best": False}))
+    last = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S).fit
+    assert last.numbers["train_error"] < kept.numbers["train_error"], "it knows more wrong labels"
+    assert last.numbers["val_loss"] > kept.numbers["val_loss"]
+
+
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not contain a run"):
         stepladder.diagnose(tmp_path)

@@ -10,8 +10,9 @@ import pytest
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.advise import advice_text, advise_on
+from stepladder.records import to_json
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Profile, Provenance
+from stepladder.records.profile import EpochRange, Profile, Provenance
 from stepladder.rungs import Rung
 
 
@@ -90,3 +91,43 @@ def test_what_reading_takes_is_said_as_far_as_it_was_measured(profile, recipe) -
     assert second_line(**jpegs) == said
     far = second_line(**jpegs, link_bytes_per_s=4.5e7, cache_hit_frac=0.25)
     assert far == f"{said}; files are downloaded at 45 MB/s; cache hit rate 25 %"
+
+
+def test_a_job_that_stops_early_has_ranges_instead_of_single_numbers(profile, recipe) -> None:
+    """Of epochs, time, and each gain that depends on them."""
+    found = EpochRange(low=12, high=21, mean=15, num_seeds=20, provenance=Provenance.REPLAYED)
+    time = replace(profile.time, epochs=15.0, step_s=3.0)
+    early = replace(profile, time=time, epoch_range=found)
+    once_s = 20.0
+
+    class Cached(Gaining):
+        def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+            after = replace(profile.time, one_time_s={"features": once_s}, step_s=0.01)
+            gain = profile.time.total_s / after.total_s
+            return replace(super().predict(profile, recipe), gain=gain, time=after)
+
+    rungs = (Cached("cached", 1.0, Exactness.ROUNDING), Gaining("free", 1.3, Exactness.ROUNDING))
+    advice = advise_on(early, recipe, LadderConfig(), rungs=rungs)
+    lines = advice_text(advice, early).splitlines()
+    assert lines[0] == (
+        "now: 12 to 21 epochs, 6.8 to 12 min to a trained model "
+        "(10th to 90th percentile of 20 replays)"
+    )
+    assert lines[2] == "next: cached: predicted 19 to 32×, to 21 to 22 s (modelled)"
+    assert any("free" in line and "predicted 1.3×: try later" in line for line in lines)
+    values = to_json(advice)
+    assert (values["epochs"]["low"], values["epochs"]["high"]) == (12, 21)
+    assert values["now_low_s"] == pytest.approx(12 * 3 * 90 / 8)
+    assert values["now_high_s"] == pytest.approx(21 * 3 * 90 / 8)
+    assert values["next"]["prediction"]["gain_low"] < values["next"]["prediction"]["gain_high"]
+
+
+def test_a_job_that_was_not_replayed_may_take_any_of_its_epochs(profile, recipe) -> None:
+    found = EpochRange(low=4, high=60, mean=60, num_seeds=0, provenance=Provenance.ASSUMED)
+    time = replace(profile.time, epochs=60.0, step_s=7.3)
+    early = replace(profile, time=time, epoch_range=found)
+    first = advice_text(advise_on(early, recipe, LadderConfig(), rungs=()), early).splitlines()[0]
+    assert first == (
+        "now: 4 to 60 epochs, 5.5 to 82 min to a trained model "
+        "(not replayed; early stopping may end it at any of these)"
+    )

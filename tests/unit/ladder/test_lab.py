@@ -13,6 +13,7 @@ import stepladder
 from stepladder.config.choices import Split
 from stepladder.config.recipe import FeaturesConfig, StoppingConfig
 from stepladder.ladder import lab as lab_module
+from stepladder.ladder.lab import LENGTH_ROUNDS
 from stepladder.ladder.trainings.training_cache import STACKED_ROUNDS, Trainings
 from stepladder.records.profile import Provenance
 
@@ -97,9 +98,42 @@ def test_the_curve_shows_where_the_defaults_would_have_stopped(make_lab, recipe)
     early = replace(long, stopping=StoppingConfig())
     parts = lab.judge(early, Split.VAL)
     assert parts is not None
-    assert curve.epochs_to_stop == parts.epochs, "the same seed, really stopped"
+    assert curve.epochs == parts.epochs, "the same seed, really stopped"
+    stops = lab.epoch_range(early)
+    assert stops is not None
+    assert curve.stops == stops
+    assert curve.epochs_to_stop == stops.mean
+    assert stops.low <= stops.mean <= stops.high
     assert curve.provenance is Provenance.REPLAYED
     assert lab.curve(long) is curve
+
+
+def test_the_epochs_of_a_job_that_stops_early_are_a_range_over_seeds(make_lab, recipe) -> None:
+    lab = make_lab(recipe)
+    assert lab.epoch_range(recipe) is None, "its length is fixed"
+    early = replace(
+        recipe, schedule=replace(recipe.schedule, max_epochs=40), stopping=StoppingConfig()
+    )
+    found, replays = lab.epoch_range(early), lab.plain(early).found
+    assert found is not None
+    assert found.num_seeds == len(replays) == LENGTH_ROUNDS * 3
+    assert found.provenance is Provenance.REPLAYED
+    epochs = sorted(outcome.epochs for outcome in replays)
+    assert (found.low, found.high) == (epochs[0], epochs[-1])
+    assert found.mean == lab.expected_epochs(early)[0]
+    real = lab.judge(early, Split.VAL)
+    assert real is not None
+    assert found.low <= real.epochs <= found.high
+
+
+def test_what_cannot_be_replayed_may_take_any_length(make_lab, recipe) -> None:
+    early = replace(
+        recipe, schedule=replace(recipe.schedule, max_epochs=10_000), stopping=StoppingConfig()
+    )
+    found = make_lab(early, budget_s=1e-6).epoch_range(early)
+    assert found is not None
+    assert (found.low, found.high, found.num_seeds) == (4, 10_000, 0)
+    assert found.provenance is Provenance.ASSUMED
 
 
 def test_one_training_gives_the_curve_and_every_split(make_lab, recipe, monkeypatch) -> None:
@@ -168,7 +202,7 @@ def test_seeds_of_trials_follow_from_the_labs(make_lab, recipe, seed) -> None:
     lab = make_lab(recipe)
     lab.seed = seed
     seeds = [outcome.seed for outcome in lab.plain(recipe).found]
-    assert seeds == [seed + 1000, seed + 1001, seed + 1002]
+    assert seeds == list(range(seed + 1000, seed + 1000 + LENGTH_ROUNDS * 3))
     probed = [outcome.seed for outcome in lab.probe(recipe)]
     assert probed
     assert not {*probed} & {*seeds}

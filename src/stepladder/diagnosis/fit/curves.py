@@ -59,8 +59,11 @@ class Curves:
             is_whole: these are all evaluations; False if some may be missing or were still to come.
             is_diverged: a loss was not finite.
             diverged_step: optimizer steps done when it first was not; None if unknown.
+            best_step: step of the best validation according to the run, by the metric that it
+                monitors; None if unknown.
+            keeps_best: the saved weights are those of the best validation; otherwise the last ones.
             target_error: share of examples that cannot be predicted correctly, such as wrong
-            labels, in [0, 1].
+                labels, in [0, 1].
     """
 
     points: tuple[Point, ...]
@@ -72,6 +75,8 @@ class Curves:
     is_whole: bool = True
     is_diverged: bool = False
     diverged_step: int | None = None
+    best_step: int | None = None
+    keeps_best: bool = False
     target_error: float = 0.0
 
     @property
@@ -82,6 +87,19 @@ class Curves:
     def judged(self) -> tuple[Point, ...]:
         """Return the points with a finite value of what is judged."""
         return tuple(point for point in self.points if _is_number(self._value(point)))
+
+    def best(self) -> Point | None:
+        """Return the best validation: that of the run if known, else the lowest value."""
+        points, values = self.judged(), self.values()
+        named = next((point for point in points if point.step == self.best_step), None)
+        if named is not None or not points:
+            return named
+        return points[min(range(len(values)), key=values.__getitem__)]
+
+    def saved(self) -> Point | None:
+        """Return the evaluation of the weights that are saved, if it is not the last one."""
+        best = self.best() if self.keeps_best else None
+        return best if best is not None and best.step < self.points[-1].step else None
 
     def values(self) -> list[float]:
         """Return what is judged at each of `judged()`, lower is better: loss or error rate."""
@@ -115,9 +133,12 @@ class Curves:
     def accuracy_floor(self) -> float | None:
         """Return the standard error of the last accuracy, sqrt(p (1 - p) / n); None if unknown.
 
-        A share of 0 or 1 is moved by half an example: its error is not known to be 0.
+        A share of 0 or 1 is moved by half an example: its error is not known to be 0. If earlier
+        weights are saved, of theirs.
         """
-        shares = [point.val_accuracy for point in self.points if point.val_accuracy is not None]
+        saved = self.saved()
+        points = self.points if saved is None else (saved,)
+        shares = [point.val_accuracy for point in points if point.val_accuracy is not None]
         return self._share_error(shares[-1]) if shares and self.num_val else None
 
     def _noise_of_examples(self) -> float | None:

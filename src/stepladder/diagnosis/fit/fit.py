@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepladder.diagnosis.fit.curves import MIN_PATIENCE, Curves
-from stepladder.diagnosis.fit.levels import Levels, guess_loss, levels_of
+from stepladder.diagnosis.fit.levels import Levels, guess_loss, levels_of, place
 from stepladder.records.diagnosis import Confidence, Fit, FitKind
 from stepladder.records.files import Json
 from stepladder.stats.scatter import scatter
@@ -114,10 +114,13 @@ def _mean(values: list[float]) -> float:
 def judge_fit(curves: Curves) -> Fit:
     """Judge how well a model fits its data, from its curves and their noise.
 
-    A gap between training and validation alone is not overfitting: validation must have risen above
-    its minimum by more than twice its noise, for `patience` evaluations, while training continued
-    to improve. A loss that rises while accuracy rises is overconfidence. A learning rate that is
-    too high looks like underfitting, and is checked first.
+    Overfitting is either of two: validation rose above its minimum by more than twice its noise,
+    for `patience` evaluations, while training continued to improve; or the error of the saved
+    weights on validation exceeds that on training by more than its noise and a published limit
+    (`Levels.gap_limit`). A rise after the weights that were saved does not concern them: if they
+    have learnt the training data and have no such gap, they fit well. A loss that rises while
+    accuracy rises is overconfidence. A learning rate that is too high looks like underfitting, and
+    is checked first.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Is any training run exhibiting
     problematic overfitting?"; Guo et al. 2017, "On Calibration of Modern Neural Networks", 3,
@@ -129,7 +132,10 @@ def judge_fit(curves: Curves) -> Fit:
         if fit is not None:
             return fit
     confidence = seen.trust(is_far=not seen.is_improving)  # the fit may still change
-    return seen.fit(FitKind.GOOD_FIT, confidence, "validation has not become worse")
+    said = "validation has not become worse"
+    if seen.rise_after_saved is not None:
+        said = f"{seen.rise_after_saved}; the saved weights are from before that"
+    return seen.fit(FitKind.GOOD_FIT, confidence, said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +144,10 @@ class _Seen:
 
     Attributes:
         values, course: what is judged, lower is better, raw and smoothed.
-        best: index of the minimum of the course.
+        best: index of the minimum of the course, for trends; the best validation itself is that of
+            the run (`Curves.best`).
         noise: of a difference between two evaluations; None if unknown.
-        levels: errors of training and validation at the end.
+        levels: errors of training and validation, of the saved weights.
     """
 
     curves: Curves
@@ -199,6 +206,27 @@ class _Seen:
         return curves.is_running or not curves.is_whole or is_assumed
 
     @property
+    def has_risen(self) -> bool:
+        """Return whether the last evaluations are above the minimum by more than the noise."""
+        return self.noise is not None and self.rise > RISE * self.noise
+
+    @property
+    def rise_after_saved(self) -> str | None:
+        """Return how validation rose after the weights that were saved; None: it did not."""
+        return self.rise_words() if self.has_risen and self.curves.saved() is not None else None
+
+    def rise_words(self) -> str:
+        """Describe the rise, after the best validation."""
+        best = self.curves.best()
+        assert best is not None
+        return (
+            f"validation {self.unit} rose after {place(best.epoch, best.step)}: its last "
+            f"{self.curves.patience} evaluations are {self.say(self.rise)} or more above its "
+            f"lowest ({self.say(self.course[self.best])}, smoothed); twice the noise is "
+            f"{self.say(RISE * (self.noise or 0.0))}"
+        )
+
+    @property
     def unit(self) -> str:
         return "loss" if self.curves.has_loss else "error"
 
@@ -212,12 +240,11 @@ class _Seen:
         return Confidence.SURE if is_far and self.levels.is_equal else Confidence.LIKELY
 
     def fit(self, kind: FitKind, confidence: Confidence, *evidence: str, **flags: bool) -> Fit:
-        points = self.curves.judged()
-        best = points[self.best] if points else None
-        is_last_best = self.best == len(points) - 1
+        points, best = self.curves.judged(), self.curves.best()
+        is_named = self.has_risen or self.levels.of
         said = list(evidence)
-        if best is not None and not is_last_best and kind is not FitKind.OVERFIT:
-            said.append(f"its best validation {self.unit} was at {_place(best.epoch, best.step)}")
+        if best is not None and best.step != points[-1].step and not is_named:
+            said.append(f"its best validation was at {place(best.epoch, best.step)}")
         is_improving = self.is_improving
         if is_improving and kind is not FitKind.NOT_YET_KNOWN:
             said.append(f"validation {self.unit} was still falling at the end")
@@ -276,15 +303,9 @@ def _no_validation(seen: _Seen) -> Fit | None:
 
 
 def _overfit(seen: _Seen) -> Fit | None:
-    if seen.noise is None or seen.rise <= RISE * seen.noise:
+    if seen.noise is None or not seen.has_risen:
         return None
-    point, curves = seen.curves.judged()[seen.best], seen.curves
-    fall = _training_fall(seen)
-    rose = (
-        f"validation {seen.unit} rose from {seen.say(seen.course[seen.best])} at "
-        f"{_place(point.epoch, point.step)} by {seen.say(seen.rise)} or more in its last "
-        f"{curves.patience} evaluations; twice its noise is {seen.say(RISE * seen.noise)}"
-    )
+    fall, rose = _training_fall(seen), seen.rise_words()
     if fall is None:
         said = "the cause is unknown: it is not known whether training continued to improve"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, rose, said)
@@ -293,14 +314,27 @@ def _overfit(seen: _Seen) -> Fit | None:
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, rose, said)
     accuracy = _accuracy_change(seen)
     is_sure = accuracy is not None and accuracy.is_rising
-    if accuracy is not None and accuracy.is_still_rising:
+    if accuracy is not None and accuracy.is_still_rising and not seen.levels.is_gap_large():
         said = f"{accuracy.said}: the model becomes overconfident, not wrong more often"
         confidence = seen.trust(is_far=accuracy.is_clear)
         return seen.fit(FitKind.GOOD_FIT, confidence, rose, fall.said, said, is_overconfident=True)
+    if _is_saved_before(seen):
+        return None
     said_all = (rose, fall.said, *((accuracy.said,) if accuracy else ()))
     is_far = seen.rise > CLEAR_RISE * seen.noise
     confidence = seen.trust(is_far=is_far)
     return seen.fit(FitKind.OVERFIT, confidence, *said_all, is_overconfident=is_sure)
+
+
+def _is_saved_before(seen: _Seen) -> bool:
+    """Return whether the saved weights fit well, as those of a later epoch no longer would."""
+    levels = seen.levels
+    return (
+        seen.curves.saved() is not None
+        and levels.is_known
+        and not levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE)
+        and not levels.is_gap_large()
+    )
 
 
 def _underfit(seen: _Seen) -> Fit | None:
@@ -337,6 +371,35 @@ def _too_few(seen: _Seen) -> Fit | None:
     return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
 
 
+def _large_gap(seen: _Seen) -> Fit | None:
+    """Judge the saved weights by how much worse they are on validation than on training."""
+    levels = seen.levels
+    is_poor = levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE)
+    # where both are high, the larger part is named
+    is_larger = levels.is_gap_larger and levels.has_gap
+    if not (is_larger if is_poor else levels.is_gap_large()):
+        return None
+    said = "the loss of the saved weights is far higher on validation than on training"
+    if levels.gap is not None:
+        limit = "that is the larger part of it"
+        if not is_poor:
+            limit = f"more than {100 * levels.gap_limit:.0f} is overfitting"
+        said = (
+            f"the error of the saved weights is {100 * levels.gap:.1f} percentage points higher on "
+            f"validation than on training: {limit}"
+        )
+    is_far = not is_poor and levels.is_gap_large(is_clear=True)
+    return seen.fit(FitKind.OVERFIT, seen.trust(is_far=is_far), said)
+
+
+def _poor(seen: _Seen) -> Fit | None:
+    """Never call a high training error a good fit."""
+    if not seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
+        return None
+    said = "it is wrong on many training examples, and more training would widen the gap"
+    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said)
+
+
 _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
     _not_finite,
     _too_high,
@@ -344,6 +407,8 @@ _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
     _overfit,
     _underfit,
     _too_few,
+    _large_gap,
+    _poor,
 )
 
 
@@ -411,7 +476,3 @@ def _accuracy_change(seen: _Seen) -> _Change | None:
         is_still_rising=is_higher and since > noise,
         is_clear=change > RISE * noise,
     )
-
-
-def _place(epoch: float | None, step: int) -> str:
-    return f"step {step:,}" if epoch is None else f"epoch {epoch:.4g}"

@@ -1,9 +1,9 @@
-"""Training error, and how much higher the validation error is."""
+"""Training error, and how much higher the validation error is, of the weights that are saved."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepladder.diagnosis.fit.curves import Curves, Point
@@ -11,11 +11,15 @@ from stepladder.records.files import Json
 from stepladder.training.output.wording import percent
 
 GAP_NOISE = 2.0
+_LIMIT = 0.1  # of the gap between two error rates
+_LIMIT_IF_LEARNT = 0.07
+_HIGH_TRAIN_ERROR = 0.1
+_NEGLIGIBLE = 0.02  # of the loss of guessing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """Errors at the end of training.
+    """Errors of the weights that are saved: the best ones, or the last ones.
 
     Attributes:
         train_error, val_error: error rates, in [0, 1]; None if unknown.
@@ -25,6 +29,8 @@ class Levels:
         is_equal: training was measured under the terms of validation.
         target_error: share of examples that cannot be predicted correctly.
         floor: standard error of the validation error; None if unknown.
+        loss_floor: standard error of the validation loss; None if unknown.
+        of: whose they are, if not of the last weights: "of the saved weights, of epoch 7".
     """
 
     train_error: float | None = None
@@ -36,6 +42,8 @@ class Levels:
     is_equal: bool = False
     target_error: float = 0.0
     floor: float | None = None
+    loss_floor: float | None = None
+    of: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -57,6 +65,45 @@ class Levels:
         return False
 
     @property
+    def gap(self) -> float | None:
+        """The validation error above the training error, or above what nobody can avoid."""
+        if self.train_error is None or self.val_error is None:
+            return None
+        return self.val_error - max(self.train_error, self.target_error)
+
+    @property
+    def gap_limit(self) -> float:
+        """The gap above which a training is called overfit, in [0, 1].
+
+        Source: Zhang et al. 2021, "AutoTrainer: An Automatic DNN Training Problem Detection and
+        Repair System": 0.1, and 0.07 for a training accuracy above 0.9.
+        """
+        train_error = 1.0 if self.train_error is None else self.train_error
+        return _LIMIT if train_error >= _HIGH_TRAIN_ERROR else _LIMIT_IF_LEARNT
+
+    def is_gap_large(self, *, is_clear: bool = False) -> bool:
+        """Return True if the gap to validation alone shows overfitting.
+
+        It exceeds its noise, and the published limit. For losses, that of validation is more than
+        twice that of training, and the gap is not negligible compared with guessing.
+
+        Args:
+            is_clear: by more than the noise.
+        """
+        gap = self.gap
+        if gap is not None:
+            noise = GAP_NOISE * (self.floor or 0.0)
+            if is_clear:
+                return gap - noise > self.gap_limit
+            return gap > max(noise, self.gap_limit)
+        if self.train_error is not None or self.train_loss is None or self.val_loss is None:
+            return False
+        above = self.val_loss - self.train_loss
+        noise = GAP_NOISE * (self.loss_floor or 0.0)
+        least = _NEGLIGIBLE * (self.guess_loss or 0.0)
+        return 0 < self.train_loss < above and above > max(noise, least)
+
+    @property
     def has_gap(self) -> bool:
         """Return whether validation is worse than training by more than chance."""
         if self.train_error is not None and self.val_error is not None:
@@ -75,6 +122,7 @@ class Levels:
     def sentences(self) -> tuple[str, ...]:
         """Return the levels as a sentence, with their terms."""
         terms = "in eval mode, without augmentation" if self.is_equal else "as logged"
+        terms += self.of and f"; {self.of}"
         if self.train_error is not None:
             said = f"training error {percent(self.train_error)} ({terms})"
             if self.val_error is not None:
@@ -110,14 +158,19 @@ class Levels:
 
 
 def levels_of(curves: Curves) -> Levels:
-    """Return the errors at the end of the curves.
+    """Return the errors of the saved weights: those of the best validation, or of the last one.
 
     A training value as logged is averaged over the epoch, when the weights were worse, as of half
     an epoch earlier; it is compared with the mean of the validations before and after.
     """
     guess, is_assumed = guess_loss(curves)
-    equal = _equal(curves)
-    found = equal if equal is not None else _as_logged(curves)
+    saved = curves.saved()
+    points = curves.points
+    if saved is not None:
+        points = tuple(point for point in points if point.step <= saved.step)
+    equal = _equal(points, saved)
+    found = equal if equal is not None else _as_logged(points)
+    loss_errors = [point.val_loss_sem for point in points if point.val_loss_sem is not None]
     return Levels(
         **found,
         guess_loss=guess,
@@ -125,7 +178,14 @@ def levels_of(curves: Curves) -> Levels:
         is_equal=equal is not None,
         target_error=curves.target_error,
         floor=curves.accuracy_floor(),
+        loss_floor=loss_errors[-1] if loss_errors else None,
+        of="" if saved is None else f"of the saved weights, of {place(saved.epoch, saved.step)}",
     )
+
+
+def place(epoch: float | None, step: int) -> str:
+    """Return where an evaluation is: `epoch 7`, or `step 1,200` if the epoch is unknown."""
+    return f"step {step:,}" if epoch is None else f"epoch {epoch:.4g}"
 
 
 def guess_loss(curves: Curves) -> tuple[float | None, bool]:
@@ -137,15 +197,15 @@ def guess_loss(curves: Curves) -> tuple[float | None, bool]:
     return (losses[0], True) if losses and losses[0] > 0 else (None, True)
 
 
-def _equal(curves: Curves) -> dict[str, float | None] | None:
-    points = [
-        p
-        for p in curves.points
-        if p.equal_train_loss is not None or p.equal_train_accuracy is not None
+def _equal(points: Sequence[Point], saved: Point | None) -> dict[str, float | None] | None:
+    measured = [
+        point
+        for point in points
+        if point.equal_train_loss is not None or point.equal_train_accuracy is not None
     ]
-    if not points:
+    if not measured or (saved is not None and measured[-1].step != saved.step):
         return None
-    last = points[-1]
+    last = measured[-1]
     return {
         "train_error": _error(last.equal_train_accuracy),
         "val_error": _error(last.val_accuracy),
@@ -154,22 +214,22 @@ def _equal(curves: Curves) -> dict[str, float | None] | None:
     }
 
 
-def _as_logged(curves: Curves) -> dict[str, float | None]:
+def _as_logged(points: Sequence[Point]) -> dict[str, float | None]:
     return {
-        "train_error": _error(_last(curves, lambda p: p.train_accuracy)),
-        "val_error": _error(_half_earlier(curves, lambda p: p.val_accuracy)),
-        "train_loss": _last(curves, lambda p: p.train_loss),
-        "val_loss": _half_earlier(curves, lambda p: p.val_loss),
+        "train_error": _error(_last(points, lambda p: p.train_accuracy)),
+        "val_error": _error(_half_earlier(points, lambda p: p.val_accuracy)),
+        "train_loss": _last(points, lambda p: p.train_loss),
+        "val_loss": _half_earlier(points, lambda p: p.val_loss),
     }
 
 
-def _last(curves: Curves, value: Callable[[Point], float | None]) -> float | None:
-    found = [got for point in curves.points if (got := value(point)) is not None]
+def _last(points: Sequence[Point], value: Callable[[Point], float | None]) -> float | None:
+    found = [got for point in points if (got := value(point)) is not None]
     return found[-1] if found else None
 
 
-def _half_earlier(curves: Curves, value: Callable[[Point], float | None]) -> float | None:
-    found = [got for point in curves.points if (got := value(point)) is not None]
+def _half_earlier(points: Sequence[Point], value: Callable[[Point], float | None]) -> float | None:
+    found = [got for point in points if (got := value(point)) is not None]
     return sum(found[-2:]) / len(found[-2:]) if found else None
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from stepladder.config.choices import Monitor, TrainMode
 from stepladder.config.recipe import AugmentConfig, Recipe
-from stepladder.diagnosis.fit.fit import MIN_TRAIN_ERROR, MIN_TRAIN_SHARE
 from stepladder.diagnosis.fit.levels import Levels
 from stepladder.records.diagnosis import (
     Fit,
@@ -87,9 +86,11 @@ class Known:
 
 
 def remedies_for(known: Known) -> tuple[Remedy, ...]:
-    """Return what to try, the most likely first; nothing for a good or unknown fit.
+    """Return what to try, the most likely first; they fit the verdict, and nothing else.
 
-    Only one side is addressed: the training error if that is high, otherwise that of validation.
+    A good fit has no remedy but longer training, if it was still improving, and those of its
+    probabilities, if these became overconfident. Only one side is addressed: the training error if
+    that is high, otherwise that of validation.
 
     Source: Ng 2018, "Machine Learning Yearning", 20 to 27 ("Bias and Variance").
     """
@@ -104,21 +105,15 @@ def remedies_for(known: Known) -> tuple[Remedy, ...]:
 
 def lacks_training(known: Known) -> bool:
     """Return True if the training error is high."""
-    fit, levels = known.fit, known.levels
+    fit = known.fit
     if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
         return False
-    if fit.is_learning_rate_too_high or fit.kind is FitKind.UNDERFIT:
-        return True
-    is_poor = levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE)
-    return fit.kind is FitKind.GOOD_FIT and is_poor and not levels.is_gap_larger
+    return fit.is_learning_rate_too_high or fit.kind is FitKind.UNDERFIT
 
 
 def lacks_validation(known: Known) -> bool:
-    """Return True if the validation error is high compared with the training error."""
-    fit = known.fit
-    if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
-        return True
-    return fit.kind is FitKind.GOOD_FIT and known.levels.has_gap
+    """Return True if the run overfits, or has become overconfident."""
+    return known.fit.kind is FitKind.OVERFIT or known.fit.is_overconfident
 
 
 def _against_training(known: Known) -> Iterator[Remedy]:
@@ -191,6 +186,26 @@ def _against_validation(known: Known) -> Iterator[Remedy]:
         why = "accuracy still rose while the loss rose: stop by accuracy"
         options = {"stopping.monitor": str(Monitor.VAL_ACCURACY)}
         yield _remedy(known, "stop_by_accuracy", VALIDATION, why, options)
+    if fit.kind is FitKind.OVERFIT:
+        yield from _against_overfitting(known, gap)
+    if known.is_built_in and recipe is not None and recipe.loss.label_smoothing == 0:
+        why = (
+            "predictions became overconfident"
+            if fit.is_overconfident
+            else "targets are not smoothed"
+        )
+        yield _remedy(known, "label_smoothing", VALIDATION, why)
+    if fit.kind is FitKind.OVERFIT and fit.best_epoch is not None and not _keeps_best(recipe):
+        why = f"validation was best at epoch {fit.best_epoch:.4g} and became worse afterwards"
+        yield _remedy(known, "earlier_stop", VALIDATION, why)
+
+
+def _keeps_best(recipe: Recipe | None) -> bool:
+    return recipe is not None and recipe.stopping.restore_best
+
+
+def _against_overfitting(known: Known, gap: str) -> Iterator[Remedy]:
+    recipe = known.recipe
     yield from _more_data(known, gap)
     if known.augments is False or (known.is_built_in and _is_plain(recipe)):
         yield _remedy(known, "augmentation", VALIDATION, "training data is not augmented")
@@ -199,16 +214,6 @@ def _against_validation(known: Known) -> Iterator[Remedy]:
         yield _remedy(known, "dropout", VALIDATION, "there is no dropout")
     if recipe is not None and recipe.optimizer.weight_decay == 0:
         yield _remedy(known, "weight_decay", VALIDATION, "weight decay is 0")
-    if known.is_built_in and recipe is not None and recipe.loss.label_smoothing == 0:
-        why = (
-            "predictions became overconfident"
-            if fit.is_overconfident
-            else "targets are not smoothed"
-        )
-        yield _remedy(known, "label_smoothing", VALIDATION, why)
-    if fit.kind is FitKind.OVERFIT and fit.best_epoch is not None:
-        why = f"validation was best at epoch {fit.best_epoch:.4g} and became worse afterwards"
-        yield _remedy(known, "earlier_stop", VALIDATION, why)
 
 
 def _more_data(known: Known, gap: str) -> Iterator[Remedy]:

@@ -19,6 +19,7 @@ from stepladder.diagnosis.fit.curves import (
 )
 from stepladder.diagnosis.runs.run_state import (
     SUMMARY,
+    best_validation,
     finite,
     mean_of,
     num_val_of,
@@ -131,6 +132,7 @@ def curves_of_run(
     trains = files.of("train")
     windows = [(step, loss) for e in trains if (step := _step(e)) is not None
                and (loss := number(e.get("train_loss"))) is not None]  # fmt: skip
+    best = best_validation(files.summary, files.of("validation"))
     return Curves(
         points=_points(files.of("validation"), trains),
         num_val=int(number(files.summary.get("num_val")) or 0)
@@ -142,8 +144,18 @@ def curves_of_run(
         is_running=files.is_running or files.is_interrupted,
         is_diverged=files.is_diverged,
         diverged_step=_step(diverged[-1]) if (diverged := files.of("diverged")) else None,
+        best_step=None if best is None else best.step,
+        keeps_best=_keeps_best(files),
         target_error=target_error,
     )
+
+
+def _keeps_best(files: RunFiles) -> bool:
+    """Return whether the run saves the best weights rather than the last ones."""
+    kept = files.summary.get("restore_best")
+    if kept is None and files.job is not None:
+        kept = files.job.recipe.stopping.restore_best
+    return kept is True
 
 
 def _points(

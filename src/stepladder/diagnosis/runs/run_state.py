@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,38 @@ def read_summary(run: Path) -> tuple[dict[str, Any], str]:
     named = ", ".join(f"{key} is {str(value[key])[:40]!r}" for key in wrong[:3])
     sound = {key: item for key, item in value.items() if key not in wrong}
     return sound, f"{SUMMARY} is damaged: {named}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestValidation:
+    """The best validation of a run, by the metric that it monitors.
+
+    Attributes:
+        step: optimizer steps done.
+        epoch: whole epochs done; None if unknown.
+    """
+
+    step: int
+    epoch: float | None
+
+
+def best_validation(
+    summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> BestValidation | None:
+    """Return the best validation of a run; the only place that decides which one it is.
+
+    The one in the summary. Without a summary, the last event that was the best until then.
+
+    Args:
+        summary: summary.json; empty if it does not exist.
+        events: at least the validations.
+    """
+    step, epoch = finite(summary.get("best_step")), finite(summary.get("best_epoch"))
+    if step is None:
+        best = [event for event in events if event.get("is_best") is True]
+        if best:
+            step, epoch = finite(best[-1].get("step")), finite(best[-1].get("epoch"))
+    return None if step is None else BestValidation(step=int(step), epoch=epoch)
 
 
 def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:

@@ -8,7 +8,9 @@ from typing import Any, Final
 from stepladder.ladder.summary.wording import (
     LABEL_WIDTH,
     WIDTH,
+    baseline_time,
     gain,
+    gain_bounds,
     gain_interval,
     loss_decimals,
     loss_interval,
@@ -18,6 +20,7 @@ from stepladder.ladder.summary.wording import (
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Aim, Interval
+from stepladder.records.profile import Provenance
 from stepladder.training.output.wording import clean, percent, rough_time
 
 FAR_APART: Final = 1.25
@@ -48,7 +51,8 @@ def end_words(climb: ClimbSummary) -> str:
             [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
         )
     times = f"{times_words(climb)}{noise_words(climb)}"
-    parts = [f"{ratio_words(climb)} ({times})" if climb.speedup is not None else times]
+    ratio = ", ".join(filter(None, (ratio_words(climb), over_seeds_words(climb))))
+    parts = [f"{ratio} ({times})" if climb.speedup is not None else times]
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
         parts.append(f"test {shares}{_read_once(climb)}")
@@ -107,12 +111,15 @@ def _each_once(climb: ClimbSummary) -> str:
 
 
 def times_words(climb: ClimbSummary) -> str:
-    """Return both times, from the pairs if there are any: `24 min → 6.1 s`."""
+    """Return both times, from the pairs if there are any: `24 min → 6.1 s`.
+
+    The first is a range if it depends on when early stopping ends the original job.
+    """
     if climb.baseline is None or climb.result is None:
         return ""
     paired_s = climb.result.paired_s
     after_s = climb.result.total_s if paired_s is None else paired_s
-    return f"{rough_time(climb.baseline.total_s)} → {rough_time(after_s)}"
+    return f"{baseline_time(climb.baseline)} → {rough_time(after_s)}"
 
 
 def ratio_words(climb: ClimbSummary) -> str:
@@ -120,6 +127,19 @@ def ratio_words(climb: ClimbSummary) -> str:
     if climb.speedup_bounds is not None:
         return gain_interval(climb.speedup_bounds)
     return gain(climb.speedup) if climb.speedup is not None else "unknown"
+
+
+def over_seeds_words(climb: ClimbSummary) -> str:
+    """Return the speed-up over the seeds of the original job: `90 to 160× over its seeds`.
+
+    Empty if early stopping does not decide its length.
+    """
+    low, high = climb.speedup_low, climb.speedup_high
+    if climb.is_as_written or low is None or high is None:
+        return ""
+    is_assumed = climb.baseline is not None and climb.baseline.epochs_are is Provenance.ASSUMED
+    of_what = "over its possible epochs" if is_assumed else "over its seeds"
+    return f"{gain_bounds(low, high)} {of_what}"
 
 
 def is_within_noise(climb: ClimbSummary) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -29,12 +30,13 @@ from stepladder.ladder.summary.end_to_end import (
     time_in_pairs,
 )
 from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
+from stepladder.ladder.timing.epoch_range import predict_over_seeds, scaled_s, with_bounds
 from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, ClimbSummary, NextStep, PhaseLoad, Result
-from stepladder.records.ladder import Decision, Interval, Outcome
+from stepladder.records.ladder import Decision, Interval, Outcome, Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.stats import Pairs, paired_change
@@ -71,13 +73,16 @@ def measure_baseline(climbing: Climb) -> Baseline:
         measured_epochs=0.0,
         epochs=epochs,
         epochs_are=epochs_are,
+        epoch_range=lab.epoch_range(recipe),
         global_batch_size=recipe.batch.global_batch_size,
         is_extrapolated=True,
     )
     if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
         with suppress(TrialFailed), faults_told("full run failed:"):
             baseline = _whole(lab, profile, baseline)
-    return _extrapolated(lab, profile, baseline) if baseline.is_extrapolated else baseline
+    if baseline.is_extrapolated:
+        baseline = _extrapolated(lab, profile, baseline)
+    return with_bounds(baseline, profile)
 
 
 def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
@@ -162,6 +167,7 @@ def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
         measured_epochs=whole.epochs,
         epochs=whole.epochs,
         epochs_are=Provenance.MEASURED,
+        epoch_range=None,
         is_extrapolated=False,
     )
 
@@ -238,16 +244,21 @@ def result_of(
     epochs = epochs_of(summary, lab, climbing.recipe)
     if baseline.epochs_are is Provenance.ASSUMED:
         baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
+        if is_as_written:  # the result is this job, run to its end
+            baseline = replace(baseline, epoch_range=None)
     paired = time_in_pairs(climbing, baseline, epochs=epochs)
     if paired is None:
         baseline = _at_the_end(climbing, baseline)
     else:
         runs_s = (*(baseline.runs_s or (baseline.total_s,)), paired.speed.before.total_s)
         baseline = replace(baseline, total_s=paired.speed.before.total_s, runs_s=runs_s)
+    baseline = with_bounds(baseline, climbing.profiles[0])
     chain = chain_of(climbing.trials)
     ratio = paired and quoted_ratio(paired.speed.interval, chain, runs_s=baseline.runs_s)
     after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
+    speedup = ratio.bounds.estimate if ratio else baseline.total_s / total_s
+    low, high = _over_seeds(speedup, baseline)
     return ClimbSummary(
         baseline=replace(
             baseline,
@@ -272,11 +283,13 @@ def result_of(
         loss_change=loss,
         learns_alike=learning_key(climbing.recipe) == learning_key(lab.job.recipe),
         together=climbing.together,
-        speedup=ratio.bounds.estimate if ratio else baseline.total_s / total_s,
+        speedup=speedup,
         speedup_bounds=ratio.bounds if ratio else None,
         over_default=over_default(ratio.bounds, climbing.trials)
         if ratio and not lab.job.recipe.auto
         else None,
+        speedup_low=low,
+        speedup_high=high,
         num_pairs=len(paired.speed.before_s) if paired else 0,
         chain=chain,
         has_other_chain=ratio.is_other_chain if ratio else False,
@@ -297,6 +310,14 @@ def result_of(
         fit_before=climbing.fit_of(lab.job.recipe),
         fit_after=climbing.fit_of(climbing.recipe),
     )
+
+
+def _over_seeds(speedup: float, baseline: Baseline) -> tuple[float | None, float | None]:
+    """Return the speed-up at both ends of the original job's range of epochs; None: no range."""
+    if baseline.low_s is None or baseline.high_s is None or not baseline.total_s > 0:
+        return None, None
+    per_s = speedup / baseline.total_s
+    return per_s * baseline.low_s, per_s * baseline.high_s
 
 
 def _untried(climbing: Climb) -> tuple[str, ...]:
@@ -342,17 +363,13 @@ def _of_known_length(
     epochs = before.epochs if before is not None and is_known else epochs_after
     if not baseline.epochs:
         return baseline
-    one_time_s = sum(profile.time.one_time_s.values())
-    share = epochs / baseline.epochs
-
-    def of_known(total_s: float) -> float:
-        return one_time_s + share * (total_s - one_time_s)
-
+    of_known = partial(scaled_s, time=profile.time, share=epochs / baseline.epochs)
     return replace(
         baseline,
         total_s=of_known(baseline.total_s),
         runs_s=tuple(of_known(run_s) for run_s in baseline.runs_s),
         epochs=epochs,
+        epoch_range=None if is_known else baseline.epoch_range,
         epochs_are=before.provenance if before is not None and is_known else Provenance.ASSUMED,
     )
 
@@ -381,13 +398,23 @@ def _next_step(climbing: Climb) -> NextStep | None:
     profile, recipe = climbing.profile, climbing.recipe
     advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
     best = max(advice.beyond, key=gain_of, default=None)
-    if best is not None:
-        return NextStep(rung=best.rung, gain=gain_of(best), text=best.reason)
+    if best is not None and best.prediction is not None:
+        return _step(best.prediction, best.reason)
     gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
     if gpu is None or profile.device == "cuda" or profile.has_cuda:
         return None
-    found = gpu.predict(profile, recipe)
-    return NextStep(rung=gpu.name, gain=found.gain, text=found.note) if found.inputs else None
+    found = predict_over_seeds(lambda one: gpu.predict(one, recipe), profile)
+    return _step(found, found.note) if found.inputs else None
+
+
+def _step(found: Prediction, text: str) -> NextStep:
+    return NextStep(
+        rung=found.rung,
+        gain=found.gain,
+        gain_low=found.gain_low,
+        gain_high=found.gain_high,
+        text=text,
+    )
 
 
 def _changes(

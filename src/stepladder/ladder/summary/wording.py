@@ -12,7 +12,7 @@ from stepladder.records import to_json
 from stepladder.records.climb import Baseline, JointChange
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
-from stepladder.records.profile import Provenance
+from stepladder.records.profile import EpochRange, Provenance
 from stepladder.training.output.wording import clean, percent, rough_time
 
 HEADINGS: Final = ("rung", "predicted", "measured", "accuracy (paired)", "verdict")
@@ -40,7 +40,7 @@ def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
     found = from_json(Baseline, baseline)
     accuracy = found.val_accuracy
     shown = f"val {percent(accuracy)}" if accuracy is not None else ""
-    cells = ("0 original", _DASH, rough_time(found.total_s), shown, baseline_words(found))
+    cells = ("0 original", _DASH, baseline_time(found), shown, baseline_words(found))
     return _line(cells, width)
 
 
@@ -99,11 +99,14 @@ def row_json(trial: Trial) -> dict[str, Any]:
             "decision": verdict.decision,
             "reason": verdict.reason,
             "predicted": prediction.gain if prediction else None,
+            "predicted_low": prediction.gain_low if prediction else None,
+            "predicted_high": prediction.gain_high if prediction else None,
             "measured": verdict.speed,
             "accuracy": verdict.accuracy,
             "loss": verdict.loss,
             "exactness": verdict.exactness,
             "num_epochs": verdict.num_epochs,
+            "epoch_range": trial.after_range,
             "is_replayed": verdict.is_replayed,
             "num_trainings": verdict.num_trainings,
             "change": trial.change,
@@ -118,6 +121,66 @@ def gain(value: float, decimals: int | None = None) -> str:
     if not math.isfinite(value):
         return "unknown"
     return f"{value:,.{_gain_decimals(value) if decimals is None else decimals}f}×"
+
+
+def gain_range(prediction: Prediction) -> str:
+    """Format a predicted gain; as a range if it depends on when early stopping ends training.
+
+    `5.2×`, `12 to 21×`.
+    """
+    low, high = prediction.gain_low, prediction.gain_high
+    if low is None or high is None:
+        return gain(prediction.gain)
+    return gain_bounds(low, high)
+
+
+def gain_bounds(low: float, high: float) -> str:
+    """Format a range of ratios of times: `12 to 21×`; `5.2×` if both ends read the same."""
+    first, second = gain(low), gain(high)
+    return second if first == second else f"{first.removesuffix('×')} to {second}"
+
+
+def time_range(low_s: float, high_s: float) -> str:
+    """Format a range of times: `9.1 to 16 min`, `48 s to 2.8 min`; one time if they read alike."""
+    first, second = rough_time(low_s), rough_time(high_s)
+    if first == second:
+        return second
+    number, _, unit = first.rpartition(" ")
+    return f"{number} to {second}" if second.endswith(f" {unit}") else f"{first} to {second}"
+
+
+def epoch_range_words(found: EpochRange) -> str:
+    """Format a number of epochs over seeds: `12 to 21 epochs`, `1 epoch`."""
+    words = epoch_bounds(found)
+    return f"{words} epoch{'' if words == '1' else 's'}"
+
+
+def epoch_bounds(found: EpochRange) -> str:
+    """Format a range of epochs as numbers: `12 to 21`, or `12` if both ends are the same."""
+    low, high = _count(found.low), _count(found.high)
+    return high if low == high else f"{low} to {high}"
+
+
+def range_source(found: EpochRange) -> str:
+    """Return what a range of epochs comes from: `10th to 90th percentile of 20 replays`."""
+    if not found.num_seeds:
+        return "not replayed; early stopping may end it at any of these"
+    what = "replays" if found.provenance is Provenance.REPLAYED else "trainings"
+    return f"10th to 90th percentile of {found.num_seeds} {what}"
+
+
+def baseline_time(baseline: Baseline) -> str:
+    """Return the time of the original job: `24 min`, or `9.1 to 16 min` if it stops early."""
+    if baseline.low_s is None or baseline.high_s is None:
+        return rough_time(baseline.total_s)
+    return time_range(baseline.low_s, baseline.high_s)
+
+
+def baseline_epochs(baseline: Baseline) -> str:
+    """Return the epochs of the original job as a number or a range: `60`, `12 to 21`."""
+    if baseline.epoch_range is not None:
+        return epoch_bounds(baseline.epoch_range)
+    return "" if baseline.epochs is None else _count(baseline.epochs)
 
 
 def gain_interval(speed: Interval) -> str:
@@ -185,7 +248,7 @@ def predicted_words(prediction: Prediction | None) -> str:
     """Return the predicted gain, then the predicted accuracy or memory, one per line."""
     if prediction is None:
         return _DASH
-    words = [gain(prediction.gain)]
+    words = [gain_range(prediction)]
     if prediction.accuracy_gain is not None:
         words.append(f"{points(prediction.accuracy_gain)} pts")
     if prediction.memory_frac is not None:
@@ -223,13 +286,13 @@ def decision_words(decision: Decision) -> str:
 
 
 def verdict_words(trial: Trial) -> str:
-    """Return a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
+    """Return a verdict with its reason: `kept: 9 to 14 epochs (by replay, 20 seeds)`."""
     word, reason = decision_words(trial.verdict.decision), reason_words(trial)
     return f"{word}: {reason}" if reason else word
 
 
 def reason_words(trial: Trial) -> str:
-    """Return the reason of a verdict: `11 epochs (by replay, 5 seeds)`; empty if it has none."""
+    """Return the reason: `9 to 14 epochs (by replay, 20 seeds)`; empty if it has none."""
     reason, word = trial.verdict.reason.strip(), decision_words(trial.verdict.decision)
     if reason.lower() == word or reason.lower().startswith(f"{word}:"):
         reason = reason[len(word) + 1 :].strip()
@@ -272,12 +335,14 @@ def epochs_words(trial: Trial) -> str:
     epochs = trial.verdict.num_epochs
     if epochs is None or not math.isfinite(epochs):
         return ""
+    over_seeds = trial.after_range
+    words = _epochs(epochs) if over_seeds is None else epoch_range_words(over_seeds)
     num_seeds = len(trial.after_epochs)
     found = ["by replay"] if trial.verdict.is_replayed else []
     found += [f"{num_seeds} seeds"] if num_seeds > 1 else []
     said = [", ".join(found)] if found else []
     said += _trainings_words(trial.verdict, num_seeds)
-    return f"{_epochs(epochs)} ({'; '.join(said)})" if said else _epochs(epochs)
+    return f"{words} ({'; '.join(said)})" if said else words
 
 
 def _trainings_words(verdict: Verdict, num_seeds: int) -> list[str]:
@@ -293,9 +358,15 @@ _EPOCHS_ARE: Final = {Provenance.REPLAYED: " (by replay)", Provenance.ASSUMED: "
 
 
 def baseline_words(baseline: Baseline) -> str:
-    """Describe the baseline: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 measured)`."""
+    """Describe the baseline: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 measured)`.
+
+    With early stopping, the epochs are a range: `12 to 21 epochs (by replay)`.
+    """
     parts = []
-    if baseline.epochs is not None:
+    if baseline.epoch_range is not None:
+        how = _EPOCHS_ARE.get(baseline.epoch_range.provenance, "")
+        parts.append(f"{epoch_range_words(baseline.epoch_range)}{how}")
+    elif baseline.epochs is not None:
         how = _EPOCHS_ARE.get(baseline.epochs_are, "") if baseline.epochs_are else ""
         parts.append(f"{_epochs(baseline.epochs)}{how}")
     if baseline.global_batch_size is not None:

@@ -29,7 +29,7 @@ from stepladder.ladder.timing.interleaved_blocks import (
 from stepladder.ladder.verdict import judge_speed
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
 from stepladder.records.ladder import Decision, Interval
-from stepladder.records.profile import Profile, TrainingTime
+from stepladder.records.profile import EpochRange, Profile, TrainingTime
 from stepladder.rungs.formulas import checkpoints_s
 from stepladder.stats import combined_speedup
 from stepladder.training.features.feature_pass import batch_size_on
@@ -62,6 +62,7 @@ class Length:
         by_seed: (epochs, validations) of each seed that was trained in full; empty if they are
             fixed.
         seeds: these seeds.
+        over_seeds: the epochs as a range; None: they are fixed.
         why_not: why the first of the other seeds did not finish; None: all did.
         why_assumed: why no seed was trained, so that the length is the maximum; None: it is fixed,
             or measured by seed.
@@ -71,6 +72,7 @@ class Length:
     num_validations: float
     by_seed: tuple[tuple[float, float], ...] = ()
     seeds: tuple[int, ...] = ()
+    over_seeds: EpochRange | None = None
     why_not: str | None = None
     why_assumed: str | None = None
 
@@ -123,6 +125,7 @@ def length_of(lab: Lab, recipe: Recipe) -> Length:
         num_validations=num_validations,
         by_seed=tuple((outcome.epochs, outcome.num_validations) for outcome in found),
         seeds=tuple(outcome.seed for outcome in found),
+        over_seeds=lab.epoch_range(recipe),
         why_not=next((outcome.why_not for outcome in outcomes if outcome.why_not), None),
         why_assumed=plain.why_not,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stepladder.diagnosis.runs.run_state import best_validation
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
 from stepladder.reporting.tables import RunRecords, count, fraction, number
@@ -124,11 +125,7 @@ def _learning_figure(
         for event, y, n in zip(validations, val.ys, noise, strict=True)
     ]
     val = Series(name=val.name, style=val.style, xs=val.xs, ys=val.ys, noise=noise, tips=tips)
-    best = number(records.summary.get("best_step"))
-    if best is None:
-        best = next(
-            (number(e.get("step")) for e in reversed(validations) if e.get("is_best")), None
-        )
+    best = best_validation(records.summary, validations)
     is_share = name == "accuracy"
     svg = line_chart(
         [train, val],
@@ -136,7 +133,7 @@ def _learning_figure(
         x_label=axis.label,
         may_be_log=not is_share,
         y_unit=SHARE if is_share else NUMBER,
-        mark=None if best is None else (axis.at(best), _best_word(records)),
+        mark=None if best is None else (axis.at(best.step), _best_word(records)),
         y_limits=(0.0, 1.0) if is_share else None,
     )
     drawn = [item for item in (train, val) if any(y == y for y in item.ys)]  # noqa: PLR0124 (nan)

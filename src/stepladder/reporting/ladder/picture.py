@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.summary.wording import decision_words, gain, gain_interval
+from stepladder.ladder.summary.climb_summary import over_seeds_words
+from stepladder.ladder.summary.wording import baseline_time, decision_words, gain, gain_interval
 from stepladder.records.ladder import Decision, Trial
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.scales import Scale
@@ -88,13 +89,15 @@ def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
     scale = _scale(start_s, end_s, moves)
     ticks = _ticks(scale)
     grid = [scale(value) for value, _ in ticks]
-    steps = [_start(start_s, scale, grid)]
+    start = baseline_time(baseline) if baseline else rough_time(start_s)
+    steps = [_start(start_s, start, scale, grid)]
     at_s = start_s
     for move in moves:
         steps.append(_step(move, at_s, scale, grid))
         at_s = move.after_s if move.is_kept else at_s
     if end_s is not None:
-        words = "unchanged" if climb.summary.is_as_written else gain(start_s / end_s)
+        over_seeds = over_seeds_words(climb.summary)
+        words = "unchanged" if climb.summary.is_as_written else over_seeds or gain(start_s / end_s)
         steps.append(_end(words, at_s, end_s, scale, grid))
     return LadderPicture(
         steps=tuple(steps),
@@ -146,10 +149,9 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
     return sorted(found)[:8]
 
 
-def _start(start_s: float, scale: Scale, grid: Sequence[float]) -> Step:
+def _start(start_s: float, time: str, scale: Scale, grid: Sequence[float]) -> Step:
     x = scale(start_s)
     parts = [path("way", f"M{coordinate(x)} {_MIDDLE}V{_HEIGHT}"), _dot("start", x)]
-    time = rough_time(start_s)
     strip = _strip(parts, grid, f"original: {time}")
     return Step(level="0", name="original", style="start", time=time, words="", strip=strip)
 

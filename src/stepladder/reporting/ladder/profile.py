@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepladder.records.profile import Profile, TrainingTime
+from stepladder.ladder.summary.wording import epoch_range_words, time_range
+from stepladder.ladder.timing.epoch_range import time_bounds_s
+from stepladder.records.profile import Profile
 from stepladder.reporting.charts.scales import tick_label
 from stepladder.reporting.headline import PHASE_WORDS, TimeSpent, spent
 from stepladder.training.output.wording import percent, rough_time
@@ -86,7 +88,7 @@ def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
     first, last = profiles[0], profiles[-1]
     shown = [first] if last == first else [first, last]
     titles = ("Before", "After") if len(shown) == 2 else ("Original job",)
-    parts = [_parts(title, item.time) for title, item in zip(titles, shown, strict=True)]
+    parts = [_parts(title, item) for title, item in zip(titles, shown, strict=True)]
     steps = [_step(title, item) for title, item in zip(titles, shown, strict=True)]
     times = (
         ("Time to a trained model, by its parts", parts),
@@ -104,7 +106,8 @@ def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
     )
 
 
-def _parts(title: str, time: TrainingTime) -> TimeSpent | None:
+def _parts(title: str, profile: Profile) -> TimeSpent | None:
+    time = profile.time
     sizes = {
         "training": time.epochs * time.epoch_s,
         "validation": time.num_validations * time.validation_s,
@@ -114,8 +117,16 @@ def _parts(title: str, time: TrainingTime) -> TimeSpent | None:
     if not math.isfinite(sum(sizes.values())):
         return None
     sizes = {name: size for name, size in sizes.items() if size > 0}
-    title = f"{title}: {rough_time(time.total_s)}"
+    title = f"{title}: {rough_time(time.total_s)}{_over_seeds(profile)}"
     return spent(title, sizes, words=PART_WORDS, say=rough_time)
+
+
+def _over_seeds(profile: Profile) -> str:
+    """Return the ranges of epochs and time, if early stopping decides them."""
+    if profile.epoch_range is None:
+        return ""
+    said = f"{epoch_range_words(profile.epoch_range)}, {time_range(*time_bounds_s(profile))}"
+    return f" for {profile.time.epochs:.3g} epochs; {said}"
 
 
 def _step(title: str, profile: Profile) -> TimeSpent | None:

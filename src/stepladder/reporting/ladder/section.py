@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.summary.wording import gain, loss_interval, points_interval, together_words
+from stepladder.ladder.summary.wording import (
+    gain_bounds,
+    loss_interval,
+    points_interval,
+    time_range,
+    together_words,
+)
 from stepladder.records.climb import ClimbSummary, JointChange, NextStep
 from stepladder.records.ladder import Aim, Decision
 from stepladder.reporting.charts.heatmap import short
@@ -144,11 +150,12 @@ def _next_gain(climb: ClimbRecords) -> str:
     """Return the predicted gain of the next step, with both times; empty without a next step."""
     step, result = climb.summary.next, climb.summary.result
     expected = positive(step.gain) if step else None
-    if expected is None:
+    if step is None or expected is None:
         return ""
+    low, high = positive(step.gain_low) or expected, positive(step.gain_high) or expected
     now_s = positive(result.total_s) if result else None
-    times = f" ({rough_time(now_s)} → {rough_time(now_s / expected)})" if now_s else ""
-    return f"{gain(expected)}{times}"
+    times = f" ({rough_time(now_s)} → {time_range(now_s / high, now_s / low)})" if now_s else ""
+    return f"{gain_bounds(low, high)}{times}"
 
 
 def _shown(step: NextStep) -> NextStep:

@@ -15,11 +15,13 @@ from stepladder.ladder.summary.climb_summary import (
     is_within_noise,
     losses_words,
     noise_words,
+    over_seeds_words,
     times_words,
     unchanged_words,
 )
 from stepladder.ladder.summary.wording import (
     accuracy_words,
+    baseline_epochs,
     decision_words,
     gain,
     gain_interval,
@@ -128,6 +130,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
         return "No rung kept", rough_time(after.total_s)
     times = times_words(climb.summary)
     bounds = climb.summary.speedup_bounds
+    if over_seeds := over_seeds_words(climb.summary):
+        times = f"{over_seeds}, {times}"
     if bounds is not None:
         times = f"{gain_interval(bounds).partition(' ')[2]}, {times}"
     if climb.summary.aim is Aim.ACCURACY:
@@ -257,7 +261,7 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
         facts.append(Fact(value=f"{len(climb.kept)} of {num_tried}", label="tried rungs were kept"))
     before, after = summary.baseline, summary.result
     if before and after and before.epochs is not None and after.epochs is not None:
-        epochs = f"{before.epochs:.3g} → {after.epochs:.3g}"
+        epochs = f"{baseline_epochs(before)} → {after.epochs:.3g}"
         facts.append(Fact(value=epochs, label="epochs"))
     if before and before.val_accuracy is not None:
         val = percent(before.val_accuracy)

@@ -6,10 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepladder.ladder.summary.wording import accuracy_words, decision_words, measured_words
+from stepladder.ladder.summary.wording import (
+    accuracy_words,
+    decision_words,
+    epoch_bounds,
+    measured_words,
+)
 from stepladder.records.files import Json
 from stepladder.records.ladder import Prediction, Trial, Verdict
-from stepladder.records.profile import TrainingTime
+from stepladder.records.profile import EpochRange, TrainingTime
 from stepladder.reporting.charts.curves import Figure
 from stepladder.reporting.charts.heatmap import short
 from stepladder.reporting.charts.scales import tick_label
@@ -149,7 +154,8 @@ def _parts(trial: Trial) -> list[PartRow]:
     times = (trial.before, predicted, trial.after)
     if trial.before is None and trial.after is None and predicted is None:
         return []
-    by_time = [_part_values(time) for time in times]
+    ranges = (trial.before_range, None, trial.after_range)
+    by_time = [_part_values(*pair) for pair in zip(times, ranges, strict=True)]
     names = dict.fromkeys(name for values in by_time for name in values if name != _TOTAL)
     return [
         PartRow(name=name, before=cells[0], predicted=cells[1], after=cells[2])
@@ -158,7 +164,7 @@ def _parts(trial: Trial) -> list[PartRow]:
     ]
 
 
-def _part_values(time: TrainingTime | None) -> dict[str, str]:
+def _part_values(time: TrainingTime | None, over_seeds: EpochRange | None) -> dict[str, str]:
     if time is None:
         return {}
     once = {
@@ -168,13 +174,19 @@ def _part_values(time: TrainingTime | None) -> dict[str, str]:
     return {
         "time per step": rough_time(time.step_s),
         "steps per epoch": tick_label(time.steps_per_epoch),
-        "epochs": tick_label(time.epochs),
+        "epochs": _epochs(time, over_seeds),
         "time per validation": rough_time(time.validation_s),
         "validations": tick_label(time.num_validations),
         "checkpoints": rough_time(time.checkpoint_s),
         **once,
         _TOTAL: rough_time(time.total_s),
     }
+
+
+def _epochs(time: TrainingTime, over_seeds: EpochRange | None) -> str:
+    """Return the mean number of epochs that the times are for, and its range over seeds."""
+    mean = tick_label(float(f"{time.epochs:.3g}"))
+    return mean if over_seeds is None else f"{mean} ({epoch_bounds(over_seeds)})"
 
 
 def _predicted_by(prediction: Prediction | None) -> str:

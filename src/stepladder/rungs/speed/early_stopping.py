@@ -75,7 +75,7 @@ class EarlyStopping(Rung):
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Stop early with the default patience, and restore the best weights."""
-        return self._stopped(recipe, StoppingConfig().patience, restore_best=True)
+        return with_early_stopping(recipe)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Return the defaults, then the last weights with several values of patience.
@@ -83,24 +83,33 @@ class EarlyStopping(Rung):
         Without those whose patience cannot run out before the schedule ends, as they save nothing.
         """
         now = profile.time
-        others = [self._stopped(recipe, epochs, restore_best=False) for epochs in _PATIENT_EPOCHS]
+        others = [_stopped(recipe, epochs, restore_best=False) for epochs in _PATIENT_EPOCHS]
         end = schedule_epochs(now, recipe)
         may_stop = [other for other in others if _least_epochs(now, other) < end]
         return tuple(dict.fromkeys([self.apply(profile, recipe), *may_stop]))
 
-    def _stopped(self, recipe: Recipe, epochs: int, *, restore_best: bool) -> Recipe:
-        """Return the recipe that stops after `epochs` epochs without a clear improvement."""
-        is_by_epochs = recipe.stopping.validate_every_steps is None
-        every = recipe.stopping.validate_every_epochs if is_by_epochs else 1
-        stopping = replace(
-            recipe.stopping,
-            early=True,
-            restore_best=restore_best,
-            patience=math.ceil(epochs / every),
-            min_improvement_frac=StoppingConfig().min_improvement_frac,
-            allow_noise=StoppingConfig().allow_noise,
-        )
-        return replace(recipe, stopping=stopping)
+
+def with_early_stopping(recipe: Recipe) -> Recipe:
+    """Return the recipe that stops early with the default patience, and restores the best weights.
+
+    It validates as often, and monitors the same.
+    """
+    return _stopped(recipe, StoppingConfig().patience, restore_best=True)
+
+
+def _stopped(recipe: Recipe, epochs: int, *, restore_best: bool) -> Recipe:
+    """Return the recipe that stops after `epochs` epochs without a clear improvement."""
+    is_by_epochs = recipe.stopping.validate_every_steps is None
+    every = recipe.stopping.validate_every_epochs if is_by_epochs else 1
+    stopping = replace(
+        recipe.stopping,
+        early=True,
+        restore_best=restore_best,
+        patience=math.ceil(epochs / every),
+        min_improvement_frac=StoppingConfig().min_improvement_frac,
+        allow_noise=StoppingConfig().allow_noise,
+    )
+    return replace(recipe, stopping=stopping)
 
 
 def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:

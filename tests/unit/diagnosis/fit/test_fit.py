@@ -74,18 +74,113 @@ def test_a_rise_within_twice_its_noise_is_not_overfit() -> None:
     assert fit.kind is not FitKind.OVERFIT
 
 
-def test_a_gap_alone_is_not_overfit() -> None:
-    flat = [1.8, 1.2, 0.9, 0.8, 0.8, 0.81, 0.8, 0.8]
-    accuracy = [0.35, 0.6, 0.7, 0.72, 0.72, 0.72, 0.72, 0.72]
-    fit = judge_fit(curves(FALLING, flat, train_accuracy=HIGH, val_accuracy=accuracy))
+FLAT = [1.8, 1.2, 0.9, 0.8, 0.8, 0.81, 0.8, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "num_val", "kind", "confidence"),
+    [
+        (0.99, 0.94, 1000, FitKind.GOOD_FIT, Confidence.SURE),
+        (0.994, 0.877, 1000, FitKind.OVERFIT, Confidence.SURE),
+        (0.994, 0.877, 57, FitKind.OVERFIT, Confidence.LIKELY),
+        (0.994, 0.877, 20, FitKind.GOOD_FIT, Confidence.SURE),
+        (0.96, 0.88, 1000, FitKind.OVERFIT, Confidence.LIKELY),
+        (0.92, 0.80, 5000, FitKind.OVERFIT, Confidence.LIKELY),
+        (0.80, 0.72, 5000, FitKind.UNDERFIT, Confidence.LIKELY),
+        (0.60, 0.45, 5000, FitKind.UNDERFIT, Confidence.LIKELY),
+    ],
+)
+def test_a_gap_is_overfitting_from_the_limit_and_the_noise_on(
+    train: float, val: float, num_val: int, kind: FitKind, confidence: Confidence
+) -> None:
+    found = curves(
+        FALLING, FLAT, train_accuracy=[*HIGH[:3], *[train] * 5],
+        val_accuracy=[*HIGH[:3], *[val] * 5], num_val=num_val, is_equal=True,
+    )  # fmt: skip
+    fit = judge_fit(found)
+    assert (fit.kind, fit.confidence) == (kind, confidence)
+    assert any("percentage points higher" in said for said in fit.evidence) == (
+        kind is FitKind.OVERFIT
+    )
+
+
+def test_labels_that_nobody_predicts_are_no_gap() -> None:
+    found = curves(
+        FALLING, FLAT, train_accuracy=HIGH, val_accuracy=[*HIGH[:3], *[0.88] * 5], is_equal=True
+    )
+    assert judge_fit(found).kind is FitKind.OVERFIT
+    assert judge_fit(replace(found, target_error=0.1)).kind is FitKind.GOOD_FIT
+
+
+def test_a_loss_that_is_twice_that_of_training_is_overfitting_beyond_its_noise() -> None:
+    train = [2.0, 1.2, 0.7, 0.5, 0.4, 0.35, 0.32, 0.31]
+    for val, sem, kind in (
+        (0.5, 0.01, FitKind.GOOD_FIT),
+        (0.8, 0.01, FitKind.OVERFIT),
+        (0.8, 0.3, FitKind.GOOD_FIT),
+    ):
+        held_out = [1.8, 1.2, *[val] * 6]
+        found = curves(train, held_out, sem=sem, is_equal=True)
+        assert judge_fit(found).kind is kind
+    small = [loss / 100 for loss in train]
+    found = curves(small, [0.02, 0.012, *[0.008] * 6], sem=1e-4, is_equal=True)
+    assert judge_fit(found).kind is FitKind.GOOD_FIT, "both are next to nothing"
+
+
+def test_the_saved_weights_are_judged_not_the_last_ones() -> None:
+    """The best ones fit well; those of later epochs, which are not saved, no longer do."""
+    train = [0.3, 0.6, 0.9, 0.96, 0.98, 0.99, 1.0, 1.0]
+    val = [0.3, 0.6, 0.88, 0.95, 0.9, 0.86, 0.84, 0.82]
+    last = curves(FALLING, RISING, train_accuracy=train, val_accuracy=val, is_equal=True)
+    assert judge_fit(last).kind is FitKind.OVERFIT
+    fit = judge_fit(replace(last, best_step=40, keeps_best=True))
     assert fit.kind is FitKind.GOOD_FIT
+    assert fit.best_epoch == 4
+    assert (fit.numbers["train_error"], fit.numbers["val_error"]) == pytest.approx((0.04, 0.05))
+    assert fit.numbers["val_loss"] == 0.8
+    said = " ".join(fit.evidence)
+    assert "rose after epoch 4" in said
+    assert "the saved weights are from before that" in said
+    assert "of the saved weights, of epoch 4" in said
+    assert "validation has not become worse" not in said
+
+
+def test_saved_weights_that_overfit_are_named_so_from_either_end() -> None:
+    train = [0.3, 0.6, 0.9, 0.98, 0.99, 0.99, 1.0, 1.0]
+    val = [0.3, 0.6, 0.78, 0.8, 0.8, 0.79, 0.8, 0.8]
+    for held_out in (RISING, FLAT):
+        found = curves(FALLING, held_out, train_accuracy=train, val_accuracy=val, is_equal=True)
+        fit = judge_fit(replace(found, best_step=40, keeps_best=True))
+        assert fit.kind is FitKind.OVERFIT
+        assert fit.numbers["train_error"] == pytest.approx(0.02)
+
+
+def test_weights_saved_before_they_learnt_the_data_are_not_a_good_fit() -> None:
+    """They would overfit before they have learnt it: regularise, do not grow the model."""
+    train = [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0]
+    val = [0.3, 0.5, 0.58, 0.66, 0.62, 0.6, 0.6, 0.6]
+    found = curves(FALLING, RISING, train_accuracy=train, val_accuracy=val, is_equal=True)
+    assert judge_fit(replace(found, best_step=40, keeps_best=True)).kind is FitKind.OVERFIT
+
+
+def test_the_best_epoch_is_that_of_the_run_not_of_the_smoothed_curve() -> None:
+    val = [1.8, 1.2, 0.9, 0.8, 0.62, 0.81, 0.7, 0.69]
+    found = curves(FALLING, val, train_accuracy=HIGH, val_accuracy=HIGH)
+    assert judge_fit(found).best_epoch == 5, "the lowest value"
+    by_accuracy = judge_fit(replace(found, best_step=80))
+    assert by_accuracy.best_epoch == 8, "the run monitors another metric"
+    assert not any("epoch 5" in said for said in by_accuracy.evidence)
 
 
 def test_a_loss_that_rises_with_accuracy_is_overconfidence() -> None:
-    accuracy = [0.35, 0.6, 0.7, 0.72, 0.76, 0.79, 0.81, 0.82]
+    accuracy = [0.55, 0.7, 0.8, 0.84, 0.88, 0.91, 0.93, 0.94]
     fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=accuracy))
     assert fit.is_overconfident
     assert fit.kind is FitKind.GOOD_FIT
+    lower = [share - 0.12 for share in accuracy]
+    both = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=lower))
+    assert both.is_overconfident
+    assert both.kind is FitKind.OVERFIT, "17 points below training"
 
 
 def test_accuracy_that_rose_once_and_no_more_is_both() -> None:
@@ -221,7 +316,9 @@ def test_accuracies_alone_are_judged_in_their_binomial_noise() -> None:
     falling = [0.5, 0.6, 0.7, 0.72, 0.66, 0.63, 0.61, 0.6]
     many = Curves(points=points(falling), num_val=5000)
     assert judge_fit(many).kind is FitKind.OVERFIT
-    assert judge_fit(replace(many, num_val=60)).kind is not FitKind.OVERFIT
+    assert "rose after epoch 3" in judge_fit(many).evidence[0]
+    few = judge_fit(replace(many, num_val=60))
+    assert not any("rose" in said for said in few.evidence)
 
 
 def trained(

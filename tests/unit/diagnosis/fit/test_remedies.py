@@ -116,6 +116,25 @@ def test_a_high_training_error_is_never_met_with_more_data_or_regularisation() -
     assert min(met.values()) > 100  # both cases occurred
 
 
+def test_a_verdict_and_its_remedies_do_not_contradict_each_other() -> None:
+    against_overfitting = {
+        "all_data", "more_data", "augmentation", "dropout", "weight_decay", "earlier_stop",
+    }  # fmt: skip
+    met = dict.fromkeys(FitKind, 0)
+    for each in every_known():
+        names = {remedy.name for remedy in remedies_for(each)}
+        met[each.fit.kind] += bool(names)
+        if each.fit.kind is not FitKind.OVERFIT:
+            assert not names & against_overfitting
+        if each.fit.kind is FitKind.OVERFIT:
+            assert names & against_overfitting
+        if each.fit.kind is FitKind.GOOD_FIT and not each.fit.is_learning_rate_too_high:
+            allowed = {"train_longer"} if each.fit.is_still_improving else set()
+            sure = {"stop_by_accuracy", "label_smoothing"} if each.fit.is_overconfident else set()
+            assert names <= allowed | sure
+    assert min(met[kind] for kind in (FitKind.OVERFIT, FitKind.UNDERFIT, FitKind.GOOD_FIT)) > 100
+
+
 def test_every_remedy_that_a_climb_tries_is_a_rung() -> None:
     rungs = {rung.name for rung in REMEDIES}
     assert {*FOR_TRAINING, *FOR_VALIDATION} - rungs == BY_HAND
@@ -202,7 +221,16 @@ def test_what_is_on_already_is_not_advised() -> None:
     assert names == ["more_data"]
 
 
-def test_a_good_fit_without_a_gap_needs_nothing() -> None:
+def test_a_run_that_keeps_its_best_weights_is_not_told_to() -> None:
+    fit = replace(FIT, kind=FitKind.OVERFIT, best_epoch=3.0)
+    recipe = Recipe()
+    last = replace(recipe, stopping=replace(recipe.stopping, restore_best=False))
+    assert "earlier_stop" in {r.name for r in remedies_for(known(fit, GAP, recipe=last))}
+    assert "earlier_stop" not in {r.name for r in remedies_for(known(fit, GAP, recipe=recipe))}
+
+
+def test_a_good_fit_needs_nothing() -> None:
+    assert remedies_for(known(replace(FIT, kind=FitKind.GOOD_FIT), GAP)) == ()
     assert remedies_for(known(replace(FIT, kind=FitKind.GOOD_FIT), GOOD)) == ()
     assert remedies_for(known(replace(FIT, kind=FitKind.NOT_YET_KNOWN), POOR)) == ()
 

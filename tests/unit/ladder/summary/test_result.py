@@ -34,12 +34,14 @@ from stepladder.ladder.limits.budget import allows_after, budget_warning, plan_w
 from stepladder.ladder.summary import result as result_module
 from stepladder.ladder.summary.final_training import outside_clock_s, run_whole
 from stepladder.ladder.summary.result import of_looks
+from stepladder.ladder.summary.wording import baseline_epochs, baseline_time
 from stepladder.ladder.trainings.training_cache import Trainings
-from stepladder.records import read_json
+from stepladder.records import read_json, to_json
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
+from stepladder.reporting.pages.report_page import write_report
 from stepladder.rungs import RUNGS, Rung
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.task import Metrics, Task
@@ -234,17 +236,17 @@ def test_no_training_follows_the_one_that_passed_the_budget(
 
 
 def test_a_budget_that_holds_says_nothing(make_lab, recipe: Recipe) -> None:
-    time_s = TrainingTime(epochs=10.0, steps_per_epoch=10.0, step_s=0.1)
+    time_s = 4.0, 10.0
     for budget_s, is_told in ((None, False), (600.0, False), (5.0, True)):
-        said = budget_warning(make_lab(recipe, budget_s=budget_s), time_s, may_stop_early=True)
+        said = budget_warning(make_lab(recipe, budget_s=budget_s), time_s)
         assert (said is not None) == is_told
-    assert "or less, if it stops early" in str(said)
+    assert "the original job takes about 4.0 to 10 s." in str(said)
     lab = make_lab(recipe, budget_s=600.0)
     assert plan_words(make_lab(recipe), time_s) is None
-    assert "takes about 10 s: about 10 s in all, within the budget of 10 min" in str(
+    assert "takes about 4.0 to 10 s: about 4.0 to 10 s in all, within the budget of 10 min" in str(
         plan_words(lab, time_s)
     )
-    long = replace(time_s, epochs=1000.0)
+    long = 400.0, 1000.0
     assert "which may exceed the budget of 10 min" in str(plan_words(lab, long))
     assert allows_after(make_lab(recipe, budget_s=600.0), 700.0)
     assert not allows_after(make_lab(recipe, budget_s=600.0), 800.0)
@@ -319,6 +321,33 @@ def test_epochs_that_early_stopping_would_not_have_taken_are_no_gain(climbed) ->
     at_most = written["baseline"]
     assert at_most["epochs"] == 400
     assert before.total_s == pytest.approx(at_most["total_s"] * after.epochs / 400, rel=0.2)
+
+
+def test_a_job_that_stops_early_has_one_range_in_profile_baseline_and_page(
+    climbed, job: JobConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = replace(job.recipe.stopping, early=True)
+    schedule = replace(job.recipe.schedule, max_epochs=60)
+    recipe = replace(job.recipe, stopping=stopping, schedule=schedule)
+    monkeypatch.setattr(run_module, "_prepare", _prepare_as(recipe))
+    monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
+    monkeypatch.setattr(result_module, "_BASELINE_FRAC", 1e-9)
+    summary, folder = climbed(Waits(), WaitLess(), min_gain=0.03)
+    before = summary.baseline
+    assert before is not None
+    assert before.epoch_range is not None
+    lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    (profile, *_) = (line["profile"] for line in lines if line["kind"] == "profile")
+    assert profile["epoch_range"] == to_json(before.epoch_range)
+    assert before.low_s is not None
+    assert before.high_s is not None
+    assert before.low_s <= before.total_s <= before.high_s
+    assert summary.speedup is not None
+    assert summary.speedup_low == pytest.approx(summary.speedup * before.low_s / before.total_s)
+    assert summary.speedup_high == pytest.approx(summary.speedup * before.high_s / before.total_s)
+    text = " ".join(re.sub("<[^>]*>", " ", write_report(folder).read_text()).split())
+    assert f"{baseline_epochs(before)} → " in text
+    assert f"{baseline_time(before)} → " in text
 
 
 def test_a_job_that_its_clock_would_end_is_refused(climbed, job: JobConfig, monkeypatch) -> None:

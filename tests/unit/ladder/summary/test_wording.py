@@ -11,18 +11,23 @@ from stepladder.errors import DataError
 from stepladder.ladder.summary.climb_summary import end_line
 from stepladder.ladder.summary.wording import (
     baseline_row,
+    epoch_range_words,
     gain,
     gain_interval,
+    gain_range,
     header,
     loss_interval,
     plus_minus,
     points,
+    range_source,
     reason_words,
     row,
     row_json,
+    time_range,
 )
+from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
-from stepladder.records.profile import Provenance
+from stepladder.records.profile import EpochRange, Provenance
 from stepladder.training.output.wording import rough_time
 
 WIDE = 140
@@ -81,6 +86,67 @@ def test_the_columns_are_aligned_with_their_titles() -> None:
         " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]  "
         "kept: 11 epochs (by replay, 5 seeds)",
     ]
+
+
+OVER_SEEDS = {"low": 12, "high": 21, "mean": 15.2, "num_seeds": 20, "provenance": "replayed"}
+
+
+def test_a_length_that_depends_on_the_seed_is_a_range() -> None:
+    early = BASELINE | {
+        "epochs": 15.2, "epochs_are": "replayed", "epoch_range": OVER_SEEDS, "low_s": 546.0,
+        "high_s": 960.0,
+    }  # fmt: skip
+    line = baseline_row(early, WIDE)
+    assert "9.1 to 16 min" in line
+    assert "baseline: 12 to 21 epochs (by replay), batch 2" in line
+    assert "15" not in line
+    kept = replace(STOPPING, after_range=from_json(EpochRange, OVER_SEEDS))
+    assert reason_words(kept) == "12 to 21 epochs (by replay, 5 seeds)"
+    assert row_json(kept)["epoch_range"] == OVER_SEEDS
+
+
+def test_a_predicted_gain_that_depends_on_the_epochs_is_a_range() -> None:
+    found = Prediction(
+        rung="cached_features", gain=16.0, gain_low=12.4, gain_high=20.6,
+        provenance=Provenance.MODELLED,
+    )  # fmt: skip
+    made = trial("cached_features", 5, Decision.SKIPPED, predicted=found)
+    assert "12 to 21×" in row(made)
+    assert (row_json(made)["predicted_low"], row_json(made)["predicted_high"]) == (12.4, 20.6)
+    alike = replace(found, gain_low=15.9, gain_high=16.1)
+    assert gain_range(alike) == "16×"
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "said"),
+    [
+        (546, 960, "9.1 to 16 min"),
+        (48, 170, "48 s to 2.8 min"),
+        (60.0, 60.1, "60 s"),
+        (300, 4920, "5.0 to 82 min"),
+    ],
+)
+def test_a_range_of_times_names_its_unit_once(low_s: float, high_s: float, said: str) -> None:
+    assert time_range(low_s, high_s) == said
+
+
+def test_a_range_says_what_it_comes_from() -> None:
+    found = from_json(EpochRange, OVER_SEEDS)
+    assert range_source(found) == "10th to 90th percentile of 20 replays"
+    real = replace(found, provenance=Provenance.MEASURED)
+    assert range_source(real) == "10th to 90th percentile of 20 trainings"
+    assert "may end it at any of these" in range_source(replace(found, num_seeds=0))
+    assert epoch_range_words(replace(found, low=1.0, high=1.0)) == "1 epoch"
+
+
+def test_the_headline_has_its_range_over_the_seeds_of_the_original_job() -> None:
+    early = BASELINE | {"epoch_range": OVER_SEEDS, "low_s": 546.0, "high_s": 960.0}
+    climb = CLIMB | {"baseline": early, "speedup_low": 90.4, "speedup_high": 159.0}
+    said = " ".join(end_line(climb, WIDE).split())
+    assert "240×, 90 to 159× over its seeds (9.1 to 16 min → 6.0 s)" in said
+    assumed = climb | {"baseline": early | {"epochs_are": "assumed"}}
+    assert "90 to 159× over its possible epochs" in " ".join(end_line(assumed, WIDE).split())
+    assert "over its" not in end_line(CLIMB, WIDE)
 
 
 def test_in_a_hundred_columns_words_wrap_below_their_column() -> None:

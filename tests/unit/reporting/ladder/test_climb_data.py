@@ -93,6 +93,35 @@ def test_the_page_shows_the_climb_first_and_then_the_training(
     assert page.handlers == []
 
 
+def test_the_page_shows_ranges_where_early_stopping_decides_the_length(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    climb = json.loads((folder / "climb.json").read_text())
+    found = {"low": 12, "high": 21, "mean": 15.0, "num_seeds": 20, "provenance": "replayed"}
+    climb["baseline"] |= {"epochs": 15.0, "epoch_range": found, "low_s": 546.0, "high_s": 960.0}
+    climb |= {"speedup_low": 74.0, "speedup_high": 130.0}
+    climb["next"] |= {"gain_low": 2.0, "gain_high": 4.0}
+    (folder / "climb.json").write_text(json.dumps(climb))
+    lines = lines_of(folder)
+    for line in lines:
+        if line["kind"] == "profile":
+            line["profile"]["epoch_range"] = found
+        if line["kind"] == "trial" and line["trial"]["after_epochs"]:
+            line["trial"]["after_range"] = {**found, "low": 10, "high": 12}
+    write_lines(folder, lines)
+    text = page_of(folder).text
+    for words in (
+        "74 to 130× over its seeds, 9.1 to 16 min → 7.4 s",
+        "12 to 21 → 17",
+        "predicted 2.0 to 4.0× (7.4 s → 1.8 to 3.7 s)",
+        "original: 9.1 to 16 min",
+        "for 60 epochs; 12 to 21 epochs, ",
+        "kept : 10 to 12 epochs (by replay, 5 seeds)",
+    ):
+        assert words in text, words
+
+
 def test_a_profile_that_is_the_first_again_is_shown_once(
     build_climb: Build, tmp_path: Path
 ) -> None:
