@@ -332,10 +332,10 @@ def a_refusal_is_one_short_sentence(job: Job) -> None:
         refusal = rung.why_not(*job)
         assert rung.why_not(*job) == refusal
         if refusal is not None:
-            assert refusal == refusal.strip()
-            assert 0 < len(refusal) <= 120
-            assert "\n" not in refusal
-            assert not refusal.endswith(".")
+            assert refusal == refusal.strip(), rung.name
+            assert 0 < len(refusal) <= 120, f"{rung.name}: {refusal}"
+            assert "\n" not in refusal, rung.name
+            assert not refusal.endswith("."), rung.name
 
 
 def a_prediction_is_finite_and_says_where_it_comes_from(job: Job, applicable: list[Rung]) -> None:
