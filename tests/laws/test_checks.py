@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
@@ -20,7 +21,8 @@ from stepladder.checks.run import run_check, run_checks
 from stepladder.records.faults import FAULTS, Eyes
 from stepladder.records.findings import Outcome, Severity
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-check.md"
+README = Path(__file__).parents[2] / "README.md"
+PAGE = README.parent / "docs" / "adding-a-check.md"
 EACH = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
 
@@ -113,6 +115,11 @@ def test_the_worked_example_of_the_page_is_a_check(sound: CheckedJob, tmp_path: 
     finding = run_check(example, job_of(example.broken(), tmp_path))
     assert finding.outcome is Outcome.WARNED
     assert f'"{finding.fault}"' in text.partition("## 2.")[0]
+
+
+def test_readme_says_how_many_there_are() -> None:
+    (said,) = re.findall(r"^(\d+) checks of ", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert int(said) == len(CHECKS), "correct the number of checks in README.md"
 
 
 def test_a_check_that_raises_could_not_run(sound: CheckedJob) -> None:
