@@ -11,8 +11,8 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -129,9 +129,12 @@ def test_the_worked_example_of_the_page_is_a_command(
     text = (ROOT / "docs" / "adding-a-command.md").read_text(encoding="utf-8")
     function, module = (part.partition("```")[0] for part in text.split("```python\n")[1:3])
     for name, code in (("stepladder.api.counts", function), (f"{COMMANDS_AT}.count", module)):
-        loaded = ModuleType(name)
-        monkeypatch.setitem(sys.modules, name, loaded)
-        exec(code, vars(loaded))
+        (file := tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        monkeypatch.setitem(sys.modules, name, loaded := module_from_spec(spec))
+        spec.loader.exec_module(loaded)
     (line,) = re.findall(r"^    Command\((.*)\),$", text, re.MULTILINE)
     command = Command(*ast.literal_eval(f"({line.replace('_DATA', '0')})"))
     test_its_summary_fits_a_line_of_help(command)
