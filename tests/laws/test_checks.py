@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from stepladder.checks.run import run_check, run_checks
 from stepladder.records.faults import FAULTS, Eyes
 from stepladder.records.findings import Outcome, Severity
 
+README = Path(__file__).parents[2] / "README.md"
+PAGE = README.parent / "docs" / "adding-a-check.md"
 EACH = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
 
@@ -100,6 +104,22 @@ def test_fast_checks_come_first() -> None:
 def test_names_are_unique() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+def test_the_worked_example_of_the_page_is_a_check(sound: CheckedJob, tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    file = tmp_path / "target_scale.py"
+    file.write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    example: Check = run_path(str(file))["CHECK"]
+    assert run_check(example, sound).outcome is Outcome.NOT_APPLICABLE
+    finding = run_check(example, job_of(example.broken(), tmp_path))
+    assert finding.outcome is Outcome.WARNED
+    assert f'"{finding.fault}"' in text.partition("## 2.")[0]
+
+
+def test_readme_says_how_many_there_are() -> None:
+    (said,) = re.findall(r"^(\d+) checks of ", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert int(said) == len(CHECKS), "correct the number of checks in README.md"
 
 
 def test_a_check_that_raises_could_not_run(sound: CheckedJob) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from enum import StrEnum
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import stepladder
 from stepladder.config import choices, options, recipe
-from stepladder.config.schema import Option, field_docs
+from stepladder.config.schema import Option, field_docs, group_names
 from stepladder.config.schema import options as all_options
 
 # External names: of a timm model, CSV columns, folders, a server, an expression on paths.
@@ -27,6 +30,10 @@ NAMES = {
     "run.mlflow_uri",
 }
 OPTIONS = tuple(all_options().values())
+
+
+CODE = Path(stepladder.__file__).parent
+PAGE = CODE.parents[1] / "docs" / "adding-an-option.md"
 
 
 def classes(module: ModuleType) -> list[type]:
@@ -68,3 +75,20 @@ def test_a_choice_is_a_string_enum_whose_values_are_its_names(kind: type) -> Non
     assert issubclass(kind, StrEnum)
     assert all(item.value == item.name.lower() for item in kind)
     assert kind.__doc__
+
+
+def test_the_worked_example_is_the_code_that_the_page_shows() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    code = [CODE / "config" / "recipe.py", CODE / "task" / "image_classification.py"]
+    files = "".join(file.read_text(encoding="utf-8") for file in code)
+    shown = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(shown) == 3
+    assert all(block in files for block in shown)
+
+
+def test_the_groups_of_the_page_are_those_of_the_config_and_read_where_it_says() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    named = {name for groups, _ in rows for name in re.findall(r"`(\w+)`", groups)}
+    assert named == set(group_names())
+    for path in (path for _, places in rows for path in re.findall(r"`(.*?)`", places)):
+        assert (CODE / path).exists(), path

@@ -6,10 +6,14 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,7 @@ from stepladder.cli.main import main
 from stepladder.cli.parse import parse
 from stepladder.config.schema import field_docs
 
+COMMANDS_AT = "stepladder.cli.commands"
 ROOT = Path(__file__).parents[2]
 each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 
@@ -113,6 +118,32 @@ def test_names_are_unique_and_every_module_with_flags_is_listed() -> None:
     assert {name for name in modules if hasattr(importlib.import_module(name), "Flags")} == {
         *listed
     }
+
+
+def test_the_worked_example_of_the_page_is_a_command(
+    build_store: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "docs" / "adding-a-command.md").read_text(encoding="utf-8")
+    function, module = (part.partition("```")[0] for part in text.split("```python\n")[1:3])
+    for name, code in (("stepladder.api.counts", function), (f"{COMMANDS_AT}.count", module)):
+        (file := tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        monkeypatch.setitem(sys.modules, name, loaded := module_from_spec(spec))
+        spec.loader.exec_module(loaded)
+    (line,) = re.findall(r"^    Command\((.*)\),$", text, re.MULTILINE)
+    command = Command(*ast.literal_eval(f"({line.replace('_DATA', '0')})"))
+    test_its_summary_fits_a_line_of_help(command)
+    build_store(tmp_path / "store", num_rows={"train": 7, "val": 3})
+    run = importlib.import_module(command.module).run
+    assert run([str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().out == f"train{7:>11}\nval{3:>13}\n"
+    assert run([str(tmp_path / "store"), "--total", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"total": 10}
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:

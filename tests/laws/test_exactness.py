@@ -42,6 +42,14 @@ SIZE = 32
 ROWS = {"train": 40, "val": 5}
 EXACT = [rung for rung in RUNGS if rung.exactness is not Exactness.STATISTICAL]
 TIME = TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1)
+PHASES_S = {
+    "data_wait": 0.02,
+    "to_device": 0.002,
+    "augment": 0.003,
+    "forward": 0.025,
+    "backward": 0.045,
+    "optimizer": 0.005,
+}
 
 
 @pytest.fixture(name="profile")
@@ -64,6 +72,8 @@ def _profile(profile_of: Callable[..., Profile]) -> Profile:
         free_memory_bytes=10**4,  # little memory, so that memory-saving rungs apply
         free_disk_bytes=10**12,
         bandwidth_bytes_per_s=1e10,
+        phases_s=PHASES_S,
+        replay_host_s=TIME.step_s - PHASES_S["data_wait"],
         loader_cpu_s=1e-3,
         step_fixed_s=0.1,
         step_per_example_s=1e-4,
@@ -127,7 +137,10 @@ def test_a_rung_keeps_to_its_exactness(
     build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
     found = jobs(tmp_path / "store", profile)
     let_through = {name: job for name, job in found.items() if rung.why_not(*job) is None}
-    assert let_through, "the rung applies to no job of this law"
+    assert let_through, (
+        f"why_not of {rung.name} refuses all jobs of this law: add one to `jobs` of this file, or "
+        "the number that it asks for to `_profile`"
+    )
     for name, (measured, recipe) in let_through.items():
         before = run(recipe, tmp_path / name / "before")
         changed = rung.apply(measured, recipe)

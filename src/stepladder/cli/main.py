@@ -37,8 +37,8 @@ _SILENT = ("watch", "init", "completion")  # of them, the last two take no time
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0 success; 1 unexpected error; 2 usage; 3 data; 4 resources; 5 diverged; 6 unsound job;
-    128 + n signal n.
+    0 success; 1 unexpected error; 2 usage; 3 data; 4 resources; 5 diverged; 6 unsound job; 8 some
+    checks did not run; 128 + n signal n.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:

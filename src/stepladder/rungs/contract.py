@@ -30,7 +30,7 @@ class Rung(ABC):
 
     Attributes:
         name: used in the table, the ledger and the file name.
-        level: its position in the order of the ladder, 1 to 12 (docs/design.md).
+        level: its position in the order of the ladder, 1 to 12 (docs/rungs.md).
         aim: TIME is kept if it is clearly faster and no worse; MEMORY is tried only if a limit
             blocks a run or a later rung; ACCURACY is kept if the lower bound of the paired gain is
             above 0 within the allowed extra time.

@@ -117,7 +117,10 @@ def test_every_option_of_the_ladder_is_known_to_decide_or_not() -> None:
     told = {"min_gain", "max_accuracy_loss", "time_per_point", "num_blocks", "num_seeds", "block_s"}
     told |= {"aim", "target_error"}
     others = {"budget_s", "try_all", "max_cache_bytes", "prices"}
-    assert {field.name for field in fields(LadderConfig)} == told | others
+    assert {field.name for field in fields(LadderConfig)} == told | others, (
+        "does a new option decide a verdict? list it in `told`, and in `_DECIDING` of "
+        "src/stepladder/ladder/keys.py, or in `others`"
+    )
 
 
 def test_modules_that_a_file_imports_from_its_folder_count_and_others_do_not(

@@ -844,8 +844,19 @@ def test_a_gpu_that_the_job_leaves_out_is_named_and_not_tried(make_profile: Make
     on_cpu = Recipe(device=DeviceConfig(kind=DeviceChoice.CPU))
     refusal = UseGpu().why_not(profile, on_cpu)
     assert refusal == (
-        "device.kind is cpu; use --device.kind auto "
+        "use --device.kind auto, not cpu "
         "(with a T4: at most 10×, limited by the loader's 150 examples/s)"
     )
     unknown = UseGpu().why_not(make_profile(has_cuda=True), on_cpu)
-    assert unknown == "device.kind is cpu; use --device.kind auto"
+    assert unknown == "use --device.kind auto, not cpu"
+
+
+def test_with_very_large_numbers_the_refusal_of_a_gpu_is_still_short(make_profile: Make) -> None:
+    profile = make_profile(has_cuda=True, loader_per_s=1e7, step_s=1e3)
+    on_cpu = Recipe(
+        device=DeviceConfig(kind=DeviceChoice.CPU), batch=BatchConfig(global_batch_size=1)
+    )
+    refusal = UseGpu().why_not(profile, on_cpu)
+    assert refusal is not None
+    assert "limited by the loader's 10,000,000 examples/s" in refusal
+    assert len(refusal) <= 120

@@ -44,10 +44,11 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
         )
     num_val = len(job.sources.val)
     if stopping.early and not stopping.restore_best and num_val >= _MANY:
+        plural = "" if stopping.patience == 1 else "s"
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but early stopping ends training {stopping.patience} validations after the "
-            f"best one, and with {num_val:,} validation examples the best is significant",
+            f"{kept}, but early stopping ends training {stopping.patience} validation{plural} "
+            f"after the best one, and with {num_val:,} validation examples the best is significant",
             fix="Restore the best weights: --stopping.restore-best.",
             num_val=num_val,
         )
@@ -57,7 +58,8 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
             f"{kept}, but metrics() returns no class scores, so the loss is used instead",
             fix="Return `outputs` of shape (n, C) in Metrics, or use --stopping.monitor val_loss.",
         )
-    return passed(f"{kept}; at most {num_validations:.4g} validations")
+    plural = "" if num_validations == 1 else "s"
+    return passed(f"{kept}; at most {num_validations:.4g} validation{plural}")
 
 
 def _num_validations(job: CheckedJob) -> float:

@@ -128,8 +128,9 @@ def _single_example(job: CheckedJob) -> Answer | None:
 def _fine(job: CheckedJob) -> Answer:
     stopping = job.recipe.stopping
     noise = "with" if stopping.allow_noise else "without"
+    plural = "" if stopping.patience == 1 else "s"
     return passed(
-        f"training ends after {stopping.patience} validations on held-out data without "
+        f"training ends after {stopping.patience} validation{plural} on held-out data without "
         f"improvement, {noise} allowance for noise",
         patience=stopping.patience,
     )

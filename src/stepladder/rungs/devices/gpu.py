@@ -48,7 +48,7 @@ class UseGpu(Rung):
             return f"no GPU on this machine{self._at_most(profile, recipe)}"
         if recipe.device.kind is DeviceChoice.CPU:
             at_most = self._at_most(profile, recipe)
-            return f"device.kind is cpu; use --device.kind auto{at_most}"
+            return f"use --device.kind auto, not cpu{at_most}"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

@@ -18,6 +18,7 @@ _BESIDE_STEPS = {
     "logging": "for logging",
     "unexplained": "unexplained",
 }
+_KNOWN_METRICS = ("loss", "loss_sem", "accuracy", "top5_accuracy", "macro_accuracy")
 _STOP_WORDS = {
     "early_stopping": "early stopping, no clear improvement",
     "worse_than_baseline": "worse than the baseline by more than noise",
@@ -91,6 +92,7 @@ def validation_line(values: Mapping[str, Any]) -> str:
     words += [
         f"{name} {percent(values[key])}" for key, name in named if values.get(key) is not None
     ]
+    words += _own_metrics(values, "val")
     count = values.get("num_without_improvement")
     if values.get("is_best"):
         words.append("best so far")
@@ -110,10 +112,14 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         ("val", "val_accuracy", "num_val"),
     ):
         accuracy, num = summary.get(key), summary.get(count) or 0
+        words = _own_metrics(summary, split)
         if accuracy is not None:
-            noise = accuracy_noise(accuracy, num)
-            shown = f"{100 * accuracy:.1f} {noise}".strip()
-            lines.append(f"{split} accuracy {shown} % ({num:,} {examples_word(summary)})")
+            shown = f"{100 * accuracy:.1f} {accuracy_noise(accuracy, num)}".strip()
+            words.insert(0, f"accuracy {shown} %")
+        elif summary.get(f"{split}_loss") is not None:
+            words.insert(0, f"loss {_number(summary[f'{split}_loss'])}")
+        if words:
+            lines.append(f"{split} {', '.join(words)} ({num:,} {examples_word(summary)})")
     if summary.get("train_s") is not None:
         lines.append(_time_line(summary))
     if summary.get("stop_reason"):
@@ -227,6 +233,16 @@ def stop_words(reason: str) -> str:
 def clean(text: str) -> str:
     r"""Escape control characters, so that no file name moves the cursor; keeps \n."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def _own_metrics(values: Mapping[str, Any], split: str) -> list[str]:
+    """Format the metrics that only this Task has: `mae 0.1796`."""
+    known = {f"{split}_{name}" for name in _KNOWN_METRICS}
+    return [
+        f"{key.removeprefix(f'{split}_')} {_number(value)}"
+        for key, value in values.items()
+        if key.startswith(f"{split}_") and key not in known and isinstance(value, float)
+    ]
 
 
 def _number(value: object) -> str:

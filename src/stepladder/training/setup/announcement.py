@@ -34,9 +34,10 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
     if recipe.stopping.early and run.val_reader is not None:
         most = recipe.schedule.max_epochs
         epochs = f"{most} epoch{'' if most == 1 else 's'}"
+        patience = recipe.stopping.patience
         lines.append(
-            f"stopping  after {recipe.stopping.patience} validations without a clear improvement "
-            f"of {recipe.stopping.monitor}, at most {epochs}"
+            f"stopping  after {patience} validation{'' if patience == 1 else 's'} without a clear "
+            f"improvement of {recipe.stopping.monitor}, at most {epochs}"
         )
     if run.state.against.baseline is not None and run.val_reader is not None:
         lines.append(

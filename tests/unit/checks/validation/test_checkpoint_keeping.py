@@ -43,7 +43,7 @@ def test_a_validation_that_never_comes_chooses_nothing(tmp_path: Path) -> None:
     assert "ends before its first validation" in never.evidence
     in_time = look(stopping(StoppingConfig(validate_every_epochs=8)), tmp_path)
     assert in_time.outcome is Outcome.PASSED
-    assert "1 validations" in in_time.evidence
+    assert in_time.evidence.endswith("at most 1 validation")
 
 
 def test_the_last_weights_are_not_the_best_if_validation_could_choose(tmp_path: Path) -> None:

@@ -356,6 +356,20 @@ def test_percentages_and_validations_say_what_is_not_known() -> None:
     assert stale.endswith("loss 0.7712 ± 0.0813, accuracy 71.9 %, 2 without a clear improvement")
 
 
+def test_metrics_of_a_task_of_its_own_are_shown_and_its_loss_where_it_has_no_accuracy() -> None:
+    mae = {"val_loss": 0.0621, "val_loss_sem": 0.005, "val_mae": 0.17956, "is_best": True}
+    assert validation_line(mae) == "validation: loss 0.0621 ± 0.0050, mae 0.1796, best so far"
+    tested = {"test_loss": 0.0692, "test_accuracy": None, "test_mae": 0.18136, "num_test": 2000}
+    held_out = {"val_loss": 0.0621, "val_mae": 0.17956, "num_val": 2000, "are_pictures": False}
+    assert summary_lines(tested | held_out) == [
+        "test loss 0.0692, mae 0.1814 (2,000 examples)",
+        "val loss 0.0621, mae 0.1796 (2,000 examples)",
+    ]
+    assert summary_lines(SUMMARY | {"test_f1": 0.71})[0] == (
+        "test accuracy 75.0 ± 1.7 %, f1 0.7100 (661 pictures)"
+    )
+
+
 def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     lines = summary_lines(SUMMARY)
     assert lines[0] == "test accuracy 75.0 ± 1.7 % (661 pictures)"
