@@ -226,9 +226,8 @@ def main() -> None:
     if options.quick:
         print(f"{note}\n\n{markdown(summarized)}")
     else:
-        write_rows(
-            "lightning_pairs", summarized, note=note, rounds=log.lines, place=log.environment
-        )
+        name = "lightning_pairs_demo" if options.pictures == DEMO else "lightning_pairs"
+        write_rows(name, summarized, note=note, rounds=log.lines, place=log.environment)
 
 
 if __name__ == "__main__":
