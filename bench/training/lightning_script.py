@@ -5,7 +5,8 @@
 Pictures are PICTURES/{train,val,test}/CLASS/FILE (val may be called validation). They are decoded
 by Pillow and pass through the trunk in every epoch. Optimizer, batch size, patience and maximum
 number of epochs are the defaults of stepladder. OUT/result.json is written at the end. Needs
-lightning and timm, and imports neither stepladder nor torchvision.
+lightning and timm, and does not import stepladder. torchvision is only imported because timm and
+torchmetrics do.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 
-import lightning as L
 import numpy as np
-import timm
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:  # built for another torch: as in stepladder's models/torchvision_shim.py
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    operators = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+import lightning as L  # isort: skip
+import timm  # isort: skip
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint  # isort: skip
 
 TRUNK = "tf_efficientnet_lite0"
 SIZE = 224
