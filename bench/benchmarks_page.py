@@ -44,8 +44,9 @@ SECTIONS = (
         "lightning_pairs",
         "Next to PyTorch Lightning",
         "`stepladder prepare` and `stepladder train` with their defaults, and a Lightning script "
-        "with the same frozen trunk, head, optimizer and stopping rule, which decodes each picture "
-        "and runs it through the trunk in every epoch. Seconds of whole commands, from the start "
+        "with the same frozen trunk, head, optimizer and patience, which decodes each picture and "
+        "runs it through the trunk in every epoch. It stops by our rule, or by Lightning's "
+        "EarlyStopping where a row says so. Seconds of whole commands, from the start "
         "of the process, including the test pictures; `over_ours` is the time divided by ours, and "
         "`points_below_ours` the difference in test accuracy, both within a pair.",
     ),

@@ -3,7 +3,7 @@
 Goals: at least 10 times as fast, at no lower test accuracy.
 
     python -m bench.training.lightning_pairs --lightning-python PATH [--pictures FOLDER]
-        [--rounds 3] [--max-epochs N] [--log FILE] [--quick]
+        [--rounds 3] [--max-epochs N] [--stopping same|own|both] [--log FILE] [--quick]
 
 Both train a linear head on the same frozen trunk from the same pictures, with the same optimizer,
 batch size, early stopping rule and seed. stepladder runs with its defaults; the script
@@ -11,7 +11,9 @@ batch size, early stopping rule and seed. stepladder runs with its defaults; the
 commands are timed, from the start of the process to its end: imports, preparing, checks, training
 and the evaluation of the test pictures. Before each, the pictures are dropped from the page cache.
 The order alternates, and the seed is the number of the round. One short training of each, on few
-pictures, precedes the rounds and is not counted.
+pictures, precedes the rounds and is not counted. The script stops by stepladder's rule, or
+(--stopping own) by Lightning's EarlyStopping of the same patience, which may stop sooner because it
+does not allow for the noise of the validation; --stopping both times the two in turn.
 
 PATH is the Python of a virtual environment with lightning and timm:
 
@@ -51,6 +53,7 @@ from stepladder.models.trunk import build_trunk
 
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 OURS, LIGHTNING = "stepladder prepare, train", "Lightning script"
+OWN_STOPPING = "Lightning script, EarlyStopping"
 Arm = Callable[[Path, int, Sequence[str]], dict[str, Any]]
 """Trains from a folder of pictures with a seed and flags, and returns the results."""
 
@@ -85,12 +88,12 @@ def run_ours(pictures: Path, seed: int, flags: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def lightning_arm(python: Path, weights: Path) -> Arm:
-    """Return a function that runs the script with this Python and these weights of the trunk."""
+def lightning_arm(python: Path, weights: Path, *more: str) -> Arm:
+    """Return a function that runs the script with this Python, weights of the trunk and flags."""
 
     def run(pictures: Path, seed: int, flags: Sequence[str]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            job = ("--weights", weights, "--out", folder, "--seed", seed, *flags)
+            job = ("--weights", weights, "--out", folder, "--seed", seed, *flags, *more)
             seconds = command(python, SCRIPT, pictures, *job)
             return {"seconds": seconds, **json.loads((Path(folder) / "result.json").read_text())}
 
@@ -174,16 +177,18 @@ def note_of(
     counts = ", ".join(
         f"{sum(split.startswith(name) for split in splits):,}" for name in ("train", "val", "test")
     )
-    versions = ", ".join(f"{k} {v}" for k, v in lines[LIGHTNING][0]["versions"].items())
+    *_, last = lines.values()
+    versions = ", ".join(f"{name} {version}" for name, version in last[0]["versions"].items())
     length = f"at most {options.max_epochs} epochs" if options.max_epochs else "early stopping"
     return (
         "Whole commands, in pairs of alternating order, seed = round, pictures dropped from the "
-        "page cache; same trunk, head, optimizer, batch size and stopping rule. over_ours: time "
-        "divided by ours in the same pair; points_below_ours: our test accuracy minus this one, "
-        "in points, in the same pair. Goals for the Lightning script: over_ours at least 10, "
-        f"points_below_ours at least 0. Length: {length}. Training, validation and test pictures "
-        f"of {options.pictures.name}: {counts} in {len({label for _, label, _ in rows})} classes. "
-        f"The script's environment: {versions}."
+        "page cache; same trunk, head, optimizer, batch size, patience and, except in a row of "
+        "EarlyStopping, stopping rule. over_ours: time divided by ours in the same pair; "
+        "points_below_ours: our test accuracy minus this one, in points, in the same pair. Goals "
+        "for the Lightning script: over_ours at least 10, points_below_ours at least 0. "
+        f"Length: {length}. Training, validation and test pictures of {options.pictures.name}: "
+        f"{counts} in {len({label for _, label, _ in rows})} classes. The script's environment: "
+        f"{versions}."
     )
 
 
@@ -197,6 +202,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, default=DEMO, help="default: the demo's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-epochs", type=int, help="of both; default: early stopping decides")
+    parser.add_argument(
+        "--stopping", choices=("same", "own", "both"), default="same", help="rule of the script"
+    )
     parser.add_argument("--log", type=Path, help="log of finished commands; default: in /tmp")
     parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
@@ -208,7 +216,12 @@ def main() -> None:
         log = Log(options.log or folder / "log.jsonl")
         few = copy_few(rows, folder / "few")
         weights = write_weights(folder / "trunk.safetensors")
-        arms = {OURS: run_ours, LIGHTNING: lightning_arm(options.lightning_python, weights)}
+        python = options.lightning_python
+        arms: dict[str, Arm] = {OURS: run_ours}
+        if options.stopping != "own":
+            arms[LIGHTNING] = lightning_arm(python, weights)
+        if options.stopping != "same":
+            arms[OWN_STOPPING] = lightning_arm(python, weights, "--own-stopping")
         if options.quick:
             options.pictures, options.max_epochs = few, 3
             rows = folder_rows(few)
@@ -222,6 +235,9 @@ def main() -> None:
             ]
             for name in arms
         }
+    num_tests = {line["num_test"] for found in lines.values() for line in found}
+    if len(num_tests) > 1:
+        raise SystemExit(f"the commands tested different numbers of pictures: {num_tests}")
     summarized, note = table_rows(lines), note_of(lines, rows, options)
     if options.quick:
         print(f"{note}\n\n{markdown(summarized)}")

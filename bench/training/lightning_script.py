@@ -35,13 +35,14 @@ except RuntimeError:  # built for another torch: as in stepladder's models/torch
 
 import lightning as L  # isort: skip
 import timm  # isort: skip
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint  # isort: skip
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint  # isort: skip
 
 TRUNK = "tf_efficientnet_lite0"
 SIZE = 224
 MEAN, STD = 127.0, 128.0  # of the weights, on the scale of 0 to 255
 BATCH_SIZE = 16
 NUM_WORKERS = 2
+PATIENCE = 3
 
 
 class ImageFolder(Dataset):
@@ -114,12 +115,12 @@ class Classifier(L.LightningModule):
 class SameStopping(Callback):
     """Stop by stepladder's default rule, so that both trainings end for the same reason.
 
-    Lightning's `EarlyStopping` with the same patience resets its count for any decrease of the
-    loss, and trains longer. Here a validation counts against patience if the mean decrease of the
-    losses since the best one, plus its standard error, is below a fraction of the best.
+    A validation counts against patience if the mean decrease of the losses since the best one, plus
+    its standard error, is below a fraction of the best. Lightning's `EarlyStopping` counts each one
+    without a decrease, however small the validation set, and may stop several epochs sooner.
     """
 
-    def __init__(self, patience: int = 3, min_improvement_frac: float = 0.005) -> None:
+    def __init__(self, patience: int = PATIENCE, min_improvement_frac: float = 0.005) -> None:
         self.patience, self.min_improvement_frac = patience, min_improvement_frac
         self.num_without_improvement = 0
         self.best: Tensor | None = None  # (n,)
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-epochs", type=int, default=60)
+    parser.add_argument("--own-stopping", action="store_true", help="Lightning's EarlyStopping")
     options = parser.parse_args()
 
     L.seed_everything(options.seed, workers=True)
@@ -162,9 +164,13 @@ def main() -> None:
     test_loader = DataLoader(test, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS)
 
     model = Classifier(options.weights, len(train.classes))
+    own = EarlyStopping("val_loss", patience=PATIENCE)
     trainer = L.Trainer(
         max_epochs=options.max_epochs,
-        callbacks=[SameStopping(), ModelCheckpoint(monitor="val_loss")],
+        callbacks=[
+            own if options.own_stopping else SameStopping(),
+            ModelCheckpoint(monitor="val_loss"),
+        ],
         default_root_dir=options.out,
     )
     trainer.fit(model, train_loader, val_loader)
