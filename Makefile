@@ -57,7 +57,8 @@ docs:
 
 bench: $(STAMP)
 	$(PIP) install --editable '.[bench]' --constraint $(CONSTRAINTS)
-	$(BIN)/python -m bench.run_all $(if $(CALTECH),--caltech $(CALTECH))
+	$(BIN)/python -m bench.run_all $(if $(CALTECH),--caltech $(CALTECH)) \
+		$(if $(LIGHTNING),--lightning-python $(LIGHTNING))
 
 # PYTHON needs a torch that supports the GPU; WHEELS is a folder with missing packages
 bench-gpu:

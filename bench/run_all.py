@@ -1,8 +1,9 @@
 """Run every benchmark, one after the other, as concurrent ones would disturb each other.
 
-    make bench [CALTECH=caltech101.tar]
+    make bench [CALTECH=caltech101.tar] [LIGHTNING=lightning_venv/bin/python]
 
-With the tar file of the Caltech-101 subset, those that can use it run on it as well.
+With the tar file of the Caltech-101 subset, those that can use it run on it as well. With a Python
+that has lightning and timm, training.lightning_pairs runs too, on the demo's photographs.
 """
 
 from __future__ import annotations
@@ -55,10 +56,13 @@ LOADER_GROUPS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--caltech", type=Path, help="tar file of the Caltech-101 subset")
-    caltech = parser.parse_args().caltech
+    parser.add_argument("--lightning-python", type=Path, help="Python with lightning and timm")
+    options = parser.parse_args()
+    caltech, python = options.caltech, options.lightning_python
     failed = []
     loaders = [f"loaders.compare --group {group}" for group in LOADER_GROUPS] if caltech else []
-    for name in (*SCRIPTS, *loaders):
+    pairs = [f"training.lightning_pairs --lightning-python {python}"] if python else []
+    for name in (*SCRIPTS, *pairs, *loaders):
         print(f"== {name}", flush=True)
         script, *flags = name.split()
         more = ["--caltech", str(caltech)] if caltech and script in ON_CALTECH else []
