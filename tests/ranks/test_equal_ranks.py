@@ -37,6 +37,13 @@ SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "early": {"stopping.early": True, "stopping.patience": 1, "schedule.max_epochs": 12},
     "idle": {"task": "WithIdle", "optimizer.weight_decay": 0.1},
     "bf16": {"device.precision": "bf16"},
+    "synced_norm": {"task": "WithNorm", "device.sync_batchnorm": True},
+    "synced_norm_small": {
+        "task": "WithNorm",
+        "device.sync_batchnorm": True,
+        "batch.global_batch_size": 3,
+        "schedule.max_epochs": 1,
+    },
     "small_batch": {"batch.global_batch_size": 3},
 }
 TOLERANCE = {"bf16": 2e-2}

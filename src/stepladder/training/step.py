@@ -16,6 +16,7 @@ from stepladder.config.choices import Precision
 from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
+from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted
 from stepladder.parallel.gradients import GradientAverage
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
@@ -114,6 +115,7 @@ class Step:
                 model, self._own_losses, is_static=is_static, has_unused=has_unused
             )
         )
+        self._has_synced = any(isinstance(one, SyncedBatchNorm) for one in model.modules())
         self._agreement = StepAgreement(world=world)
         self.agreed = NO_WISHES
         self._is_free = device.type == "cpu"  # to read a tensor; elsewhere it waits for the device
@@ -163,6 +165,8 @@ class Step:
                     with self._clock.phase(Phase.FORWARD):  # includes the sums for log lines
                         if self._is_random and step_loss is None:
                             seed_step(self._seed, step, self._world.rank, self._device)
+                        if self._has_synced:
+                            set_counted(self._model, not is_stand_in)
                         with self._autocast:
                             losses, logs = self._losses(part)
                         total = losses.detach().sum(dtype=torch.float32)

@@ -33,6 +33,7 @@ from stepladder.models.forwards import CompiledForward, FrozenForward, set_forwa
 from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
+from stepladder.parallel.batchnorm import sync_batchnorm
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
@@ -377,6 +378,8 @@ def make_stage_parts(
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
     set_execution(recipe, stage, task, model)
+    if recipe.device.sync_batchnorm:
+        sync_batchnorm(model, world, device)
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
     optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
