@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,25 @@ def test_its_commands_run_as_they_are_printed(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_as_printed(ROOT / name, folder, capsys)
+
+
+def test_the_model_of_the_tutorial_of_a_task_is_used_as_it_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "tutorial-task.md"
+    task, metrics, use = blocks(page, "python")
+    task = task.replace("Batch, Recipe", "Batch, Metrics, Recipe")
+    (folder / "my_job.py").write_text(task + textwrap.indent("\n" + metrics, "    "))
+    (train,) = (words for words in commands(page, "bash") if words[0] == "train")
+    assert main([*train, "--device.threads", "1"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^validation after epoch 5: loss .*, mae 0\.\d+", out, re.MULTILINE)
+    assert re.search(r"^test loss .*, mae 0\.\d+ \(400 examples\)$", out, re.MULTILINE)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "my_job", raising=False)
+    names: dict[str, Any] = {}
+    exec(compile(use, str(page), "exec"), names)
+    assert float(names["prediction"]) == pytest.approx(2.5, abs=0.2)
 
 
 def test_the_loader_of_the_page_on_data_reads_a_store(stepladder_in_store: Any) -> None:

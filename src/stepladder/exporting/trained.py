@@ -91,8 +91,8 @@ def _facts(loaded: Loaded, run: Path) -> Mapping[str, Any]:
         raise DataError(
             "the run does not define its model's inputs and outputs",
             where=str(run),
-            why="The describe() of its Task has no `classes` and `size`.",
-            fix="Add them to describe() and train again.",
+            why="predict and export need the `classes` and `size` of pictures, from describe().",
+            fix="Add them and train again, or load the weights: docs/tutorial-task.md, Use it.",
         )
     return facts
 
