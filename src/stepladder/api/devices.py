@@ -14,9 +14,10 @@ from stepladder.config.choices import DeviceChoice, Launcher
 from stepladder.config.options import JobConfig
 from stepladder.config.schema import values_of
 from stepladder.config.show import dump_job
+from stepladder.data.remote.places import is_address
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.activity import paused
-from stepladder.parallel.failures import log_file
+from stepladder.parallel.failures import LOGS, log_file
 from stepladder.parallel.place import Place, place_of
 from stepladder.parallel.world import World
 
@@ -45,23 +46,51 @@ def launch(
 
     del dry_run  # one process tries two steps
     num, name = job.recipe.device.count, _name_for_others(task)
-    if job.run.launch is not Launcher.PROCESSES:
+    if job.run.launch is Launcher.RAY:
         raise UsageError(
-            f"{job.run.launch} cannot start the processes of a run yet",
+            "Ray cannot start the processes of a run yet",
             where="run.launch",
-            fix="Type --launch processes, or start the command with torchrun.",
+            fix="Type --launch processes or spark, or start the command with torchrun.",
         )
-    _require_gpus(num, job.recipe.device.kind)
-    folder = job.run.dir
-    with tempfile.TemporaryDirectory(prefix="stepladder-") as there:
-        file = Path(there) / _JOB
-        file.write_text(dump_job(job), encoding="utf-8")
-        words = ["train", "--config", str(file)]
-        words += ["--task", name] if name is not None else []
-        words += ["--overwrite"] if overwrite else []
-        words += ["--accept-new-data"] if accept_new_data else []
-        with paused():  # rank 0 prints
+    is_local = job.run.launch is Launcher.PROCESSES
+    if is_local:
+        _require_gpus(num, job.recipe.device.kind)
+    words = ["--task", name] if name is not None else []
+    words += ["--overwrite"] if overwrite else []
+    words += ["--accept-new-data"] if accept_new_data else []
+    folder = job.run.dir.absolute()
+    with _written(job, folder, is_local=is_local) as file, paused():  # rank 0 prints
+        words = ["train", "--config", str(file), *words]
+        if is_local:
             run_processes(num, words, folder=folder, restarts=job.run.restarts, env={})
+        else:
+            from stepladder.parallel.launch.spark import run_on_spark
+
+            uses_gpus = job.recipe.device.kind is DeviceChoice.CUDA
+            run_on_spark(num, words, folder=folder, uses_gpus=uses_gpus)
+
+
+@contextmanager
+def _written(job: JobConfig, folder: Path, *, is_local: bool) -> Iterator[Path]:
+    """Write the job for its processes, with absolute paths if they run elsewhere.
+
+    On other machines it is in the logs of the run, which all of them see.
+    """
+    if is_local:
+        with tempfile.TemporaryDirectory(prefix="stepladder-") as there:
+            file = Path(there) / _JOB
+            file.write_text(dump_job(job), encoding="utf-8")
+            yield file
+        return
+    store = job.recipe.data.store
+    if not is_address(store):
+        data = replace(job.recipe.data, store=store.absolute())
+        job = replace(job, recipe=replace(job.recipe, data=data))
+    job = replace(job, run=replace(job.run, dir=folder))
+    file = folder / LOGS / _JOB
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(dump_job(job), encoding="utf-8")
+    yield file
 
 
 def refuse_several(job: JobConfig) -> None:

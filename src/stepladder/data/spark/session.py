@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stepladder.errors import ResourceError, UsageError
@@ -102,11 +103,14 @@ def require_spark() -> None:
 
 
 @contextlib.contextmanager
-def spark_session() -> Iterator[SparkSession]:
+def spark_session(options: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
     """Yield the active session, or a new one that is stopped at the end of the block.
 
     A new session is configured by spark-submit and spark-defaults.conf, or else by the environment
     variable SPARK_MASTER; the default is local[*,4].
+
+    Args:
+        options: of a new session, in addition.
 
     Raises:
         UsageError, ResourceError: see `require_spark`.
@@ -126,7 +130,7 @@ def spark_session() -> Iterator[SparkSession]:
     ):  # without a session, or started in another thread
         yield _begun(Session.builder)
         return
-    session = _begin()
+    session = _begin(options)
     try:
         yield session
     finally:
@@ -155,11 +159,13 @@ def _classic(session: SparkSession) -> SparkSession:
     return session
 
 
-def _begin() -> SparkSession:
+def _begin(options: Mapping[str, str]) -> SparkSession:
     """Start a session; a local one without the web UI and with this Python."""
     from pyspark.sql import SparkSession as Session
 
     builder = Session.builder.appName("stepladder").config("spark.ui.showConsoleProgress", "false")
+    for name, value in options.items():
+        builder = builder.config(name, value)
     is_submitted = any(os.environ.get(name) for name in _OF_A_CLUSTER)
     named = named_master()
     master = os.environ.get("SPARK_MASTER") or (None if named or is_submitted else _LOCAL)

@@ -1,0 +1,123 @@
+"""Start a run's processes on Spark executors, in barrier mode, by pyspark's TorchDistributor."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepladder.data.spark.session import num_slots, quiet_pandas, spark_session
+from stepladder.errors import ResourceError, StepladderError
+from stepladder.parallel.failures import (
+    LAUNCHED,
+    clear_failures,
+    first_failure,
+    log_file,
+)
+
+_BARRIER_CHECKS = {
+    # by default, Spark looks for free slots for ten minutes before it gives up
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+}
+
+
+def run_on_spark(num: int, words: Sequence[str], *, folder: Path, uses_gpus: bool) -> None:
+    """Run a command of stepladder in tasks of one barrier stage, and wait for them.
+
+    Spark restarts no single task of a barrier stage, so a run that has lost one ends; the same
+    command resumes it.
+
+    Args:
+        num: of tasks, each with one process.
+        words: arguments of `stepladder`.
+        folder: of the run, which all executors see.
+        uses_gpus: Spark assigns a GPU to each task.
+
+    Raises:
+        ResourceError: if Spark has too few slots, or a task died.
+        RankLost: with the message of the rank that failed first.
+        UsageError: if PySpark is not installed.
+    """
+    with spark_session(_BARRIER_CHECKS) as spark:
+        slots = num_slots(spark)
+        if slots < num:
+            raise ResourceError(
+                f"Spark has {slots} slot{'s' if slots > 1 else ''}; the run needs {num} at once",
+                where="run.launch",
+                why="All processes of a run start together, or none.",
+                fix=f"Type --devices {slots}, or give Spark more cores: SPARK_MASTER=local[{num}]",
+            )
+        with quiet_pandas():
+            from pyspark.ml.torch.distributor import TorchDistributor
+
+        clear_failures(folder)
+        distributor = TorchDistributor(num_processes=num, local_mode=False, use_gpu=uses_gpus)
+        with _quiet():
+            try:
+                code = distributor.run(_train, list(words), sys.path[:])
+            except Exception as error:  # of Spark or of py4j: the user's message is not in it
+                raise _ended(folder) from error
+    if code:
+        raise SystemExit(code)
+
+
+def _train(words: list[str], paths: list[str]) -> int:
+    """Run the command as one rank; called in a process of its own, on an executor."""
+    for path in paths:
+        if path not in sys.path:
+            sys.path.append(path)
+    os.environ[LAUNCHED] = "1"
+    from stepladder.cli.main import main
+
+    code = main(words)
+    if code and os.environ.get("RANK") != "0":
+        raise SystemExit(code)  # the stage fails, and the driver reads the failure in the folder
+    return code
+
+
+@contextlib.contextmanager
+def _quiet():  # type: ignore[no-untyped-def]
+    """Drop what pyspark prints about starting its tasks; what rank 0 prints still comes."""
+    import logging
+
+    logger = logging.getLogger("TorchDistributor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(_Filtered(sys.stderr)):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Filtered(io.TextIOBase):
+    """A stream without the lines of pyspark's log."""
+
+    def __init__(self, stream) -> None:  # type: ignore[no-untyped-def]
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, unless it is pyspark's."""
+        if "TorchDistributor" not in text:
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+
+def _ended(folder: Path) -> StepladderError:
+    """Return the error that ends the run."""
+    found = first_failure(folder, attempt=0)
+    if found is not None:
+        return found.error(folder)
+    return ResourceError(
+        "a task of the run died on its executor",
+        why="If nobody killed it, its host ran out of memory: see the log of the executor.",
+        fix=f"Read the logs ({log_file(folder, 0).parent}), and type the same command to resume.",
+    )

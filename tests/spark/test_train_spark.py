@@ -1,0 +1,52 @@
+"""`--launch spark` trains in the tasks of a barrier stage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ranks.together import ROOT, TASKS, environment
+
+TIMEOUT_S = 200
+
+
+def train(task: str, run: Path, *words: str, master: str) -> subprocess.CompletedProcess[str]:
+    """Run `stepladder train --launch spark`."""
+    common = ("--run.dir", str(run), "--train", "all", "--run.checks", "off", "--epochs", "2")
+    command = [sys.executable, "-m", "stepladder", "train", f"{TASKS}:{task}", "--launch", "spark"]
+    return subprocess.run(
+        [*command, *common, *words],
+        cwd=ROOT,
+        env=environment(SPARK_MASTER=master, PYTHONPATH=str(ROOT / "src")),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+def test_tasks_of_a_barrier_stage_train_together(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    done = train("Plain", tmp_path / "run", "--devices", "2", master="local[2]")
+    assert done.returncode == 0, done.stderr + done.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["devices"]) == ("finished", 2)
+
+
+def test_an_error_of_a_task_comes_with_its_message(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    done = train("Breaks", tmp_path / "run", "--devices", "2", master="local[2]")
+    assert done.returncode == 1, done.stderr
+    assert "rank 1 on" in done.stderr
+    assert "ValueError: the third batch of rank 1" in done.stderr
+
+
+def test_too_few_slots_are_refused_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    done = train("Plain", tmp_path / "run", "--devices", "3", master="local[2]")
+    assert done.returncode == 4, done.stderr
+    assert "Spark has 2 slots; the run needs 3 at once" in done.stderr
