@@ -237,3 +237,32 @@ def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
         check=False,
     )
     assert "cannot be made by another process" in done.stderr
+
+
+def torchrun(*words: str, folder: Path) -> Command:
+    """Start `torchrun -m stepladder train` with two ranks."""
+    out = folder / "torchrun.txt"
+    script = "from torch.distributed.run import main; main()"
+    agent = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+    common = ("--run.dir", str(folder / "run"), "--train", "all", "--run.checks", "off")
+    with out.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *agent, "-m", "stepladder", "train", *words, *common],
+            cwd=ROOT,
+            env=environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Command(process, out)
+
+
+@pytest.mark.distributed
+def test_torchrun_shows_the_message_of_the_rank_that_failed(tmp_path: Path) -> None:
+    command = torchrun(f"{TASKS}:Breaks", "--epochs", "3", folder=tmp_path)
+    with ended([command.process]):
+        printed = command.ended()
+    assert command.process.returncode != 0
+    first = printed.index("rank 1 on")
+    assert "ValueError: the third batch of rank 1" in printed[first : first + 300]
+    assert first < printed.index("ChildFailedError")

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -99,12 +100,15 @@ def log_file(folder: Path, rank: int) -> Path:
 
 
 def record_failure(folder: Path, failure: Failure) -> None:
-    """Write a failure into the run folder; does nothing if that is not possible."""
-    try:
+    """Write a failure into the run folder, and for torchrun; does nothing if that is impossible."""
+    with suppress(OSError):
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
         write_json(_file(folder, failure.rank, failure.attempt), asdict(failure))
-    except OSError:
-        pass
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError):  # its summary then has the message
+            write_json(
+                Path(file), {"message": "\n".join(failure.lines), "timestamp": int(failure.at)}
+            )
 
 
 def first_failure(folder: Path, *, attempt: int, wait_s: float = _WAIT_S) -> Failure | None:

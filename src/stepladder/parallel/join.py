@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from stepladder.parallel.failures import (
@@ -59,7 +60,7 @@ def joined(
         _log_to(folder, place.rank)
     _end_with_launcher()
     try:
-        with opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
+        with _grace(), opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
             world = _on_host(world, is_cuda=is_cuda)
             with _beating(world, store_address(place), stall_s, folder, attempt) as world:
                 yield world
@@ -71,6 +72,26 @@ def joined(
             raise lost(folder, rank=place.rank, attempt=attempt) from error
         record_failure(folder, Failure.of(error, rank=place.rank, attempt=attempt))
         raise
+
+
+@contextmanager
+def _grace() -> Iterator[None]:
+    """Let a SIGTERM end this process some seconds later, so that it can report what happened.
+
+    A launcher sends it to all ranks as soon as one of them has failed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        timer = threading.Timer(_LAST_S, os._exit, [128 + signal.SIGTERM])
+        timer.daemon = True
+        timer.start()
+
+    before = signal.signal(signal.SIGTERM, end)
+    yield
+    signal.signal(signal.SIGTERM, before)  # not after an error, which is still to be reported
 
 
 @contextmanager
