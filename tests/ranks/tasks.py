@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import Split
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import AugmentConfig, Recipe
+from stepladder.data.augment.augment import augment
 from stepladder.data.batch import Batch
 from stepladder.task.contract import Metrics, Task
 
@@ -120,6 +121,34 @@ class WithIdle(Plain):
     def split(self, model: nn.Module) -> None:
         """Return None: the model cannot be split."""
         return
+
+
+class Mixing(Plain):
+    """With MixUp of pictures and their targets."""
+
+    def data(self, split: Split) -> Any:
+        """Return pictures of bytes."""
+        pictures, targets = examples(split, SIZES[split]).tensors
+        return TensorDataset((pictures * 150).to(torch.uint8), targets)
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        """Mix pictures of the batch."""
+        config = AugmentConfig(mixup_alpha=0.4)
+        return augment(batch, config, seed=seed, epoch=epoch, num_classes=NUM_CLASSES)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the cross-entropy with the shares of the classes, or with classes."""
+        scores = model(batch.inputs.float() / 150)
+        return F.cross_entropy(scores, batch.targets, reduction="none")
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Return the losses."""
+        return Metrics(losses=self.loss(model, batch))
+
+    @property
+    def is_random_before_head(self) -> bool:
+        """MixUp is."""
+        return True
 
 
 class Breaks(Plain):

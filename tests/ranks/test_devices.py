@@ -155,6 +155,7 @@ def test_an_error_of_one_rank_is_shown_once_and_does_not_start_again(
     assert "starting all again" not in printed
 
 
+@pytest.mark.distributed
 def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     start: Start, tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     assert results[0]["val_loss"] == pytest.approx(results[1]["val_loss"], rel=1e-3)
 
 
+@pytest.mark.distributed
 def test_no_rank_outlives_its_launcher(start: Start, tmp_path: Path) -> None:
     command = start("Plain", "--devices", "2", *LONG)
     wait_for(lambda: checkpoints(tmp_path / "run"))
@@ -189,6 +191,7 @@ def test_no_rank_outlives_its_launcher(start: Start, tmp_path: Path) -> None:
     assert not alive, gone
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_does_not_answer_is_named(start: Start, tmp_path: Path, rank: int) -> None:
     command = start("Plain", "--devices", "2", *LONG, "--run.stall-s", "2", "--run.restarts", "0")
