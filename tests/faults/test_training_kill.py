@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,12 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
 
 
+def wait_for_step(folder: Path, before: str, process: ForkServerProcess) -> None:
+    """Wait until a run has saved a later step, or has ended."""
+    while process.is_alive() and newest_step(folder) <= before:
+        process.join(0.01)
+
+
 @pytest.mark.slow
 def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
     tmp_path: Path, server: ForkServerContext
@@ -50,8 +56,11 @@ def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
         process = server.Process(target=killed_training.run, args=(killed,))
         process.start()
         if num_killed < NUM_KILLS:
-            # from startup to near the end, so that kills hit every part of the run
-            process.join(random_moment.uniform(0.05, 0.9) * whole_s)
+            # from startup to near the end, so that kills hit every part of the run; every other
+            # one after a checkpoint, as most of a short run may be its start
+            if num_killed % 2:
+                wait_for_step(killed, before, process)
+            process.join(random_moment.uniform(0.05, 0.9) * whole_s / (1 + num_killed % 2))
         else:
             process.join()
         if process.exitcode is None:

@@ -24,6 +24,7 @@ LEARNS_THE_SAME = {
     "data.table_version",  # fixed when a run starts; other data is another job
     "loader.threads",
     "loader.prefetch_batches",
+    "device.count",  # the batch and its order are global
     "model.fold_batchnorm",
     "features.cached",
     "features.cached_views",  # without features.cached

@@ -258,7 +258,11 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--group",
         "--caltech",
         "--index-url",
-    }  # of sha256sum, of a watched script, of bench/ and pip; an alias of --source
+        "--nnodes",
+        "--nproc-per-node",
+        "--rdzv-endpoint",
+        "--total",
+    }  # of sha256sum, of a watched script, of bench/, pip, torchrun and the example of a command; an alias of --source
     assert set(flags_in(page.read_text())) - known - others == set()
 
 

@@ -297,8 +297,8 @@ def why_no_data_advice(profile: Profile, recipe: Recipe) -> str | None:
     if agree:
         return None
     return (
-        f"two estimates of the wait for data disagree: {1e3 * waited_s:.3g} ms of waiting per "
-        f"step, {1e3 * gained_s:.3g} ms saved with batches already in memory"
+        f"two estimates of the wait for data disagree: {1e3 * waited_s:.3g} ms per step, "
+        f"{1e3 * gained_s:.3g} ms saved with batches in memory"
     )
 
 

@@ -119,7 +119,7 @@ for step in range(150):
     ),
     "a_closure": (
         """
-quasi = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=2)
+quasi = torch.optim.LBFGS(net.parameters(), 0.05, max_iter=2)
 for step in range(100):
     def closure():
         quasi.zero_grad()
