@@ -262,7 +262,7 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--nproc-per-node",
         "--rdzv-endpoint",
         "--total",
-    }  # of sha256sum, of a watched script, of bench/, pip, torchrun and the example of a command; an alias of --source
+    }  # of sha256sum, watched scripts, bench/, pip, torchrun, an example; an alias of --source
     assert set(flags_in(page.read_text())) - known - others == set()
 
 

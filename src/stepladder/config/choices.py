@@ -61,6 +61,14 @@ class Launcher(StrEnum):
     RAY = "ray"
 
 
+class Cluster(StrEnum):
+    """What schedules the processes of several machines."""
+
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    SPARK = "spark"
+
+
 class Encoding(StrEnum):
     """How a store encodes a picture."""
 

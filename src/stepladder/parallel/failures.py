@@ -10,7 +10,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from stepladder.errors import InterruptedRun, ResourceError, StepladderError
 from stepladder.records import write_json
@@ -36,7 +36,12 @@ _LOST: Final = (
 
 
 class RankLost(ResourceError):  # noqa: N818  (the rank is gone)
-    """Another rank has ended, so that this one cannot continue."""
+    """Another rank has ended, so that this one cannot continue; starting again may help.
+
+    Kubeflow's restart policy reads codes from 128 on as "start again", and 138 as asked for.
+    """
+
+    exit_code: ClassVar[int] = 138
 
     def brief(self) -> str:
         """Return the whole message: it has the last lines of the rank that failed first."""

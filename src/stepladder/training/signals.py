@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -14,6 +15,9 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class SignalGuard:
     """Make SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
+
+    Within a Slurm job, SIGUSR1 does so, too: `sbatch --signal=USR1@120` sends it before the time
+    limit.
 
     A second Ctrl-C raises KeyboardInterrupt at once. A closed terminal (SIGHUP) counts as SIGTERM,
     unless `nohup` ignores it. Python delivers signals only to the main thread: in any other thread
@@ -29,7 +33,8 @@ class SignalGuard:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _ENDING:
+            is_slurm = "SLURM_JOB_ID" in os.environ
+            for number in (*_ENDING, *([signal.SIGUSR1] if is_slurm else [])):
                 before = signal.getsignal(number)
                 if number == signal.SIGHUP and before == signal.SIG_IGN:
                     continue

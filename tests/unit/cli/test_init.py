@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stepladder.cli.commands.init import run, write_project
+from stepladder.cli.commands.init import run, write_cluster, write_project
+from stepladder.config.choices import Cluster
 from stepladder.config.load import load_job
-from stepladder.config.schema import options
+from stepladder.config.schema import ALIASES, options
 from stepladder.errors import ResourceError, UsageError
+from stepladder.parallel.place import place_of
 from stepladder.task.load import load_task
 
 
@@ -88,3 +90,47 @@ def test_without_a_name_it_writes_a_job_of_six_lines(
     assert "stepladder init job-2.yaml" in (caught.value.fix or "")
     assert run(["job-2.yaml", "--quiet"]) == 0
     assert Path("job.yaml").read_text() == Path("job-2.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("cluster", list(Cluster))
+def test_a_template_for_a_cluster_names_the_job_and_only_options_that_exist(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    file = write_cluster(tmp_path / "My_Pets.yaml", cluster)
+    text = file.read_text()
+    assert "__" not in text
+    assert "stepladder" in text
+    assert "My_Pets.yaml" in text
+    if file.suffix == ".yaml":
+        document = yaml.safe_load(text)
+        assert document["metadata"]["name"] == "my-pets"
+        replicas = document["spec"]["pytorchReplicaSpecs"]
+        assert replicas["Worker"]["template"] == replicas["Master"]["template"]
+    else:
+        assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
+    known = {option.flag for option in options().values()} | {f"--{name}" for name in ALIASES}
+    line = next(line for line in text.splitlines() if "train" in line and "My_Pets" in line)
+    assert {word for word in line.split() if word.startswith("--")} <= known
+    with pytest.raises(ResourceError, match="exists"):
+        write_cluster(tmp_path / "My_Pets.yaml", cluster)
+
+
+def test_a_cluster_needs_a_job_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a job file"):
+        write_cluster(tmp_path / "shapes", Cluster.SLURM)
+
+
+def test_the_ports_of_the_slurm_template_are_those_of_place(tmp_path: Path) -> None:
+    text = write_cluster(tmp_path / "job.yaml", Cluster.SLURM).read_text()
+    place = place_of(
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_JOB_ID": "123456",
+        }
+    )
+    assert place is not None
+    assert place.port == 20000 + 123456 % 10000
+    assert "$((20000 + SLURM_JOB_ID % 10000))" in text

@@ -140,3 +140,17 @@ def test_a_second_ctrl_c_ends_a_process_that_does_not_react() -> None:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         assert process.wait(20) == -signal.SIGINT
+
+
+def test_within_slurm_sigusr1_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    with SignalGuard() as guard:
+        send(signal.SIGUSR1)
+    assert guard.interruption().exit_code == 128 + signal.SIGUSR1
+
+
+def test_elsewhere_sigusr1_is_left_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    before = signal.getsignal(signal.SIGUSR1)
+    with SignalGuard():
+        assert signal.getsignal(signal.SIGUSR1) == before

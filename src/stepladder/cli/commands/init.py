@@ -16,6 +16,7 @@ from tyro.conf import Positional
 
 from stepladder import __version__
 from stepladder.cli.parse import Output, Unprefixed, is_config, parse
+from stepladder.config.choices import Cluster
 from stepladder.errors import ResourceError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
@@ -34,16 +35,26 @@ class Flags:
       stepladder init                   write job.yaml, to train on a folder of pictures
       stepladder init pets.yaml         the same, to a file of another name
       stepladder init shapes            create the folder shapes, ready to train and test
+      stepladder init --cluster slurm   write train.sbatch, which trains job.yaml on a cluster
     """
 
     name: Annotated[Positional[Path], tyro.conf.arg(metavar="[JOB.yaml|NAME]")] = Path("job.yaml")
     """YAML file to write, or folder to create; its last part is the name of the project."""
+    cluster: Cluster | None = None
+    """Write a template that trains the job on a cluster: slurm, kubernetes or spark."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
     """Run the command."""
     flags = parse(Flags, argv, command="init")
+    if flags.cluster is not None:
+        file = write_cluster(flags.name, flags.cluster)
+        facts = {"folder": file.parent, "files": [file.name]}
+        flags.output.print_done(
+            facts, f"{file} was written. Next:\n  {_NEXT_CLUSTER[flags.cluster]}"
+        )
+        return 0
     if is_config(str(flags.name)):
         write_job(flags.name)
         facts = {"folder": flags.name.parent, "files": [flags.name.name]}
@@ -90,6 +101,47 @@ def write_job(file: Path) -> None:
             fix=f"Train with it (stepladder train {file}), or name another: stepladder init "
             f"{file.with_stem(file.stem + '-2')}",
         ) from None
+
+
+_CLUSTER_FILES: Final = {
+    Cluster.SLURM: "train.sbatch",
+    Cluster.KUBERNETES: "train.yaml",
+    Cluster.SPARK: "train_spark.sh",
+}
+_NEXT_CLUSTER: Final = {
+    Cluster.SLURM: "set nodes, tasks and time in it, then type: sbatch train.sbatch",
+    Cluster.KUBERNETES: "set IMAGE, CLAIM and the replicas in it, then type: "
+    "kubectl apply -f train.yaml",
+    Cluster.SPARK: "set SPARK_MASTER and the number of devices in it, then type: "
+    "bash train_spark.sh",
+}
+
+
+def write_cluster(job: Path, cluster: Cluster) -> Path:
+    """Write a template that trains a job on a cluster, beside the job, and return its path.
+
+    Raises:
+        UsageError: if the job is not a YAML file.
+        ResourceError: if the template exists, or cannot be written.
+    """
+    if not is_config(str(job)):
+        raise UsageError(
+            "a template for a cluster needs a job file",
+            where=str(job),
+            fix=f"Name a YAML file: stepladder init job.yaml --cluster {cluster}",
+        )
+    text = (resources.files("stepladder.cli") / "clusters" / f"{cluster}.txt").read_text("utf-8")
+    name = re.sub(r"[^a-z0-9-]+", "-", job.stem.lower()).strip("-") or "job"
+    file = job.parent / _CLUSTER_FILES[cluster]
+    try:
+        job.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text.replace("__JOB__", job.name).replace("__NAME__", name))
+    except FileExistsError:
+        raise ResourceError(
+            "the file exists; nothing was written", where=str(file), fix="Move it away first."
+        ) from None
+    return file
 
 
 def write_project(folder: Path) -> list[Path]:
