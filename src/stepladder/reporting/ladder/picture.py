@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.summary.climb_summary import over_seeds_words
+from stepladder.ladder.summary.climb_summary import over_seeds_words, ratio_words
 from stepladder.ladder.summary.wording import baseline_time, decision_words, gain, gain_interval
 from stepladder.records.ladder import Decision, Trial
 from stepladder.reporting.charts.heatmap import short
@@ -85,7 +85,8 @@ def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
         start_s = moves[0].before_s if moves else None
     if start_s is None:
         return None
-    end_s = positive(result.total_s) if result else None
+    paired_s = positive(result.paired_s) if result and result.paired_s else None
+    end_s = paired_s or (positive(result.total_s) if result else None)
     scale = _scale(start_s, end_s, moves)
     ticks = _ticks(scale)
     grid = [scale(value) for value, _ in ticks]
@@ -97,7 +98,8 @@ def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
         at_s = move.after_s if move.is_kept else at_s
     if end_s is not None:
         over_seeds = over_seeds_words(climb.summary)
-        words = "unchanged" if climb.summary.is_as_written else over_seeds or gain(start_s / end_s)
+        words = over_seeds or (ratio_words(climb.summary) if paired_s else gain(start_s / end_s))
+        words = "unchanged" if climb.summary.is_as_written else words
         steps.append(_end(words, at_s, end_s, scale, grid))
     return LadderPicture(
         steps=tuple(steps),

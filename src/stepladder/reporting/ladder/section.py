@@ -112,6 +112,15 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
 
 def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
     """Return what the total time consists of: for the ladder, and for the final training."""
+    of_ladder, of_training = _total_notes(summary, train_s)
+    if summary.result is None or summary.result.paired_s is None:
+        return of_ladder, of_training
+    said = "The last row is the result, timed in turn with the original job after the climb."
+    return said, of_training.replace(" above.", ".")
+
+
+def _total_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
+    """Return what the total of the final training consists of."""
     total_s = positive(summary.result.total_s) if summary.result else None
     if total_s is None:
         return "", ""

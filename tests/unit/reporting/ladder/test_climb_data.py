@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stepladder.records.ladder import Decision
+from stepladder.records.ladder import Decision, Interval
 from stepladder.reporting.ladder.charts import prediction_chart, sample_chart, time_unit
 from stepladder.reporting.ladder.climb_data import ClimbRecords, read_climb
 from stepladder.reporting.ladder.picture import ladder_picture
@@ -65,6 +66,25 @@ def lines_of(folder: Path) -> list[Line]:
 
 def write_lines(folder: Path, lines: list[Line]) -> None:
     (folder / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_picture_ends_with_the_headline_of_the_pairs(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    climb = climb_of(build_climb(tmp_path / "run"))
+    assert climb.summary.result is not None
+    paired = replace(
+        climb,
+        summary=replace(
+            climb.summary,
+            result=replace(climb.summary.result, paired_s=6.0),
+            speedup_bounds=Interval(estimate=240.0, low=200.0, high=288.0),
+        ),
+    )
+    picture = ladder_picture(paired)
+    assert picture is not None
+    end = picture.steps[-1]
+    assert (end.time, end.words) == ("6.0 s", "240× [200, 288]")
 
 
 def test_the_page_shows_the_climb_first_and_then_the_training(
