@@ -117,6 +117,8 @@ class StoreSplit(PictureSource):
 
     Attributes:
         classes: class names; a label is an index into it.
+        class_counts: number of pictures of each class, by the manifest.
+        folder: folder of the store; None: it is remote.
         fingerprint: fingerprint of the store.
     """
 
