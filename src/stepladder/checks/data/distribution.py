@@ -84,7 +84,7 @@ class _Explained:
     """Two splits that differ, and why.
 
     Attributes:
-        shares: of their classes; None: there are none.
+        shares: of their classes; None: no classes are known.
         equal: how well a classifier distinguishes them if classes have equal shares.
     """
 
@@ -213,7 +213,7 @@ def _explained_words(one: _Explained) -> str:
     aucs = f"AUC {before.estimate:.2f}, with equal shares {equal.auc.estimate:.2f}"
     if equal.auc.estimate < before.low:
         return f"{said}; examples of one class do not differ clearly ({aucs})"
-    return f"{said}; there are too few examples to say whether those of one class differ ({aucs})"
+    return f"{said}; there are too few examples to compare those of one class ({aucs})"
 
 
 def _coverage(job: CheckedJob, compared: list[_Compared]) -> str | None:
