@@ -65,6 +65,13 @@ SECTIONS = (
     Section("seeds", "Accuracy by seed", "Test accuracy of the demo's recipe with ten seeds."),
     Section("prepare", "Preparing pictures", "`prepare` next to the usual calls of Pillow."),
     Section(
+        "near_duplicates",
+        "Near-duplicates",
+        "Which of the near-duplicates that `prepare` lists are right, and how many of the changed "
+        "photographs it finds, by change. Objects on white are photographs with a white border; "
+        "on white squares, each photograph was put on a white square of twice its size.",
+    ),
+    Section(
         "reader",
         "Reading pictures",
         "Our reader next to PyTorch's DataLoader; others: [loaders.md](loaders.md).",

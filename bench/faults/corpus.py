@@ -26,8 +26,8 @@ DEVELOPMENT = HERE / "development"
 SOUND = HERE.parent / "sound"
 CORPORA = ("development", "held_out", "held_out_2", "sound")
 MAX_CHANGED_LINES = 8
-NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit", "range_lost"}
-"""Faults of the disk, the machine and picture files, which no program has."""
+NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit"}
+"""Faults of the disk and the machine, which no program has."""
 TRACER = HERE / "loss_trace.py"
 WATCH_FILE, CHECK_FILE, TRACE_FILE = "watch.json", "checks.json", "losses.json"
 

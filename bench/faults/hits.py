@@ -209,7 +209,8 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
             found = results[corpus]
             lines += ["", f"## {title}", "", tables(corpus, found["rows"]).rstrip()]
             commit = found["environment"].get("git", {}).get("commit") or "not written down"
-            lines += ["", f"Measured at commit {commit}; `bench/results/hits_{corpus}.json`."]
+            note = f" {found['note']}" if found.get("note") else ""
+            lines += ["", f"Measured at commit {commit}; `bench/results/hits_{corpus}.json`.{note}"]
     return "\n".join(lines) + "\n"
 
 

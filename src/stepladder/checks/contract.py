@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from stepladder.records import Json
-from stepladder.records.findings import Outcome, Severity
+from stepladder.records.findings import Outcome, PicturePair, Severity
 
 if TYPE_CHECKING:
     from stepladder.checks.examples import Example
@@ -43,6 +43,7 @@ class Answer:
     where: str | None = None
     numbers: dict[str, Json] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
+    pictures: tuple[PicturePair, ...] = ()
     coverage: str | None = None
 
 
@@ -63,6 +64,7 @@ def found(
     fix: str,
     severity: Severity | None = None,
     examples: tuple[str, ...] = (),
+    pictures: tuple[PicturePair, ...] = (),
     coverage: str | None = None,
     **numbers: Json,
 ) -> Answer:
@@ -74,6 +76,7 @@ def found(
         fix: what to do, in one line.
         severity: if it is lower than the check's.
         examples: ids or paths of examples.
+        pictures: pairs of pictures that show what was found.
     """
     return Answer(
         outcome=Outcome.FAILED,  # the runner makes it WARNED below an error
@@ -82,6 +85,7 @@ def found(
         fix=fix,
         severity=severity,
         examples=examples,
+        pictures=pictures,
         coverage=coverage,
         numbers=numbers,
     )

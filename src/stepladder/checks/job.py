@@ -275,6 +275,14 @@ class CheckedJob:
             return None
         return None if source.labels is None else np.asarray(source.labels)
 
+    def listed_counts(self, split: Split) -> np.ndarray | None:
+        """Return the number of examples of each class, if the data list it, as a store does.
+
+        Read from the store's manifest, so that labels of test stay unread.
+        """
+        counts = getattr(self.source(split), "class_counts", None)
+        return None if counts is None else np.asarray(counts, dtype=np.int64)
+
 
 def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
     """Open a job for checks.

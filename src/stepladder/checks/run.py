@@ -171,6 +171,7 @@ def _finding(check: Check, answer: Answer, took_s: float) -> Finding:
         where=answer.where,
         numbers=answer.numbers,
         examples=answer.examples,
+        pictures=answer.pictures,
         coverage=answer.coverage,
         took_s=took_s,
         checked_at=datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -320,7 +320,7 @@ class Lab:
         return -(-self.num_train(recipe) // recipe.batch.global_batch_size)
 
     def groups(self) -> NDArray[np.int64]:
-        """Return the group of each example of train and validation; near duplicates share one."""
+        """Return the group of each example of train and validation; similar ones share one."""
         return self._trainings.groups(self.job.recipe)
 
     def curve(self, recipe: Recipe) -> Curve | None:

@@ -33,6 +33,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PicturePair:
+    """Two pictures that a finding compares.
+
+    Attributes:
+        names: of both.
+        jpegs: both as small JPEGs, in base64.
+    """
+
+    names: tuple[str, str]
+    jpegs: tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """The result of one check or detector.
 
@@ -46,6 +59,7 @@ class Finding:
         where: file and line of the user's code, such as "train.py:12"; None: not a single line.
         numbers: the numbers of the evidence by name, for programs.
         examples: paths or ids of affected examples.
+        pictures: pairs of pictures that show what was found.
         coverage: what was checked, if not everything, such as "32 of 661 examples".
         took_s: duration in seconds.
         checked_at: when it ended, in UTC, as ISO 8601; None: not recorded.
@@ -59,6 +73,7 @@ class Finding:
     where: str | None = None
     numbers: Mapping[str, Json] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
+    pictures: tuple[PicturePair, ...] = ()
     coverage: str | None = None
     took_s: float | None = None
     checked_at: str | None = None

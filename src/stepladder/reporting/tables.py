@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import re
@@ -17,6 +16,7 @@ from stepladder.errors import DataError
 from stepladder.records import read_json, read_jsonl
 from stepladder.records.diagnosis import Diagnosis
 from stepladder.records.from_json import from_json
+from stepladder.reporting.addresses import picture_address
 from stepladder.reporting.ladder.climb_data import ClimbRecords, read_climb
 from stepladder.reporting.pages.checks_page import ChecksView, checks_view
 from stepladder.training.output.events import redacted
@@ -24,7 +24,6 @@ from stepladder.training.output.events import redacted
 MAX_THUMBS = 12
 _ENDS_WITH_LAST = re.compile(r"^stopping:\n(?:[ #].*\n)*? +restore_best: *false\b", re.MULTILINE)
 _LARGEST = 1e100  # its sums and squares are finite
-MAX_THUMB_BYTES = 9_000  # in base64, twelve of them are half of the maximum size of a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +232,7 @@ def _address(folder: Path, name: str) -> str:
         data = (folder / name).read_bytes()
     except (OSError, ValueError):
         return ""
-    kinds = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"))
-    kind = next((kind for magic, kind in kinds if data.startswith(magic)), None)
-    if kind is None or len(data) > MAX_THUMB_BYTES:
-        return ""
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    return picture_address(data)
 
 
 def pretty_json(value: object) -> str:

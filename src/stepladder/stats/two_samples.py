@@ -16,6 +16,7 @@ from stepladder.records.ladder import Interval
 Floats = NDArray[np.float64]
 _NEWTON_STEPS = 30
 _MAX_LOGIT = 30.0
+_ROUNDING = 1e-12  # of an area that is a sum of shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,41 +32,57 @@ class Separation:
     p: float
 
 
-def separation(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95) -> Separation:
+def separation(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+    confidence: float = 0.95,
+) -> Separation:
     """Return an interval for the area under the ROC curve of scores, and a p-value.
 
     Uses DeLong's variance on the logit scale. For complete separation it is 0, but the area is not
     known to be exactly 1: with an area of A, k disjoint pairs are all ordered with probability A^k,
     so that the bound is (1 - confidence)^(1 / k), k being the size of the smaller sample. The
-    p-value is that of the Mann-Whitney test, corrected for ties.
+    p-value is that of the Mann-Whitney test, corrected for ties. With weights, the size of a
+    sample is its effective size, (sum w)^2 / sum w^2.
 
     Args:
         first, second: scores, (m,) and (n,), each 2 or more; the second is expected to be higher.
+        weights: of each score, (m,) and (n,), 0 or more, not all 0; None: all are equal.
         confidence: one-sided confidence of each bound, in (0.5, 1).
 
     Raises:
         ValueError: if a sample has fewer than two scores.
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44(3); Mann and Whitney
-    1947, Ann. Math. Stat. 18(1).
+    1947, Ann. Math. Stat. 18(1); Kish 1965, "Survey Sampling" (effective size).
     """
     low, high = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    m, n = low.size, high.size
-    if m < 2 or n < 2:
-        raise ValueError(f"{m} and {n} scores are too few: at least 2 of each are needed")
-    below = _share_below(low, high)  # (n,): share of the first sample below each of the second
-    above = 1 - _share_below(high, low)  # (m,)
-    area = float(below.mean())
-    variance = float(above.var(ddof=1)) / m + float(below.var(ddof=1)) / n
-    if variance == 0 or area in (0.0, 1.0):
+    if low.size < 2 or high.size < 2:
+        raise ValueError(f"{low.size} and {high.size} scores are too few: at least 2 of each")
+    given = (np.ones(low.size), np.ones(high.size)) if weights is None else weights
+    v, w = (np.asarray(each, np.float64) for each in given)
+    m, n = effective_size(v), effective_size(w)
+    below = _share_below(low, v, high)  # (n,): share of the first sample below each of the second
+    above = 1 - _share_below(high, w, low)  # (m,)
+    area = min(1.0, max(0.0, float(w @ below) / float(w.sum())))
+    variance = _mean_variance(above, v) + _mean_variance(below, w)
+    if variance == 0 or min(area, 1 - area) < _ROUNDING:
         certain = (1 - confidence) ** (1 / min(m, n))
-        bounds = (certain if area == 1 else 0.0, 1 - certain if area == 0 else 1.0)
+        bounds = (certain if area > 0.5 else 0.0, 1 - certain if area < 0.5 else 1.0)
     else:
         half = NormalDist().inv_cdf(confidence) * math.sqrt(variance) / (area * (1 - area))
         logit = math.log(area / (1 - area))
         bounds = (_logistic(logit - half), _logistic(logit + half))
     interval = Interval(estimate=area, low=bounds[0], high=bounds[1], confidence=confidence)
-    return Separation(auc=interval, p=_mann_whitney(area, low, high))
+    return Separation(auc=interval, p=_mann_whitney(area, (low, high), (m, n)))
+
+
+def effective_size(weights: ArrayLike) -> float:
+    """Return (sum w)^2 / sum w^2: how many examples of equal weight have as much noise."""
+    w = np.asarray(weights, np.float64)
+    return float(w.sum() ** 2 / max(float((w**2).sum()), 1e-300))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -84,7 +101,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def held_out_scores(
-    features: ArrayLike, is_second: ArrayLike, *, num_folds: int = 5, ridge: float = 1.0, seed: int
+    features: ArrayLike,
+    is_second: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    num_folds: int = 5,
+    ridge: float = 1.0,
+    seed: int,
 ) -> Floats:
     """Return cross-validated scores of a logistic regression; higher means the second sample.
 
@@ -93,6 +116,7 @@ def held_out_scores(
     Args:
         features: (n, d).
         is_second: (n,), bool; num_folds or more of each sample.
+        weights: of each example within its sample, (n,), 0 or more; None: all are equal.
         ridge: strength of the penalty on the weights of standardised features, above 0.
         seed: of the folds.
 
@@ -103,43 +127,49 @@ def held_out_scores(
     """
     x = np.asarray(features, np.float64)
     second = np.asarray(is_second, bool)
+    given = np.ones(len(x)) if weights is None else np.asarray(weights, np.float64)
     fold = _deal(second, num_folds, np.random.default_rng(seed))
     scores = np.empty(len(x))
     for held_out in range(num_folds):
         is_out = fold == held_out
         mean, spread = x[~is_out].mean(axis=0), x[~is_out].std(axis=0)
         scaled = (x - mean) / np.where(spread > 0, spread, 1.0)
-        weights, offset = logistic_regression(scaled[~is_out], second[~is_out], ridge=ridge)
+        weights, offset = logistic_regression(
+            scaled[~is_out], second[~is_out], given[~is_out], ridge=ridge
+        )
         scores[is_out] = scaled[is_out] @ weights + offset
     return scores
 
 
 def logistic_regression(
-    features: Floats, is_second: NDArray[np.bool_], *, ridge: float
+    features: Floats, is_second: NDArray[np.bool_], weights: Floats | None = None, *, ridge: float
 ) -> tuple[Floats, float]:
-    """Fit weights (d,) and an offset by Newton's method; both samples have the same total weight.
+    """Fit coefficients (d,) and an offset by Newton's method; both samples weigh the same.
 
-        minimise  sum_i c_i ln(1 + exp(-y_i (w x_i + b))) + ridge |w|^2 / 2,  c: n / (2 n_class)
+        minimise  sum_i c_i ln(1 + exp(-y_i (w x_i + b))) + ridge |w|^2 / 2,  c: n / (2 n_class),
+        times the weight of an example over the mean weight of its sample
 
-    Shapes: features (n, d), is_second (n,).
+    Shapes: features (n, d), is_second (n,), weights (n,); None: all are equal.
 
     Source: Hastie, Tibshirani and Friedman 2009, "The Elements of Statistical Learning", 4.4.1.
     """
     n, d = features.shape
     x = np.concatenate([features, np.ones((n, 1))], axis=1)
-    counts = np.bincount(is_second, minlength=2)
-    share = (n / 2 / np.maximum(counts, 1))[is_second.astype(np.int64)]
+    given = np.ones(n) if weights is None else weights
+    side = is_second.astype(np.int64)
+    totals = np.maximum(np.bincount(side, given, minlength=2), 1e-12)
+    share = n / 2 * given / totals[side]
     penalty = np.append(np.full(d, ridge), 1e-6)
-    weights = np.zeros(d + 1)
+    fitted = np.zeros(d + 1)
     for _ in range(_NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-np.clip(x @ weights, -_MAX_LOGIT, _MAX_LOGIT)))
-        gradient = x.T @ (share * (chance - is_second)) + penalty * weights
+        chance = 1 / (1 + np.exp(-np.clip(x @ fitted, -_MAX_LOGIT, _MAX_LOGIT)))
+        gradient = x.T @ (share * (chance - is_second)) + penalty * fitted
         curvature = (x * (share * chance * (1 - chance))[:, None]).T @ x + np.diag(penalty)
         step = np.linalg.solve(curvature, gradient)
-        weights -= step
+        fitted -= step
         if float(np.abs(step).max()) < 1e-8:
             break
-    return weights[:d], float(weights[d])
+    return fitted[:d], float(fitted[d])
 
 
 def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
@@ -160,21 +190,29 @@ def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
     return parts
 
 
-def _share_below(values: Floats, at: Floats) -> Floats:
-    """Return for each of `at` the share of values below it, counting equal ones half."""
-    ordered = np.sort(values)
-    left = np.searchsorted(ordered, at, side="left")
-    right = np.searchsorted(ordered, at, side="right")
-    share: Floats = (left + right) / (2 * values.size)
+def _share_below(values: Floats, weights: Floats, at: Floats) -> Floats:
+    """Return for each of `at` the total share of the values below it, counting equal ones half."""
+    order = np.argsort(values, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(weights[order])])
+    left = total[np.searchsorted(values[order], at, side="left")]
+    right = total[np.searchsorted(values[order], at, side="right")]
+    share: Floats = (left + right) / (2 * total[-1])
     return share
 
 
-def _mann_whitney(area: float, low: Floats, high: Floats) -> float:
-    m, n = low.size, high.size
-    _, ties = np.unique(np.concatenate([low, high]), return_counts=True)
-    total = m + n
-    tied = float((ties**3 - ties).sum()) / (total * (total - 1))
-    variance = (total + 1 - tied) / (12 * m * n)
+def _mean_variance(values: Floats, weights: Floats) -> float:
+    """Return the variance of a weighted mean; with equal weights var(ddof=1) / n."""
+    away = values - float(weights @ values) / float(weights.sum())
+    squares = weights**2 / weights.sum() ** 2
+    return float(squares @ away**2) / max(1 - float(squares.sum()), 1e-12)
+
+
+def _mann_whitney(area: float, scores: tuple[Floats, Floats], sizes: tuple[float, float]) -> float:
+    """Return the p-value of an area; sizes are the effective ones."""
+    _, ties = np.unique(np.concatenate(scores), return_counts=True)
+    num, total = int(ties.sum()), sum(sizes)
+    tied = float((ties**3 - ties).sum()) / (num * (num - 1)) * total / num
+    variance = (total + 1 - tied) / (12 * sizes[0] * sizes[1])
     if variance <= 0:
         return 1.0  # all scores are equal
     return 1 - NormalDist().cdf((area - 0.5) / math.sqrt(variance))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stepladder.stats.two_samples import (
+    effective_size,
     held_out_scores,
     holm,
     logistic_regression,
@@ -60,6 +61,29 @@ def test_lower_bound_holds_as_often_as_it_says() -> None:
         for _ in range(600)
     ]
     assert 0.92 <= np.mean(held) <= 0.98
+
+
+def test_a_weight_of_two_is_an_example_that_occurs_twice() -> None:
+    twice = separation([1, 2, 2, 4], [2, 3, 3, 3])
+    weighted = separation([1, 2, 4], [2, 3], weights=([1, 2, 1], [1, 3]))
+    assert weighted.auc.estimate == pytest.approx(twice.auc.estimate)
+    assert weighted.auc.low < twice.auc.low  # fewer examples say less
+    assert effective_size([1, 2, 1]) == pytest.approx(16 / 6)
+
+
+def test_weighted_scores_ignore_a_difference_that_weights_remove() -> None:
+    random = np.random.default_rng(3)
+    kinds = random.random(600) < np.where(np.arange(600) < 300, 0.2, 0.8)
+    x = random.normal(size=(600, 4)) + 3.0 * kinds[:, None]
+    second = np.arange(600) >= 300
+    share = [kinds[~second].mean(), kinds[second].mean()]
+    weights = np.where(kinds, share[1] / share[0], (1 - share[1]) / (1 - share[0]))
+    weights[second] = 1
+    plain = held_out_scores(x, second, seed=0)
+    equal = held_out_scores(x, second, weights=weights, seed=0)
+    assert separation(plain[~second], plain[second]).auc.low > 0.7
+    both = (weights[~second], weights[second])
+    assert separation(equal[~second], equal[second], weights=both).auc.estimate < 0.56
 
 
 def test_fewer_than_two_scores_are_refused() -> None:

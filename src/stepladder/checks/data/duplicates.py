@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.copies import Contents, contents, copies_between, copies_within
-from stepladder.checks.evidence.spread import coverage, described
+from stepladder.checks.evidence.copies import (
+    Contents,
+    contents,
+    copies_between,
+    copies_within,
+    picture_of,
+)
+from stepladder.checks.evidence.spread import coverage
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
-from stepladder.data.prepare.near_duplicates import count_near
-from stepladder.records.findings import Severity
+from stepladder.data.decoding.resize import Pixels
+from stepladder.data.prepare.findings import can_group
+from stepladder.data.prepare.near_duplicates import find_near, num_compared_of
+from stepladder.data.prepare.near_file import NEAR_NAME, are_many, near_fix, near_words, read_near
+from stepladder.data.store.store_split import StoreSplit
+from stepladder.records.findings import PicturePair, Severity
 from stepladder.training.output.wording import percent
 
 _WRONG_FRAC = 0.05  # of a held-out split is in train too: its accuracy means little
 _WORTH_FRAC = 0.01  # public test sets have up to 3 %, which seldom changes the accuracy visibly
 _LEAST = 2
 _NEARLY_ALL = 0.5  # of train is one example, or blank
-_SAME_FEATURES = 0.98  # cosine of centred features
-_SAME_CLASS_FRAC = 0.7  # of similar pairs within train
 _MAX_NAMED = 6
+_MAX_LISTED = 500
+_THUMB_SIDE = 96
 _PAIRS = ((Split.TRAIN, Split.VAL), (Split.TRAIN, Split.TEST), (Split.VAL, Split.TEST))
 
 
 def duplicates(job: CheckedJob) -> Answer:
-    """Compare examples byte for byte, and pictures by similarity."""
+    """Compare examples byte for byte, and pictures by their looks."""
     train = contents(job, Split.TRAIN)
     if train is None:
         return not_applicable("examples have no tensors, or the dataset is a stream")
@@ -62,6 +74,7 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
         return None
     num = len(held_out.rows)
     pairs = copies_between(train, held_out)
+    near = _near(job, train, held_out, split)
     seen = _coverage(held_out, split) or _coverage(train, Split.TRAIN)
     if len(pairs) >= _LEAST and len(pairs) >= _WORTH_FRAC * num:
         return found(
@@ -73,21 +86,21 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
             examples=_named(job, split, pairs),
             coverage=seen,
             num_leaked=len(pairs),
+            num_near=len(near.pairs),
             num_held_out=num,
         )
-    near = _near(job, train, held_out, split)
-    if len(near) < _LEAST or len(near) < _WORTH_FRAC * num:
+    if not are_many(len(near.pairs), near.num_compared):
         return None
     return found(
         "split_leakage",
-        f"{len(near)} of {num} {split.value} pictures ({percent(len(near) / num)}) are near "
-        "duplicates of a training picture: the accuracy on them is optimistic",
-        fix="Keep shots of one scene in one split, for example with --prepare.group-by.",
+        near_words(len(near.pairs), near.num_compared, split.value),
+        fix=f"{near.fix[0].upper()}{near.fix[1:]}.",
         severity=Severity.WARNING,
-        examples=_named(job, split, near),
-        coverage=seen,
-        num_near=len(near),
-        num_held_out=num,
+        examples=_named(job, split, near.pairs, num=_MAX_LISTED),
+        pictures=_pictures(job, split, near.pairs),
+        coverage=None if near.is_listed else seen,
+        num_near=len(near.pairs),
+        num_held_out=near.num_compared,
     )
 
 
@@ -117,90 +130,85 @@ def _coverage(some: Contents, split: Split) -> str | None:
 
 
 def _named(
-    job: CheckedJob, split: Split, pairs: list[tuple[int, int]], *, of: Split = Split.TRAIN
+    job: CheckedJob,
+    split: Split,
+    pairs: Sequence[tuple[int, int]],
+    *,
+    of: Split = Split.TRAIN,
+    num: int = _MAX_NAMED,
 ) -> tuple[str, ...]:
     return tuple(
-        f"{job.describe(split, row)} = {job.describe(of, other)}"
-        for row, other in pairs[:_MAX_NAMED]
+        f"{job.describe(split, row)} = {job.describe(of, other)}" for row, other in pairs[:num]
     )
 
 
-def _near(
-    job: CheckedJob, train: Contents, held_out: Contents, split: Split
-) -> list[tuple[int, int]]:
-    """Return (held-out row, train row) of pictures with similar pixels or features."""
-    pairs: dict[int, int] = {}
-    sides = described(job, Split.TRAIN), described(job, split)
-    if sides[0] is not None and sides[1] is not None and sides[0].by_trunk:
-        features = sides[0].directions(), sides[1].directions(like=sides[0])
-        if _is_of_one_class(train, _near_within(sides[0].rows, features[0], _near_features)):
-            pairs |= _near_features((sides[1].rows, features[1]), (sides[0].rows, features[0]))
-    if train.looks is not None and held_out.looks is not None:
-        looks = train.looks.numpy(), held_out.looks.numpy()
-        if _is_of_one_class(train, _near_within(train.rows, looks[0], _near_looks)):
-            pairs |= _near_looks((held_out.rows, looks[1]), (train.rows, looks[0]))
-    return sorted(pairs.items())
+@dataclass(frozen=True, kw_only=True)
+class _Near:
+    """Near-duplicates between a held-out split and train.
 
-
-_Side = tuple[NDArray[np.int64], NDArray[Any]]  # rows, and what they are compared by
-
-
-def _near_within(
-    rows: NDArray[np.int64], values: NDArray[Any], near: Callable[[_Side, _Side], dict[int, int]]
-) -> dict[int, int]:
-    """Compare one half of train with the other."""
-    return near((rows[::2], values[::2]), (rows[1::2], values[1::2]))
-
-
-def _is_of_one_class(train: Contents, pairs: dict[int, int]) -> bool:
-    """Return True if similar examples within train have one class, as shots of one scene do.
-
-    If they do not, pictures of this kind are all similar to each other.
+    Attributes:
+        pairs: (held-out row, train row).
+        fix: what to do.
+        is_listed: whether `prepare` compared all pictures and listed the pairs.
     """
-    if train.targets is None or len(pairs) < _LEAST:
-        return True
-    target = dict(zip(train.rows.tolist(), train.targets, strict=True))
-    known = [(a, b) for a, b in pairs.items() if a in target and b in target]
-    same = sum(target[a] == target[b] for a, b in known)
-    return bool(same >= _SAME_CLASS_FRAC * len(known))
+
+    pairs: list[tuple[int, int]]
+    num_compared: int
+    fix: str
+    is_listed: bool
 
 
-def _near_looks(held_out: _Side, train: _Side) -> dict[int, int]:
-    return {
-        int(held_out[0][place]): int(train[0][_closest(held_out[1][place], train[1])])
-        for place in _near_places(held_out[1], train[1], 0)
-    }
+def _near(job: CheckedJob, train: Contents, held_out: Contents, split: Split) -> _Near:
+    """Return the pairs that `prepare` listed in the store, else those of the examples read."""
+    source = job.source(split)
+    if isinstance(source, StoreSplit) and source.folder is not None:
+        listed = read_near(source.folder, split)
+        if listed is not None:
+            return _Near(
+                pairs=[(pair.row, pair.train_row) for pair in listed],
+                num_compared=num_compared_of(len(source), train.num_all),
+                fix=near_fix(
+                    split.value,
+                    can_group=can_group(source.folder, split),
+                    listed=str(source.folder / NEAR_NAME),
+                ),
+                is_listed=True,
+            )
+    pairs: list[tuple[int, int]] = []
+    if train.looks is not None and held_out.looks is not None:
+        near = find_near(held_out.looks.numpy(), train.looks.numpy())
+        rows = held_out.rows[near.held_out].tolist(), train.rows[near.train].tolist()
+        pairs = list(zip(*rows, strict=True))
+    fix = f"remove them from {split.value}; checks.json in the run folder lists them"
+    return _Near(pairs=pairs, num_compared=len(held_out.rows), fix=fix, is_listed=False)
 
 
-def _near_places(held_out: NDArray[np.uint8], train: NDArray[np.uint8], start: int) -> list[int]:
-    """Find thumbnails that are similar to one of train, by bisection."""
-    if not count_near(held_out, train).num_near:
-        return []
-    if len(held_out) == 1:
-        return [start]
-    half = len(held_out) // 2
-    return [
-        *_near_places(held_out[:half], train, start),
-        *_near_places(held_out[half:], train, start + half),
+def _pictures(
+    job: CheckedJob, split: Split, pairs: Sequence[tuple[int, int]]
+) -> tuple[PicturePair, ...]:
+    """Return the first pairs as small JPEGs."""
+    shown = pairs[:_MAX_NAMED]
+    sides = [
+        (side, job.rows(side, np.array([pair[at] for pair in shown])))
+        for at, side in enumerate((split, Split.TRAIN))
     ]
+    found = []
+    for place, pair in enumerate(shown):
+        jpegs = [_jpeg(picture_of(batch, place)) for _, batch in sides]
+        names = [job.describe(side, row) for (side, _), row in zip(sides, pair, strict=True)]
+        found.append(PicturePair(names=(names[0], names[1]), jpegs=(jpegs[0], jpegs[1])))
+    return tuple(found)
 
 
-def _closest(one: NDArray[np.uint8], train: NDArray[np.uint8]) -> int:
-    away = np.abs(train.astype(np.int32) - one.astype(np.int32)).sum(axis=1)
-    return int(away.argmin())
-
-
-def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
-    """Return {held-out row: train row} of examples with nearly the same features."""
-    if not len(held_out[0]) or not len(train[0]):
-        return {}
-    cosine = held_out[1] @ train[1].T  # (held out, train)
-    best = cosine.argmax(axis=1)
-    return {
-        int(held_out[0][place]): int(train[0][best[place]])
-        for place in range(len(best))
-        if cosine[place, best[place]] >= _SAME_FEATURES
-    }
+def _jpeg(pixels: Pixels | None) -> str:
+    """Return a picture as a small JPEG in base64; empty if it is not a picture."""
+    if pixels is None:
+        return ""
+    image = Image.fromarray(pixels)
+    image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=80)
+    return base64.b64encode(data.getvalue()).decode("ascii")
 
 
 def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:

@@ -15,7 +15,8 @@ from stepladder.checks.evidence.spread import Ints, by_row, read_chunks, spread_
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
-from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, look
+from stepladder.data.decoding.resize import Pixels
+from stepladder.data.prepare.near_duplicates import look, sampled
 
 LEAST_NUMBERS = (
     32  # values in an example; with fewer, or few distinct ones, equal examples are expected
@@ -35,7 +36,8 @@ class Contents:
         rows: that were read, in order, (n,).
         digests: of the inputs of each.
         is_constant: whether the inputs of each have a single value.
-        looks: uint8 (n, 75), see `stepladder.data.prepare.near_duplicates`; None: no pictures.
+        looks: uint8 (n, LOOK_LENGTH) of `stepladder.data.prepare.near_duplicates`; None: there are
+            no pictures.
         num_all: examples of the split.
         targets: digests of the targets of each; None: of test.
         is_telling: whether inputs are large and varied enough that equal ones are no coincidence.
@@ -107,7 +109,7 @@ def _content(batch: Batch, place: int, split: Split) -> _Content:
     return _Content(
         digest=digest_of(parts),
         is_constant=all(_is_constant(part) for part in parts),
-        look=_look(parts),
+        look=_look(batch, place),
         target=digest_of([value[place].detach().cpu() for value in targets if value.dim() > 0]),
     )
 
@@ -119,23 +121,31 @@ def _is_constant(part: Tensor) -> bool:
     return bool((plain == plain[0]).all())
 
 
-def _look(parts: list[Tensor]) -> Tensor | None:
-    """Shrink a picture to a thumbnail; None if it is small, or not a picture."""
+def _look(batch: Batch, place: int) -> Tensor | None:
+    """Shrink a picture to its look; None if it is small, or not a picture."""
+    pixels = picture_of(batch, place)
+    if pixels is None or min(pixels.shape[:2]) < _MIN_LOOK_SIDE:
+        return None
+    return torch.from_numpy(look(sampled(pixels)))
+
+
+def picture_of(batch: Batch, place: int) -> Pixels | None:
+    """Return an example as uint8 (h, w, 3), with its values scaled; None if it is no picture."""
+    parts = [value[place].detach().cpu() for value in tensors_of(batch.inputs) if value.dim() > 0]
     picture = parts[0] if len(parts) == 1 else None
     if picture is None or picture.dim() != 3:
         return None
     if picture.shape[0] in (1, 3):
         picture = picture.permute(1, 2, 0)
     height, width, colours = picture.shape
-    if colours not in (1, 3) or min(height, width) < _MIN_LOOK_SIDE:
+    if colours not in (1, 3):
         return None
     pixels = picture.numpy()
     if pixels.dtype != np.uint8:
         low, high = float(pixels.min()), float(pixels.max())
         shares = (pixels.astype(np.float32) - low) / max(high - low, 1e-12)
         pixels = (255 * shares).round().astype(np.uint8)
-    rgb = np.ascontiguousarray(np.broadcast_to(pixels, (height, width, 3)))
-    return torch.from_numpy(look(rgb).reshape(LOOK_LENGTH).copy())
+    return np.ascontiguousarray(np.broadcast_to(pixels, (height, width, 3)))
 
 
 def copies_within(contents: Contents) -> list[list[int]]:

@@ -14,7 +14,7 @@ from stepladder.data.decoding.decode import decode_picture, examine_content
 from stepladder.data.decoding.formats import NPY_MAGIC, BadPictureError
 from stepladder.data.decoding.resize import WHITE, Pixels, pad_white
 from stepladder.data.decoding.traits import Trait, find_traits
-from stepladder.data.prepare.near_duplicates import looks
+from stepladder.data.prepare.near_duplicates import SAMPLED_SIDE, looks
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.ranges import Ranges, ranges_of
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     Looks = NDArray[np.uint8]
 else:
     Sums = Looks = Any
-
-
-_SAMPLED_SIDE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,7 @@ class Samples:
     """
 
     def __init__(self, capacity: int, size: int) -> None:
-        self._size, self._step = size, max(1, size // _SAMPLED_SIDE)
+        self._size, self._step = size, max(1, size // SAMPLED_SIDE)
         side = -(-size // self._step)
         self._grids = np.full((capacity, side, side, 3), WHITE, dtype=np.uint8)
         self._num_taken = 0
@@ -188,7 +185,7 @@ def channel_sums(square: Pixels) -> tuple[Sums, Sums]:
 
 def num_summed(size: int) -> int:
     """Count the pixels of a square that `channel_sums` samples: 64 to 127 rows of as many."""
-    return len(range(0, size, max(1, size // _SAMPLED_SIDE))) ** 2
+    return len(range(0, size, max(1, size // SAMPLED_SIDE))) ** 2
 
 
 def _encode_jpeg(pixels: Pixels, quality: int) -> bytes:

@@ -18,7 +18,8 @@ from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
 from stepladder.data.prepare.encode import Looks
-from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, count_near
+from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, find_near
+from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, near_fix, near_words
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
@@ -33,7 +34,6 @@ from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
 
 LOG_NAME = "prepare_log.json"
-_MAX_NEAR_FRAC = 0.01
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,14 @@ class Findings:
     Attributes:
         class_counts: usable pictures by split and class, as in a manifest.
         bad: quarantined pictures.
+        near: held-out pictures that are near-duplicates of one of train.
         warnings: one sentence each.
         log: entries for prepare_log.json.
     """
 
     class_counts: dict[str, tuple[int, ...]]
     bad: list[Bad]
+    near: list[NearPair]
     warnings: tuple[str, ...]
     log: dict[str, Any]
 
@@ -80,9 +82,12 @@ def find(
     bad = [*unread, *(item for done in finished for item in done.bad)]
     counts: dict[Split, Counter[str]] = defaultdict(Counter)
     looks: dict[Split, list[Looks]] = defaultdict(list)
+    paths: dict[Split, list[str]] = defaultdict(list)  # in the order of the store's rows
     for shard, done in zip(plan.shards, finished, strict=True):
         counts[shard.split].update(plan.classes[label] for label in done.labels)
         looks[shard.split].append(done.looks)
+        unusable = {item.path for item in done.bad}
+        paths[shard.split] += [row.path for row in shard.rows if row.path not in unusable]
     rows = {
         split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
         for split in Split
@@ -95,7 +100,9 @@ def find(
     ranges = merge_ranges(done.ranges for done in finished)
     warnings += range_warnings(ranges)
     num_copies, copy_warnings = _compare_bytes(rows)
-    near, near_warnings = _compare_looks(config, looks, is_drawn=listing.has_drawn_val)
+    near, near_log, near_warnings = _compare_looks(
+        looks, paths, can_group=listing.has_drawn_val and not config.group_by
+    )
     class_counts = {
         split.value: tuple(counts[split][label] for label in plan.classes)
         for split in Split
@@ -112,9 +119,9 @@ def find(
             for name, one in ranges.items()
         },
         "copies_within_splits": num_copies,
-        "near_duplicates": near,
+        "near_duplicates": near_log,
     }
-    return Findings(class_counts, bad, (*warnings, *copy_warnings, *near_warnings), log)
+    return Findings(class_counts, bad, near, (*warnings, *copy_warnings, *near_warnings), log)
 
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
@@ -122,6 +129,13 @@ def read_log_warnings(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(DataError, KeyError, TypeError):
         return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
     return ()
+
+
+def can_group(folder: Path, split: Split) -> bool:
+    """Return True if a store's log says that a split was drawn without groups."""
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        return bool(read_json(folder / LOG_NAME)["near_duplicates"][split.value]["can_group"])
+    return False
 
 
 def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
@@ -184,31 +198,36 @@ def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
 
 
 def _compare_looks(
-    config: PrepareConfig, looks: dict[Split, list[Looks]], *, is_drawn: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Count held-out pictures that look like one of train; skipped if the split is by group."""
-    if config.group_by and is_drawn:
-        return {}, []
+    looks: dict[Split, list[Looks]], paths: dict[Split, list[str]], *, can_group: bool
+) -> tuple[list[NearPair], dict[str, Any], list[str]]:
+    """Find held-out pictures that are near-duplicates of one of train.
+
+    Args:
+        paths: of the pictures, in the order of their looks.
+        can_group: whether val was drawn without groups.
+    """
     empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
     train = np.concatenate([empty, *looks[Split.TRAIN]])
+    pairs: list[NearPair] = []
     log: dict[str, Any] = {}
     warnings = []
     for split in (Split.VAL, Split.TEST):
-        held_out = np.concatenate([empty, *looks[split]])
-        near = count_near(held_out, train)
+        near = find_near(np.concatenate([empty, *looks[split]]), train)
         if not near.num_compared:
             continue
-        log[split.value] = {"num_near": near.num_near, "num_compared": near.num_compared}
-        if near.frac > _MAX_NEAR_FRAC:
-            can_group = is_drawn and split is Split.VAL
-            advice = (
-                "keep pictures of one scene in the same split with --group-by"
-                if can_group
-                else "the source's own splits share scenes"
-            )
+        pairs += [
+            NearPair(split, paths[split][row], paths[Split.TRAIN][other], row, other)
+            for row, other in zip(near.held_out.tolist(), near.train.tolist(), strict=True)
+        ]
+        is_groupable = can_group and split is Split.VAL
+        log[split.value] = {
+            "num_near": len(near),
+            "num_compared": near.num_compared,
+            "can_group": is_groupable,
+        }
+        if are_many(len(near), near.num_compared):
             warnings.append(
-                f"{near.num_near} of {near.num_compared} pictures of {split} "
-                f"({100 * near.frac:.1f} %) are near-duplicates of one of train, so the accuracy "
-                f"on {split} is optimistic: {advice}"
+                f"{near_words(len(near), near.num_compared, split.value)}: "
+                f"{near_fix(split.value, can_group=is_groupable, listed=NEAR_NAME)}"
             )
-    return log, warnings
+    return pairs, log, warnings

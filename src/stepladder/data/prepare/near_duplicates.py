@@ -1,111 +1,280 @@
-"""Find held-out pictures that look like one of train, such as two shots of one scene.
+"""Find held-out pictures that are the same photograph as one of train, somewhat changed.
 
-A picture's look is a thumbnail of 5 x 5 pixels. Two pictures are near-duplicates if their looks
-correlate both before and after the mean look of train is subtracted; without the second test, all
-pictures of one kind (such as chest X-rays) would be near-duplicates of each other.
+Near-duplicates are one photograph that was encoded again, resized, slightly cropped, or made
+brighter or darker. Two photographs of one scene are not, unless they are as similar as that.
 
-The numbers were chosen on photographs. Of the demo's bursts, split at random, 3.2 % and 5.6 %
-of the held-out photographs are near one of train; of its own test split, which has other scenes,
-0.15 %. Of 1,727 test photographs of Caltech 101, 1.5 % are near one of 2,995 others, all 35 pairs
-within one class (drawings and shots that differ by a crop or a border). The usual 64-bit
-difference hash with a distance of 4 bits found no burst, as the camera moves between shots.
+A picture is compared by its look: a thumbnail of its content, without a border of one colour, in 16
+x 16 grey levels and 5 x 5 colours. Two pictures are near-duplicates if
+
+1. their colours correlate, before and after the mean look of train is subtracted; without the
+   second test, all pictures of one kind (such as chest X-rays) would be near-duplicates; and
+2. the grey levels of one, or of a part of it that lacks up to a sixteenth at each side, are those
+   of the other up to brightness and contrast, within the object alone if the ground has one
+   colour. With the ground, any two garments on white would be similar.
+
+`prepare`, the check `duplicates` and all that shows its result use `find_near` with these numbers.
+Measured by bench/data/near_duplicates.py; see docs/store.md.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stepladder.data.decoding.resize import Pixels, resize, resize_stack
+from stepladder.data.decoding.resize import Pixels, resize_stack
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Looks = NDArray[np.uint8]
     Vectors = NDArray[np.float32]
+    Ints = NDArray[np.int64]
 else:
-    Looks = Vectors = Any
+    Looks = Vectors = Ints = Any
 
-LOOK_SIDE = 5
-LOOK_LENGTH = LOOK_SIDE * LOOK_SIDE * 3
-_MIN_CORRELATION = 0.985
-_MIN_CORRELATION_OFF_MEAN = 0.95
-_MIN_LENGTH = 2.0 * LOOK_LENGTH**0.5  # grey levels: a blank picture is similar to no other
-_MAX_PAIRS = 2_000_000_000  # some ten seconds on two cores
+_SIDE: Final = 16  # of the grey levels
+_COLOUR_SIDE: Final = 5
+_NUM_GREY: Final = _SIDE * _SIDE
+_NUM_COLOUR: Final = _COLOUR_SIDE * _COLOUR_SIDE * 3
+_GROUND: Final = _NUM_GREY + _NUM_COLOUR  # place of the ground's grey level
+LOOK_LENGTH: Final = _GROUND + 2
+
+_MIN_COLOUR: Final = 0.95
+_MIN_COLOUR_OFF_MEAN: Final = 0.85
+_MIN_GREY: Final = 0.97
+_NOISE: Final = 2.5  # grey levels by which encoding changes a thumbnail
+_MAX_GAIN: Final = 1.8
+_MIN_LENGTH: Final = 2.0 * _NUM_COLOUR**0.5  # grey levels: a blank picture is similar to no other
+_LEAST_DETAIL: Final = 6.0  # grey levels; photographs have 10 to 70
+_LEAST_OBJECT: Final = 32  # of 256 pixels: a smaller object has too little detail
+_GROUND_RANGE: Final = 14  # grey levels within which pixels are the ground
+_LEAST_GROUND_FRAC: Final = 0.25  # of the edge that is white
+_LEAST_COLOURED_FRAC: Final = 0.7  # of the edge that has another colour
+_WHITE: Final = np.full(3, 255, dtype=np.int16)
+_LEAST_OBJECT_FRAC: Final = 0.02  # of a row or column
+_MAX_CANDIDATES: Final = 8  # pictures of train that one is compared with in detail
+_CUTS: Final = (0.0, 0.5, 1.0)  # sixteenths cut off at a side
+_MAX_PAIRS: Final = 2_000_000_000  # some ten seconds on two cores
+SAMPLED_SIDE: Final = 64
+"""Side to which a larger picture is reduced before its look is computed, or up to twice as much."""
 _BLOCK, _PART = 256, 65_536  # looks, held-out and of train, compared in one step
+_GREY: Final = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class NearCount:
-    """Number of compared held-out pictures, and of those that are near one of train."""
+@dataclass(frozen=True, eq=False)
+class NearPairs:
+    """Held-out pictures that are near-duplicates of one of train.
 
-    num_near: int
+    Attributes:
+        held_out, train: positions of both pictures of each pair, (num_near,), by held_out.
+        num_compared: held-out pictures that were compared.
+    """
+
+    held_out: Ints
+    train: Ints
     num_compared: int
 
-    @property
-    def frac(self) -> float:
-        """Share of the compared pictures that are near, in [0, 1]."""
-        return self.num_near / self.num_compared if self.num_compared else 0.0
+    def __len__(self) -> int:
+        return len(self.held_out)
+
+
+def sampled(pixels: Pixels) -> Pixels:
+    """Take every n-th pixel of every n-th row, as `prepare` does of a picture in its square."""
+    step = max(1, max(pixels.shape[:2]) // SAMPLED_SIDE)
+    return np.ascontiguousarray(pixels[::step, ::step])
 
 
 def look(pixels: Pixels) -> Looks:
-    """Shrink a picture (h, w, 3) to its look, uint8 (75,).
-
-    The picture must have no padding: white bars would make pictures of one shape similar.
-    """
-    return resize(pixels, LOOK_SIDE, LOOK_SIDE).reshape(LOOK_LENGTH)
+    """Shrink a picture (h, w, 3) to its look, uint8 (LOOK_LENGTH,)."""
+    return looks([pixels])[0]
 
 
 def looks(pictures: Sequence[Pixels]) -> list[Looks]:
     """Shrink pictures, batched by shape, as a call costs as much as a small picture."""
-    found: list[Looks] = [np.zeros(0, dtype=np.uint8)] * len(pictures)
+    if not pictures:
+        return []
+    contents = [_without_border(pixels) for pixels in pictures]
     places = defaultdict(list)
-    for place, pixels in enumerate(pictures):
+    for place, (pixels, _) in enumerate(contents):
         places[pixels.shape].append(place)
+    small = np.empty((len(pictures), _SIDE, _SIDE, 3), dtype=np.uint8)
     for some in places.values():
-        stack = np.stack([pictures[place] for place in some])
-        shrunk = resize_stack(stack, LOOK_SIDE, LOOK_SIDE).reshape(-1, LOOK_LENGTH)
-        for place, one in zip(some, shrunk, strict=True):
-            found[place] = one
-    return found
+        stack = np.stack([contents[place][0] for place in some])
+        small[some] = resize_stack(stack, _SIDE, _SIDE)
+    grey = np.rint(small.reshape(-1, 3).astype(np.float32) @ _GREY).astype(np.uint8)
+    colour = resize_stack(small, _COLOUR_SIDE, _COLOUR_SIDE)
+    grounds = np.array([ground for _, ground in contents], dtype=np.uint8)  # (n, 2)
+    num = len(pictures)
+    parts = (grey.reshape(num, _NUM_GREY), colour.reshape(num, _NUM_COLOUR), grounds)
+    return list(np.concatenate(parts, axis=1))
 
 
-def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> NearCount:
-    """Count the held-out looks that are near a look of train.
+def _without_border(pixels: Pixels) -> tuple[Pixels, tuple[int, int]]:
+    """Cut off a border of one colour, such as the ground of an object, or padding.
+
+    Returns:
+        The rest, and the grey level of the ground with a 1; two zeros without a ground.
+    """
+    if min(pixels.shape[:2]) < _COLOUR_SIDE:
+        return pixels, (0, 0)
+    colour = _border_colour(_edge(pixels))
+    if colour is None:
+        return pixels, (0, 0)
+    is_object = (np.abs(pixels.astype(np.int16) - colour) > _GROUND_RANGE).any(axis=2)  # (h, w)
+    rows = np.flatnonzero(is_object.mean(axis=1) > _LEAST_OBJECT_FRAC)
+    columns = np.flatnonzero(is_object.mean(axis=0) > _LEAST_OBJECT_FRAC)
+    if min(len(rows), len(columns)) < _COLOUR_SIDE:
+        return pixels, (0, 0)
+    inside = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    if _share(_edge(inside), colour) < _LEAST_GROUND_FRAC:  # padding around a photograph
+        return inside, (0, 0)
+    return inside, (round(float(colour @ _GREY)), 1)
+
+
+def _edge(pixels: Pixels) -> NDArray[np.int16]:
+    lines = (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1])
+    return np.concatenate(lines).astype(np.int16)
+
+
+def _border_colour(edge: NDArray[np.int16]) -> NDArray[np.int16] | None:
+    """Return white if a part of the edge is white, or the colour of most of it, or None."""
+    if _share(edge, _WHITE) >= _LEAST_GROUND_FRAC:
+        return _WHITE
+    colour: NDArray[np.int16] = np.median(edge, axis=0).astype(np.int16)
+    return colour if _share(edge, colour) >= _LEAST_COLOURED_FRAC else None
+
+
+def _share(edge: NDArray[np.int16], colour: NDArray[np.int16]) -> float:
+    return float((np.abs(edge - colour) <= _GROUND_RANGE).all(axis=1).mean())
+
+
+def find_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> NearPairs:
+    """Find the held-out looks that are near-duplicates of a look of train, each with the nearest.
 
     Compares all pairs, or an evenly spaced sample of the held-out looks if there are more than
     max_pairs.
 
-    Shapes: held_out (n, 75), train (m, 75), uint8.
+    Shapes: held_out (n, LOOK_LENGTH), train (m, LOOK_LENGTH), uint8.
     """
+    none = np.zeros(0, dtype=np.int64)
     if not len(held_out) or not len(train):
-        return NearCount(0, len(held_out))
-    num_compared = min(len(held_out), max(1, max_pairs // len(train)))
-    sample = held_out[np.linspace(0, len(held_out) - 1, num_compared).astype(np.int64)]
-    sample_looks = _off_grey(sample)
+        return NearPairs(none, none, len(held_out))
+    num_compared = num_compared_of(len(held_out), len(train), max_pairs=max_pairs)
+    sample = np.linspace(0, len(held_out) - 1, num_compared).astype(np.int64)
+    pairs: dict[int, tuple[float, int]] = {}
+    for one, other in _candidates(held_out[sample], train):
+        score = similarity(held_out[sample[one]], train[other])
+        if score > pairs.get(one, (_MIN_GREY, 0))[0]:
+            pairs[one] = score, other
+    places = np.array(sorted(pairs), dtype=np.int64)
+    nearest = np.array([pairs[place][1] for place in places.tolist()], dtype=np.int64)
+    return NearPairs(sample[places], nearest, num_compared)
+
+
+def num_compared_of(num_held_out: int, num_train: int, *, max_pairs: int = _MAX_PAIRS) -> int:
+    """Return how many held-out pictures `find_near` compares."""
+    return min(num_held_out, max(1, max_pairs // max(1, num_train)))
+
+
+def _candidates(held_out: Looks, train: Looks) -> Iterator[tuple[int, int]]:
+    """Yield pairs with similar colours: for each held-out look the most similar ones of train."""
+    own = _unit(_colours(held_out))
     parts = [train[start : start + _PART] for start in range(0, len(train), _PART)]
-    total = sum(_off_grey(part).sum(axis=0, dtype=np.float64) for part in parts)
+    total = sum(_unit(_colours(part)).sum(axis=0, dtype=np.float64) for part in parts)
     mean = (total / len(train)).astype(np.float32)
-    is_near = np.zeros(num_compared, dtype=bool)
-    for part in parts:  # so that memory does not grow with the number of pictures
-        looks = _off_grey(part)
-        as_is, off_mean = _unit(looks), _unit(looks - mean)
-        for start in range(0, num_compared, _BLOCK):
-            block = sample_looks[start : start + _BLOCK]
-            near = _unit(block) @ as_is.T >= _MIN_CORRELATION  # (block, part)
-            if near.any():
-                near &= _unit(block - mean) @ off_mean.T >= _MIN_CORRELATION_OFF_MEAN
-                is_near[start : start + _BLOCK] |= near.any(axis=1)
-    return NearCount(int(is_near.sum()), num_compared)
+    found: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for start, part in zip(range(0, len(train), _PART), parts, strict=True):
+        others = _unit(_colours(part))  # by part, so that memory does not grow with the pictures
+        off_mean = _unit(others - mean)
+        for first in range(0, len(own), _BLOCK):
+            block = own[first : first + _BLOCK]
+            alike = block @ others.T  # (block, part)
+            is_near = alike >= _MIN_COLOUR
+            if is_near.any():
+                is_near &= _unit(block - mean) @ off_mean.T >= _MIN_COLOUR_OFF_MEAN
+            for row, column in zip(*(at.tolist() for at in is_near.nonzero()), strict=True):
+                found[first + row].append((float(alike[row, column]), start + column))
+    for one in sorted(found):
+        for _, other in sorted(found[one], key=lambda each: (-each[0], each[1]))[:_MAX_CANDIDATES]:
+            yield one, other
 
 
-def _off_grey(looks: Looks) -> Vectors:
-    """Subtract each look's mean brightness; looks without contrast become zero."""
-    vectors = looks.astype(np.float32)
+def similarity(one: Looks, other: Looks) -> float:
+    """Return how similar the grey levels of two looks are, at most 1.
+
+        1 - (v - c^2 / u - noise^2) / v, square root
+
+    with variances u and v and covariance c of the grey levels within the object; the largest value
+    over parts of either picture that lack up to a sixteenth at each side. It is 0 if one of the two
+    has too little detail, such as a clear sky.
+    """
+    if min(_detail(one), _detail(other)) < _LEAST_DETAIL:
+        return 0.0
+    return max(_best_part(one, other), _best_part(other, one))
+
+
+def _best_part(cut: Looks, whole: Looks) -> float:
+    """Return the similarity of the best part of a look and another whole look."""
+    parts = _MAPS @ cut[:_NUM_GREY].reshape(_SIDE, _SIDE).astype(np.float32)  # (9, 16, 16)
+    parts = (parts[:, None] @ _MAPS.transpose(0, 2, 1)[None]).reshape(-1, _NUM_GREY)  # (81, 256)
+    fixed = whole[:_NUM_GREY].astype(np.float32)
+    weight = (_is_object(parts, cut) | _is_object(fixed, whole)[None]).astype(np.float32)
+    num = weight.sum(axis=1)
+    size = np.maximum(num, 1)
+    a = parts - ((weight * parts).sum(axis=1) / size)[:, None]
+    b = fixed - ((weight * fixed).sum(axis=1) / size)[:, None]
+    u, v = (weight * a * a).sum(axis=1) / size, (weight * b * b).sum(axis=1) / size
+    c = (weight * a * b).sum(axis=1) / size
+    smaller, larger = np.minimum(u, v), np.maximum(u, v)
+    left = smaller * (1 - c**2 / np.maximum(u * v, 1e-6)) - _NOISE**2
+    score = np.sqrt(np.clip(1 - np.maximum(left, 0) / np.maximum(smaller, 1e-6), 0, 1))
+    is_usable = (num >= _LEAST_OBJECT) & (c > 0) & (larger <= _MAX_GAIN**2 * smaller)
+    return float(np.where(is_usable, score, 0.0).max())
+
+
+def _detail(of: Looks) -> float:
+    """Return the standard deviation of an object's grey levels about the plane that fits them."""
+    grey = of[:_NUM_GREY].astype(np.float32)
+    is_object = _is_object(grey, of)
+    if is_object.sum() < _LEAST_OBJECT:
+        return 0.0
+    plane, values = _PLANE[is_object], grey[is_object]
+    left = values - plane @ np.linalg.lstsq(plane, values, rcond=None)[0]
+    return float(left.std())
+
+
+def _is_object(grey: Vectors, of: Looks) -> NDArray[np.bool_]:
+    if not of[_GROUND + 1]:
+        return np.ones(grey.shape, dtype=bool)
+    found: NDArray[np.bool_] = np.abs(grey - np.float32(of[_GROUND])) > _GROUND_RANGE
+    return found
+
+
+def _maps() -> Vectors:
+    """Return matrices (9, 16, 16) that cut a line of 16 values at both ends, and stretch the rest.
+
+    Linear interpolation at the centres of the new pixels.
+    """
+    found = []
+    for before, after in itertools.product(_CUTS, _CUTS):
+        at = before + (np.arange(_SIDE) + 0.5) * (_SIDE - before - after) / _SIDE - 0.5
+        away = np.abs(at.clip(0, _SIDE - 1)[:, None] - np.arange(_SIDE))
+        found.append(np.maximum(0, 1 - away))
+    return np.stack(found).astype(np.float32)
+
+
+_MAPS: Final = _maps()
+_DOWN, _RIGHT = np.mgrid[0:_SIDE, 0:_SIDE].reshape(2, -1).astype(np.float32)
+_PLANE: Final = np.stack([np.ones_like(_DOWN), _DOWN, _RIGHT], axis=1)  # (256, 3)
+
+
+def _colours(some: Looks) -> Vectors:
+    """Subtract the mean level of each look's colours; looks without contrast become zero."""
+    vectors = some[:, _NUM_GREY:_GROUND].astype(np.float32)
     vectors -= vectors.mean(axis=1, keepdims=True)
     vectors[np.linalg.norm(vectors, axis=1) < _MIN_LENGTH] = 0
     return vectors

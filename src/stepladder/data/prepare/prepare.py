@@ -20,6 +20,7 @@ from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.encode import num_summed
 from stepladder.data.prepare.engine import Engine, LocalEngine
 from stepladder.data.prepare.findings import Findings, find
+from stepladder.data.prepare.near_file import write_near
 from stepladder.data.prepare.plan import Plan, make_plan
 from stepladder.data.prepare.quarantine import Bad, check_share, read_quarantine, write_quarantine
 from stepladder.data.prepare.shard_work import Finished
@@ -248,6 +249,7 @@ class _Job:
         findings = find(self.config, listing, plan, finished, unread)
         self._clean_store(plan, finished)
         write_quarantine(self.work.store, findings.bad)
+        write_near(self.work.store, findings.near)
         wall_s = time.perf_counter() - started_s
         findings.write_log(self.work.store, wall_s=wall_s)
         if self.work.hashes.exists():

@@ -65,7 +65,7 @@ def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("path", "reason"))
     for path, reason in sorted(bad):
-        writer.writerow((_guard(printable(path)), _guard(reason)))
+        writer.writerow((guarded(printable(path)), guarded(reason)))
     write_bytes(folder / NAME, text.getvalue().encode())
 
 
@@ -83,6 +83,6 @@ def _plain(cell: str) -> str:
     return cell[1:] if cell.startswith(tuple("'" + start for start in _FORMULA_STARTS)) else cell
 
 
-def _guard(cell: str) -> str:
+def guarded(cell: str) -> str:
     """Escape a cell that a spreadsheet would treat as a formula."""
     return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell

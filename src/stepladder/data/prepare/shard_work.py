@@ -50,7 +50,7 @@ class Finished:
         info: None if none of its pictures could be used, so that there is no file.
         labels: labels of its rows, in order.
         channel_sum, channel_sq_sum: over sampled pixels of each picture, (3,), int64.
-        looks: looks of its rows, (num_rows, 75), uint8.
+        looks: looks of its rows, (num_rows, LOOK_LENGTH), uint8.
         bad: quarantined pictures.
         traits: number of pictures with each trait.
         ranges: range of the samples, by kind of picture.
@@ -93,6 +93,8 @@ class Finished:
             KeyError, TypeError, ValueError: if it has another form.
         """
         looks = np.frombuffer(base64.b64decode(value["looks"]), dtype=np.uint8)
+        if len(looks) != LOOK_LENGTH * len(value["labels"]):
+            raise ValueError("looks of another version")
         return cls(
             key=str(value["key"]),
             info=None if value["info"] is None else ShardInfo(**value["info"]),

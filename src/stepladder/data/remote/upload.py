@@ -23,7 +23,13 @@ from stepladder.records import Manifest, write_json
 MARKER: Final = ".stepladder-upload"
 """Exists while a store is being written, so that the next prepare recognises it as a store."""
 _PARALLEL_FILES: Final = 4
-_OTHER_FILES: Final = {"quarantine.csv", "prepare_log.json", "prepare_hashes.jsonl", MANIFEST_NAME}
+_OTHER_FILES: Final = {
+    "quarantine.csv",
+    "near_duplicates.csv",
+    "prepare_log.json",
+    "prepare_hashes.jsonl",
+    MANIFEST_NAME,
+}
 
 
 def publish_remote(

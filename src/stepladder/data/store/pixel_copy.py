@@ -23,6 +23,7 @@ import numpy as np
 from stepladder.config.choices import Encoding, Split
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.encode import channel_sums, num_summed
+from stepladder.data.prepare.near_file import NEAR_NAME
 from stepladder.data.prepare.plan import ROW_OVERHEAD_BYTES, check_room
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.prepare.writer import ShardWriter
@@ -125,6 +126,8 @@ def _make(store: Store, work: WorkFolder, place: Path) -> None:
                 path = work.store / info.name
                 infos.append(_copy_shard(path, rows, range(first, stop), pool, sums))
                 first = stop
+    if (store.path / NEAR_NAME).is_file():
+        shutil.copyfile(store.path / NEAR_NAME, work.store / NEAR_NAME)
     shutil.rmtree(place, ignore_errors=True)  # an existing copy is incomplete: it failed to open
     publish(work.store, place, _manifest(store, infos, train_sums))
 

@@ -117,6 +117,8 @@ class StoreSplit(PictureSource):
 
     Attributes:
         classes: class names; a label is an index into it.
+        class_counts: number of pictures of each class, by the manifest.
+        folder: folder of the store; None: it is remote.
         fingerprint: fingerprint of the store.
     """
 
@@ -133,6 +135,8 @@ class StoreSplit(PictureSource):
         is_scaled: bool,
     ) -> None:
         self.classes = manifest.classes
+        self.class_counts = manifest.class_counts[split]
+        self.folder = path if files.is_local else None
         self.fingerprint = manifest.fingerprint
         self.picture_shape = (manifest.size, manifest.size, 3)
         self._encoding = Encoding(manifest.encoding)

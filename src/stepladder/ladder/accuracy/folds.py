@@ -19,7 +19,7 @@ from stepladder.data.reading.rows import rows_of
 from stepladder.training.setup.build import Sources
 
 NEAR: Final = 0.75
-"""Cosine similarity of two examples' centred features from which they count as near duplicates.
+"""Cosine similarity of two examples' centred features from which they belong to one group.
 
 Among 732 photographs of groceries, 1,006 pairs are that similar, 99 % within one class: shots of
 one shelf. They form 322 groups, the largest of 56. At 0.85 (574 groups), shots of one shelf are

@@ -190,9 +190,9 @@ class Trainings:
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
-        """Return the group of each example, near duplicates by the job's features sharing one.
+        """Return the group of each example; those with similar features share one.
 
-        (`prepare` finds exact duplicates in a store.)
+        Such as shots of one shelf, which `prepare` does not count as near-duplicates.
         """
         if self._near is None:
             features = self.instrument.plain(job)

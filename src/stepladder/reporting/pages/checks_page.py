@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.checks.order import CHECKS
@@ -37,6 +37,15 @@ class ChecksView:
     quiet: tuple[FindingRow, ...]
     left_out: tuple[str, ...]
     when: str | None
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a finding shows pictures."""
+        return any(row.pairs for row in self.alarms)
+
+    def without_pairs(self) -> ChecksView:
+        """Return the findings without their pictures, with the names of the examples."""
+        return replace(self, alarms=tuple(replace(row, pairs=()) for row in self.alarms))
 
 
 def write_checks_page(run: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -49,7 +49,10 @@ def refresh_report(run: Path) -> None:
 
 
 def render(records: RunRecords) -> str:
-    """Return the page as HTML; if it is too large, first pictures and then samples are dropped."""
+    """Return the page as HTML.
+
+    If it is too large, pictures of the checks are dropped, then other pictures, and then samples.
+    """
     num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
     page_of, shown = template("report.html"), _shown(records)
     while True:
@@ -57,6 +60,10 @@ def render(records: RunRecords) -> str:
         fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES - _LINKS_BYTES
         if fits or num_thumbs + num_details == 0:
             return page
+        if records.checks is not None and records.checks.has_pairs:
+            records = replace(records, checks=records.checks.without_pairs())
+            shown = _shown(records)
+            continue
         num_details -= 0 if num_thumbs else 4
         num_thumbs = max(num_thumbs - 1, 0)
 

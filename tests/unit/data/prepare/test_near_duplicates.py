@@ -1,62 +1,143 @@
-"""Shots of one scene are near-duplicates; other pictures are not, however similar their kind."""
+"""A changed photograph is a near-duplicate; another one is not, however similar its kind."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
-from stepladder.data.prepare.near_duplicates import NearCount, count_near, look
+from stepladder.data.decoding.resize import pad_white
+from stepladder.data.prepare.near_duplicates import (
+    LOOK_LENGTH,
+    NearPairs,
+    find_near,
+    look,
+    looks,
+    num_compared_of,
+    sampled,
+)
 
-
-def scene(seed: int) -> NDArray[np.float64]:
-    """Draw a coarse scene (60, 80, 3), like a blurred photograph of a place."""
-    coarse = np.random.default_rng(seed).uniform(0, 255, size=(6, 8, 3))
-    return np.kron(coarse, np.ones((10, 10, 1)))
-
-
-def shot(
-    pixels: NDArray[np.float64], *, seed: int, shift: int = 0, gain: float = 1.0
-) -> NDArray[np.uint8]:
-    """Take one picture: with noise, a small camera shift, another exposure."""
-    noise = np.random.default_rng(seed).normal(0, 5, size=pixels.shape)
-    return np.clip(np.roll(pixels, shift, axis=1) * gain + noise, 0, 255).astype(np.uint8)
+Pixels = NDArray[np.uint8]
 
 
-def looks(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    return np.stack([look(picture) for picture in pictures])
+def photograph(seed: int, *, height: int = 60, width: int = 80) -> Pixels:
+    """Draw a picture with detail at several scales, as photographs have."""
+    random = np.random.default_rng(seed)
+    total = np.zeros((height, width, 3))
+    for cells, strength in ((3, 60.0), (6, 40.0), (12, 25.0)):
+        coarse = Image.fromarray(random.integers(0, 256, (cells, cells, 3), dtype=np.uint8))
+        fine = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float64)
+        total += strength * (fine / 128 - 1)
+    return (128 + total).clip(0, 255).astype(np.uint8)
 
 
-TRAIN = looks([shot(scene(seed), seed=seed) for seed in range(200)])
+def garment(seed: int) -> Pixels:
+    """Draw a shirt on white: all have one shape, and prints of their own."""
+    y, x = np.mgrid[0:210, 0:210]
+    is_body = (abs(x - 105) < 54) & (y > 24) & (y < 186)
+    is_sleeve = (abs(x - 105) < 90) & (y > 24) & (y < 78)
+    print_ = photograph(seed, height=210, width=210)
+    return np.where((is_body | is_sleeve)[..., None], print_, 255).astype(np.uint8)
 
 
-def test_a_second_shot_of_a_scene_is_near() -> None:
-    again = looks([shot(scene(seed), seed=900 + seed, shift=1, gain=0.9) for seed in range(50)])
-    assert count_near(again, TRAIN) == NearCount(50, 50)
+def all_of(pictures: list[Pixels]) -> NDArray[np.uint8]:
+    return np.stack(looks([sampled(picture) for picture in pictures]))
 
 
-def test_other_scenes_are_not_near() -> None:
-    other = looks([shot(scene(seed), seed=seed) for seed in range(500, 600)])
-    assert count_near(other, TRAIN) == NearCount(0, 100)
+def pairs_of(near: NearPairs) -> list[tuple[int, int]]:
+    return list(zip(near.held_out.tolist(), near.train.tolist(), strict=True))
+
+
+TRAIN = all_of([photograph(seed) for seed in range(200)])
+SHIRTS = all_of([garment(seed) for seed in range(60)])
+
+
+# --- changes of one photograph
+
+
+def encoded(pixels: Pixels) -> Pixels:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=40)
+    return np.asarray(Image.open(file))
+
+
+def resized(pixels: Pixels) -> Pixels:
+    height, width = pixels.shape[:2]
+    return np.asarray(Image.fromarray(pixels).resize((width // 2, height // 2)))
+
+
+def cropped(pixels: Pixels) -> Pixels:
+    height, width = pixels.shape[:2]
+    return np.ascontiguousarray(pixels[height // 25 :, : width - width // 25])
+
+
+def darker(pixels: Pixels) -> Pixels:
+    return (0.75 * pixels).astype(np.uint8)
+
+
+def padded(pixels: Pixels) -> Pixels:
+    return pad_white(pixels, max(pixels.shape) + 10)
+
+
+@pytest.mark.parametrize("draw", [photograph, garment])
+@pytest.mark.parametrize("change", [encoded, resized, cropped, darker, padded])
+def test_a_changed_photograph_is_found_with_its_original(
+    change: Callable[[Pixels], Pixels], draw: Callable[[int], Pixels]
+) -> None:
+    train = TRAIN if draw is photograph else SHIRTS
+    again = all_of([change(draw(seed)) for seed in range(30)])
+    assert pairs_of(find_near(again, train)) == [(seed, seed) for seed in range(30)]
+
+
+def test_other_photographs_are_not_near() -> None:
+    near = find_near(all_of([photograph(seed) for seed in range(500, 600)]), TRAIN)
+    assert (len(near), near.num_compared) == (0, 100)
+
+
+def test_garments_of_one_shape_on_white_are_not_near() -> None:
+    assert len(find_near(all_of([garment(seed) for seed in range(500, 560)]), SHIRTS)) == 0
 
 
 def test_pictures_of_one_kind_are_not_near_for_that_alone() -> None:
-    common = scene(0)  # like chest X-rays, which share most of their content
-    train = looks([shot(0.8 * common + 0.2 * scene(seed), seed=seed) for seed in range(1, 200)])
-    other = looks([shot(0.8 * common + 0.2 * scene(seed), seed=seed) for seed in range(300, 350)])
-    assert count_near(other, train).num_near == 0
+    common = photograph(0).astype(
+        np.float64
+    )  # like chest X-rays, which share most of their content
+
+    def one(seed: int) -> Pixels:
+        return (0.8 * common + 0.2 * photograph(seed)).astype(np.uint8)
+
+    train = all_of([one(seed) for seed in range(1, 200)])
+    assert len(find_near(all_of([one(seed) for seed in range(300, 350)]), train)) == 0
 
 
 def test_blank_pictures_are_near_nothing() -> None:
-    blank = looks([np.full((40, 40, 3), grey, dtype=np.uint8) for grey in (0, 128, 255)])
-    assert count_near(blank, np.concatenate([TRAIN, blank])).num_near == 0
+    blank = all_of([np.full((40, 40, 3), grey, dtype=np.uint8) for grey in (0, 128, 255)])
+    assert len(find_near(blank, np.concatenate([TRAIN, blank]))) == 0
+
+
+def test_padding_does_not_change_a_look() -> None:
+    picture = photograph(3)
+    assert np.array_equal(look(pad_white(picture, 80)), look(pad_white(picture, 120)))
+
+
+def test_looks_do_not_depend_on_the_pictures_beside() -> None:
+    some = [photograph(1), garment(1), photograph(2, height=50), np.zeros((4, 9, 3), np.uint8)]
+    for one, together in zip(some, looks(some), strict=True):
+        assert together.shape == (LOOK_LENGTH,)
+        assert np.array_equal(look(one), together)
 
 
 def test_a_bounded_number_of_pairs_is_compared() -> None:
-    counted = count_near(TRAIN, TRAIN, max_pairs=50 * len(TRAIN))
-    assert counted == NearCount(50, 50)
-    assert counted.frac == 1.0
+    near = find_near(TRAIN, TRAIN, max_pairs=50 * len(TRAIN))
+    assert near.num_compared == num_compared_of(200, 200, max_pairs=50 * 200) == 50
+    assert np.array_equal(near.held_out, near.train)
+    assert len(near) == 50
 
 
-def test_no_pictures_are_no_share() -> None:
-    assert count_near(TRAIN[:0], TRAIN).frac == 0.0
-    assert count_near(TRAIN, TRAIN[:0]).num_near == 0
+def test_without_pictures_there_are_no_pairs() -> None:
+    assert find_near(TRAIN[:0], TRAIN).num_compared == 0
+    assert len(find_near(TRAIN, TRAIN[:0])) == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stepladder.checks.wording import folded, group_lines
-from stepladder.records.findings import CheckReport, Finding, Outcome
+from stepladder.records.findings import CheckReport, Finding, Outcome, PicturePair
 from stepladder.records.watch import WatchReport
 from stepladder.reporting.html import template
 from stepladder.reporting.pages.checks_page import view_of
@@ -104,3 +105,24 @@ def test_what_passed_is_not_all_where_no_time_was_left_for_others() -> None:
     page = page_of(passed, left_out=("duplicates", "shift"))
     assert "there is nothing to do" not in page
     assert "1 of 1 checks passed; 2 were skipped because of the time limit" in page
+
+
+def test_pairs_of_pictures_are_on_the_page_and_their_names_below() -> None:
+    jpeg = base64.b64encode(b"\xff\xd8\xff and so on").decode()
+    pair = PicturePair(names=("test/a.jpg", "train/<b>.jpg"), jpegs=(jpeg, "not base64!"))
+    alarm = Finding(
+        check="duplicates",
+        outcome=Outcome.WARNED,
+        evidence="2 are near-duplicates",
+        examples=("test/a.jpg = train/<b>.jpg",),
+        pictures=(pair,),
+    )
+    page = page_of([alarm])
+    assert f'src="data:image/jpeg;base64,{jpeg}"' in page
+    assert "no picture" in page
+    assert "train/&lt;b&gt;.jpg" in page
+    view = view_of(CheckReport(tier="full", key="k", findings=(alarm,), took_s=1.0))
+    assert view.has_pairs
+    plain = template("checks_page.html").render(checks=view.without_pairs(), name="run")
+    assert "data:image" not in plain
+    assert "test/a.jpg = train/&lt;b&gt;.jpg" in plain

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from stepladder.errors import DataError
+from stepladder.reporting.addresses import MAX_PICTURE_BYTES
 from stepladder.reporting.headline import headline
 from stepladder.reporting.html import script
 from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, ReportView, write_report
 from stepladder.reporting.schema import SUMMARY_KEYS, check_summary
-from stepladder.reporting.tables import MAX_THUMB_BYTES, read_run
+from stepladder.reporting.tables import read_run
 
 Build = Callable[..., Path]
 
@@ -124,7 +125,7 @@ def test_a_thousand_classes_with_long_names_fit(build_run: Build, tmp_path: Path
     names = [f"{i:04d} " + "&<é" * 80 for i in range(1000)]
     run = build_run(tmp_path / "run", classes=names, num_test=6_000, epochs=60, log_every=2)
     for thumb in (run / "thumbs").glob("*.jpg"):
-        thumb.write_bytes(thumb.read_bytes()[:3].ljust(MAX_THUMB_BYTES, b"\x00"))
+        thumb.write_bytes(thumb.read_bytes()[:3].ljust(MAX_PICTURE_BYTES, b"\x00"))
     html = _report(run)
     assert "All classes" in html
     assert "Most frequent confusions" in html
@@ -137,7 +138,7 @@ def test_more_than_the_page_can_carry_drops_pictures_not_the_page(
     (run / "config.yaml").write_text("&" * 30_000)
     (run / "env.json").write_text(json.dumps({"x": "<" * 30_000}))
     for thumb in (run / "thumbs").glob("*.jpg"):
-        thumb.write_bytes(b"\xff\xd8\xff".ljust(MAX_THUMB_BYTES, b"\x00"))
+        thumb.write_bytes(b"\xff\xd8\xff".ljust(MAX_PICTURE_BYTES, b"\x00"))
     _report(run)
 
 
@@ -276,7 +277,7 @@ def test_thumbs_outside_the_folder_or_of_another_kind_are_not_read(
     run = build_run(tmp_path / "run")
     (tmp_path / "secret.jpg").write_bytes(b"\xff\xd8\xffcanary")
     (run / "thumbs/00.jpg").write_bytes(b"<svg onload=alert(1)>")
-    (run / "thumbs/01.jpg").write_bytes(b"\xff\xd8\xff" + bytes(MAX_THUMB_BYTES))
+    (run / "thumbs/01.jpg").write_bytes(b"\xff\xd8\xff" + bytes(MAX_PICTURE_BYTES))
     thumbs = json.loads((run / "thumbs/thumbs.json").read_text())
     thumbs[2]["file"], thumbs[3]["file"] = "../../secret.jpg", str(tmp_path / "secret.jpg")
     (run / "thumbs/thumbs.json").write_text(json.dumps(thumbs))
