@@ -58,7 +58,7 @@ def job_of(
         task: names the run folder if there is no file.
     """
     if recipe is not None and config is not None:
-        raise UsageError("both recipe and config are given", fix="Use one of them.")
+        raise UsageError("both recipe and config are given", fix="Pass only one of them.")
     named = {"data.store": store, "run.dir": dir}
     settings = settings | {key: value for key, value in named.items() if value is not None}
     base = JobConfig(recipe=recipe) if recipe is not None else None
