@@ -91,9 +91,9 @@ def read_run(run: Path) -> RunFiles:
         missing.append(f"{SUMMARY} is missing: the run is still running, or was interrupted")
     if not events and not summary:
         raise DataError(
-            "the run has not recorded anything yet, so there is nothing to diagnose",
+            "no events of a run are recorded in this folder, so there is nothing to diagnose",
             where=str(run),
-            fix="Let it train until its first validation, or pass the folder of another run.",
+            fix="Let the run train until its first validation, or pass the folder of another run.",
         )
     job: JobConfig | None = None
     try:
