@@ -110,7 +110,7 @@ def refuse_random_trunk(recipe: Recipe, task: Task) -> None:
         source = "packaged" if recipe.model.name == ModelConfig.name else "hub"
         raise UsageError(
             f"train {recipe.train} freezes the model's trunk, and model.weights none leaves its "
-            "weights random: the head would be trained on noise",
+            "weights random: the head would be trained on the outputs of random weights",
             fix="Type --train all to train all weights, or "
             f"--model.weights {source} for pretrained ones.",
         )
