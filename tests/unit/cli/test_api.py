@@ -198,7 +198,7 @@ def test_a_head_is_not_trained_on_a_random_trunk(
     assert "--train all" in (caught.value.fix or "")
     assert "--model.weights hub" in (caught.value.fix or "")
     packaged = {"model.name": "tf_efficientnet_lite0"}
-    with pytest.raises(UsageError, match="noise") as caught:
+    with pytest.raises(UsageError, match="outputs of random weights") as caught:
         command(store=tmp_path / "store", train=mode, **settings | packaged)
     assert "--model.weights packaged" in (caught.value.fix or "")
 
