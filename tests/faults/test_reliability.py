@@ -637,4 +637,4 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
     log = json.loads(Path("store/prepare_log.json").read_text())
     del log["config"]
     Path("store/prepare_log.json").write_text(json.dumps(log))
-    assert "does not say how the store was created" in run("verify", "store", "--repair", code=3)
+    assert "does not record how the store was created" in run("verify", "store", "--repair", code=3)

@@ -204,7 +204,7 @@ def test_a_rank_that_does_not_answer_is_named(start: Start, tmp_path: Path, rank
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--devices", "3", "--batch-size", "2"), "leaves none to"),
+        (("--devices", "3", "--batch-size", "2"), "cannot be divided among"),
         (("--devices", "0"), "--devices: 0 is not 1 or more"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
         text=True,
         check=False,
     )
-    assert "cannot be made by another process" in done.stderr
+    assert "the other processes cannot create the Task" in done.stderr
 
 
 def torchrun(*words: str, folder: Path) -> Command:

@@ -126,7 +126,7 @@ def test_a_task_that_executors_cannot_open_is_refused(recipe: Recipe) -> None:
 
     task = Local(recipe.data.store, recipe)
     Local.__module__ = "nowhere"
-    with pytest.raises(UsageError, match="cannot open the Task") as caught:
+    with pytest.raises(UsageError, match="cannot load the Task") as caught:
         stepladder.features(recipe, task=task, engine=EngineName.SPARK)
     assert "FILE.py" in str(caught.value)
     assert JobConfig(recipe=recipe)

@@ -49,4 +49,4 @@ def test_too_few_slots_are_refused_at_once(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     done = train("Plain", tmp_path / "run", "--devices", "3", master="local[2]")
     assert done.returncode == 4, done.stderr
-    assert "Spark has 2 slots; the run needs 3 at once" in done.stderr
+    assert "Spark can run 2 tasks at once, but a run on 3 devices needs 3" in done.stderr

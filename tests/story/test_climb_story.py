@@ -202,7 +202,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
         (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "the Task's file does not exist"),
-        (["ledger", "store"], "does not contain a climb"),
+        (["ledger", "store"], "does not contain a run of `stepladder climb`"),
     ],
 )
 def test_mistakes_are_reported(

@@ -58,7 +58,7 @@ def job_of(
         task: names the run folder if there is no file.
     """
     if recipe is not None and config is not None:
-        raise UsageError("both recipe and config are given", fix="Use one of them.")
+        raise UsageError("both recipe and config are given", fix="Pass only one of them.")
     named = {"data.store": store, "run.dir": dir}
     settings = settings | {key: value for key, value in named.items() if value is not None}
     base = JobConfig(recipe=recipe) if recipe is not None else None
@@ -110,7 +110,7 @@ def refuse_random_trunk(recipe: Recipe, task: Task) -> None:
         source = "packaged" if recipe.model.name == ModelConfig.name else "hub"
         raise UsageError(
             f"train {recipe.train} freezes the model's trunk, and model.weights none leaves its "
-            "weights random: the head would be trained on noise",
+            "weights random: the head would be trained on the outputs of random weights",
             fix="Type --train all to train all weights, or "
             f"--model.weights {source} for pretrained ones.",
         )

@@ -190,7 +190,9 @@ def _stop_if_asked(job: JobConfig, report: CheckReport) -> None:
         first = failed[0]
         raise UnsoundJob(
             f"the check {first.check} failed: {first.evidence}",
-            why=f"{len(failed) - 1} more failed." if len(failed) > 1 else None,
+            why=None
+            if len(failed) == 1
+            else f"{len(failed)} checks failed; this is the first of them.",
             fix=f"{first.fix} To train anyway: --run.checks warn.",
         )
 

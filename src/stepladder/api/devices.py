@@ -101,10 +101,10 @@ def refuse_several(job: JobConfig) -> None:
     """
     if job.recipe.device.count > 1 or place_of() is not None:
         raise UsageError(
-            "a climb measures one device so far",
+            "a climb supports only one device so far",
             where="device.count",
-            fix="Climb with --devices 1, and train its result: stepladder train "
-            f"RUN/config.yaml --devices {max(job.recipe.device.count, 2)} --run.dir OTHER",
+            fix="Climb with --devices 1, then train the resulting config on several: stepladder "
+            f"train RUN/config.yaml --devices {max(job.recipe.device.count, 2)} --run.dir OTHER",
         )
 
 
@@ -192,9 +192,10 @@ def _name_for_others(task: Task | str | None) -> str | None:
         return None
     if not file.is_file() or "<locals>" in name:
         raise UsageError(
-            f"the Task {type(task).__name__} cannot be made by another process",
+            f"the other processes cannot create the Task {type(task).__name__}: it is not a class "
+            "at the top level of a Python file",
             where="task",
-            fix="Put its class into a Python file, and name it as FILE.py:NAME.",
+            fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
         )
     return name
 
@@ -217,7 +218,8 @@ def _require_gpus(num: int, kind: DeviceChoice) -> None:
     there = _num_gpus(kind)
     if 0 < there < num:
         raise ResourceError(
-            f"this machine has {there} GPU{'s' if there > 1 else ''}, not {num}",
+            f"{num} devices were requested, but this machine has {there} "
+            f"GPU{'s' if there > 1 else ''}",
             where="device.count",
             fix=f"Type --devices {there}, or --device.kind cpu.",
         )

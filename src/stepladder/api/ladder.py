@@ -169,7 +169,7 @@ def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
     files = sorted(p for name in (LEDGER_FILE, EARLIER_FILE) for p in folder.rglob(name))
     if not files:
         raise DataError(
-            "the folder does not contain a climb",
+            "the folder does not contain a run of `stepladder climb`",
             where=str(folder),
             fix="Run `stepladder climb` first, or use the folder that contains its run.",
         )

@@ -43,7 +43,9 @@ def audit(
 
     if not logs:
         raise UsageError(
-            "no log was given", fix="Type stepladder audit LOG, with a file or a folder."
+            "no training log was given",
+            fix="Type stepladder audit LOG, where LOG is the log file of a training, or a folder "
+            "of logs.",
         )
     if page is not None:
         refuse_to_replace(Path(page), PAGE, option="--page", inputs=logs)
@@ -89,7 +91,10 @@ def compare(
     from stepladder.reporting.pages.compare_page import write_compare_page
 
     if not runs:
-        raise UsageError("no run was given", fix="Type stepladder compare RUN RUN.")
+        raise UsageError(
+            "no runs were given",
+            fix="Type stepladder compare RUN RUN, where each RUN is a run folder or a log.",
+        )
     if out is not None:
         refuse_to_replace(Path(out), PAGE, option="--out", inputs=runs)
     sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)

@@ -37,7 +37,10 @@ def known_error(error: Exception) -> StepladderError | None:
             fix="Set --batch.micro-batch-size to a smaller number; results stay the same.",
         )
     if isinstance(error, MemoryError):
-        return ResourceError("the machine ran out of memory", fix="Try --data.where stream.")
+        return ResourceError(
+            "the machine ran out of memory",
+            fix="Read the data from disk instead of keeping them in memory: --data.where stream.",
+        )
     return None
 
 

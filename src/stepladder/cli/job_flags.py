@@ -144,7 +144,9 @@ def read_job(
         if key in settings:
             where = settings[key].origin
             raise UsageError(
-                f"this option is set by {setting.origin}", where=where, fix="Remove it."
+                f"this option is already set by {setting.origin}",
+                where=where,
+                fix="Remove this option.",
             )
         settings[key] = setting
     short = _short_settings(read, words)
@@ -197,7 +199,7 @@ def _is_data(target: Path) -> bool:
             "the folder does not exist",
             where=str(target),
             fix=did_you_mean_path(
-                target, "Name a folder of pictures, a store, or a YAML file.", fits=_is_named
+                target, "Pass a folder of pictures, a store, or a YAML file.", fits=_is_named
             ),
         )
     return target.suffix.lower() in _TABLES
@@ -241,5 +243,5 @@ def _task_as_flag(argv: Sequence[str]) -> list[str]:
         words += ["--task", word] if is_task and before != "--task" else [word]
     named = [word for word in words if word == "--task" or word.startswith("--task=")]
     if len(named) > 1:
-        raise UsageError("two Tasks are given", where="--task", fix="Use one of them.")
+        raise UsageError("two Tasks are given", where="--task", fix="Pass only one of them.")
     return words

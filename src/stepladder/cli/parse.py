@@ -118,7 +118,7 @@ def one_file(flag: Path | None, word: Path | None) -> Path | None:
     """
     if flag is not None and word is not None:
         what = f"--config sets another file of options, {flag}"
-        raise UsageError(what, where=str(word), fix="Use one of the two.")
+        raise UsageError(what, where=str(word), fix="Pass only one of the two files.")
     return flag or word
 
 

@@ -239,7 +239,7 @@ def make_spark_converter(
     folder = parent_cache_dir_url or df.sparkSession.conf.get(name, None)
     if not folder:
         raise UsageError(
-            "no folder is set to save the DataFrame in",
+            "no cache folder is set in which to save the DataFrame",
             where="make_spark_converter",
             fix=f"Type: spark.conf.set('{name}', 'file:///...')",
         )
@@ -255,7 +255,9 @@ def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
         raise UsageError(
             f"{', '.join(refused)} {'is not supported' if is_known else 'is unknown'}",
             where="petastorm_reader_kwargs",
-            why="It selects rows in Petastorm; here, all rows would be read." if is_known else None,
+            why="In Petastorm it selects rows; stepladder would read all rows."
+            if is_known
+            else None,
             fix="Filter the DataFrame before make_spark_converter."
             if is_known
             else "Check its spelling, or remove it.",

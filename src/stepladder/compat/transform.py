@@ -156,8 +156,10 @@ class TransformedSource(Source):
                 fix="Return the changed DataFrame.",
             )
         if len(changed) != num_rows:
+            rows = "row" if len(changed) == 1 else "rows"
             raise DataError(
-                f"the TransformSpec's function returned {len(changed)} rows for {num_rows}",
+                f"the function of the TransformSpec returned {len(changed)} {rows} instead of "
+                f"{num_rows}",
                 where=where,
                 why="All shards must have the same number of batches, computed in advance.",
                 fix="Return one row for each row. To drop rows, filter the DataFrame before "
@@ -175,7 +177,7 @@ class TransformedSource(Source):
         missing = [name for name in names if name not in given]
         if missing or not names:
             raise UsageError(
-                f"there is no column {', '.join(missing)}"
+                f"missing column{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
                 if missing
                 else "all columns are removed",
                 where="transform_spec",

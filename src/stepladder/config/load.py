@@ -59,7 +59,7 @@ def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node,
         return []
     names = [key.partition(".")[2] for key in options() if key.startswith(f"{name}.")]
     raise UsageError(
-        f"{name}: this is a group, not a single value",
+        f"{name} is a group of options, not an option with a value",
         where=place(path, node),
         fix=f"Indent its options below it: {', '.join(names)}.",
     )

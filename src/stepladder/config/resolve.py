@@ -75,7 +75,7 @@ def settings_of_call(values: Mapping[str, object]) -> dict[str, Setting]:
     for name, value in values.items():
         option = find_option(ALIASES.get(name, name))
         if option.key in found:
-            raise UsageError(f"{option.key}: this option is set twice", fix="Use one of the two.")
+            raise UsageError(f"{option.key}: this option is set twice", fix="Set it only once.")
         found[option.key] = Setting(value=_checked(option, value, where=None), origin=CALL)
     return found
 

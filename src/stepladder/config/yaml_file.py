@@ -44,9 +44,9 @@ def read_yaml(path: Path) -> yaml.MappingNode | None:
         return None
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
-            f"the file is {_kind(node)}, not names with values",
+            f"the file is {_kind(node)}, not options with their values",
             where=place(path, node),
-            fix="Write lines such as `seed: 1`.",
+            fix="Write one option per line, such as `seed: 1`.",
         )
     return node
 
@@ -60,11 +60,17 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
     seen: dict[str, yaml.Node] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-            shown = key.value if isinstance(key, yaml.ScalarNode) else _kind(key)
+            shown = f"{key.value} is" if isinstance(key, yaml.ScalarNode) else f"is {_kind(key)},"
+            is_bool = key.tag.endswith(":bool")
             raise UsageError(
-                f"{shown} is not a name",
+                f"the key {shown} not a string",
                 where=place(path, key),
-                fix="Use the name of an option or of a group as the key, such as `batch`.",
+                fix="Use the name of an option or group as the key, for example batch."
+                + (
+                    " (YAML reads unquoted on, off, yes and no as true or false.)"
+                    if is_bool
+                    else ""
+                ),
             )
         name = key.value.replace("-", "_")
         if name in seen:
@@ -72,7 +78,7 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
                 f"{name} is set twice",
                 where=place(path, key),
                 why=f"It is already set in line {_line(seen[name])}.",
-                fix="Remove one of the two.",
+                fix="Remove one of the two lines.",
             )
         seen[name] = key
         yield name, key, value
@@ -96,21 +102,23 @@ class _StrictLoader(yaml.SafeLoader):
             raise UsageError(
                 "anchors (&) and aliases (*) are not supported",
                 where=where,
-                fix="Write the value out.",
+                fix="Write the value itself in each place where it is used.",
             )
         if getattr(event, "tag", None):
             raise UsageError(
                 f"the tag {event.tag} is not supported",
                 where=where,
                 why="A config contains only values and never runs code.",
-                fix="Write the plain value.",
+                fix="Remove the tag, and write only the value.",
             )
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise UsageError(
-                f"nested deeper than {_MAX_DEPTH} levels",
+                f"this value is nested more than {_MAX_DEPTH} levels deep",
                 where=where,
-                fix="Groups have one level: batch:, and lr: 0.01 indented below it.",
+                fix="Options can be grouped only one level deep: the name of the group on one "
+                "line, and its options indented on the lines below, such as `batch:` and below it "
+                "`  lr: 0.01`",
             )
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -122,7 +130,8 @@ def _read_text(path: Path) -> str:
         raise UsageError(
             "this is a folder, not a YAML file",
             where=str(path),
-            fix="Name a YAML file. To make a store of a folder: stepladder prepare FOLDER",
+            fix="Pass a YAML file. To make a store from a folder of pictures: stepladder prepare "
+            "FOLDER",
         )
     if not path.is_file():
         raise UsageError("the file does not exist", where=str(path), fix=nearest_file(path))
@@ -131,22 +140,22 @@ def _read_text(path: Path) -> str:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
-            f"cannot be read ({error.strerror})",
+            f"the file cannot be read ({error.strerror})",
             where=str(path),
             fix=f"Check its permissions: ls -l {shlex.quote(str(path))}",
         ) from None
     if len(data) > MAX_BYTES:
         raise UsageError(
-            f"larger than {MAX_BYTES:,} bytes, too large for a config",
+            f"the file is larger than {MAX_BYTES:,} bytes, which is too large for a config",
             where=str(path),
-            fix="Name a file of options; stepladder train --show-config prints all options.",
+            fix="Pass a YAML file of options; stepladder train --show-config prints all options.",
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(
-            "not UTF-8 text", where=f"{path}:{line}", fix="Save the file as UTF-8."
+            "the file is not UTF-8 text", where=f"{path}:{line}", fix="Save the file as UTF-8."
         ) from None
 
 
@@ -162,9 +171,9 @@ def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
         ) from None
     if "single document" in (error.context or ""):
         raise UsageError(
-            "the file contains a second document",
+            "the file contains a second YAML document",
             where=where,
-            fix="Keep one document, and remove the line `---`.",
+            fix="Keep only one, and remove the line `---` between them.",
         ) from None
     raise UsageError(
         f"not valid YAML: {problem}", where=where, fix="Check this line and the one before it."

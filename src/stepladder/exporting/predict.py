@@ -130,7 +130,8 @@ def _files(path: Path) -> list[Path]:
                 where=str(path),
                 fix=did_you_mean_path(
                     path,
-                    "Name pictures or folders after the run: stepladder predict RUN PICTURES",
+                    "Check the path. Pictures or folders come after the run: stepladder predict "
+                    "RUN PATH [PATH ...]",
                     fits=Path.exists,
                 ),
             )
@@ -143,9 +144,9 @@ def _files(path: Path) -> list[Path]:
     )
     if not found:
         raise DataError(
-            "the folder contains no picture",
+            "the folder contains no pictures",
             where=str(path),
-            fix=f"Pictures must end in {', '.join(SUFFIXES)}.",
+            fix=f"Names of pictures must end in {', '.join(SUFFIXES)}.",
         )
     return found
 

@@ -89,10 +89,12 @@ def _facts(loaded: Loaded, run: Path) -> Mapping[str, Any]:
     facts = loaded.state.get("describe")
     if not isinstance(facts, dict) or not {"classes", "size"} <= facts.keys():
         raise DataError(
-            "the run does not define its model's inputs and outputs",
+            "the run does not record which pictures its model takes and which classes it predicts",
             where=str(run),
-            why="predict and export need the `classes` and `size` of pictures, from describe().",
-            fix="Add them and train again, or load the weights: docs/tutorial-task.md, Use it.",
+            why="predict and export need `classes` and `size`, which the Task's describe() "
+            "returns.",
+            fix="Add them to describe() and train again, or load the weights in your own code: "
+            "docs/tutorial-task.md, Use it.",
         )
     return facts
 

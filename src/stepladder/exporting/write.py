@@ -177,9 +177,9 @@ def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> fl
         largest = max(largest, difference.item())
     if not largest <= TOLERANCE:
         raise ResourceError(
-            f"the exported model has different outputs: logits differ by {largest:.2g} "
-            f"of the largest (limit: {TOLERANCE:g})",
-            fix="Try the other format, and please report the model's name.",
+            f"the outputs of the exported model differ from the original's by {largest:.2g} times "
+            f"the largest logit (limit: {TOLERANCE:g})",
+            fix="Try the other --format, and please report the model's name as a bug.",
         )
     return largest
 

@@ -231,9 +231,10 @@ def _keyed(
 def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConfig]:
     if job.recipe.train is TrainMode.HEAD_THEN_ALL:
         raise UsageError(
-            "head_then_all consists of two trainings, and a climb supports only one",
+            "head_then_all trains twice, first the head and then all weights, but a climb supports "
+            "only one training",
             where="train",
-            fix="Run the climb with --train head, then with --train all.",
+            fix="Climb with --train head first, then again with --train all.",
         )
     _rungs(job)  # raises now if the list of prices cannot be read
     device = open_device(job.recipe.device.kind)
@@ -359,7 +360,7 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
     if not folder.holds_run or ledger.job() == job:
         return
     raise UsageError(
-        "the folder holds another run, which this climb would replace",
+        "the folder contains another run, which this climb would replace",
         where=str(folder.path),
         why="It is not a climb, or the recipe, or the task's code, arguments, model or examples, "
         "have changed since. (A random split needs a fixed seed.)",

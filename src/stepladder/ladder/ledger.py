@@ -233,9 +233,9 @@ def trials_of(path: Path) -> Iterator[Trial]:
                 continue
     except OSError as error:
         raise ResourceError(
-            f"the ledger cannot be read ({error.strerror})",
+            f"the ledger, which records earlier trials, cannot be read ({error.strerror})",
             where=str(path),
-            fix="Make it readable (chmod u+r), or move it away and measure everything again.",
+            fix="Make it readable (chmod u+r), or move it away: all trials are then repeated.",
         ) from error
 
 

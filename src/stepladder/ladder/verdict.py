@@ -162,7 +162,10 @@ def _no_higher(evidence: Evidence, max_share: float) -> Finding:
         return Finding(_DROPPED, f"worse: the loss rises by {change.estimate:.2g}")
     half = (change.high - change.low) / 2
     num = evidence.num_held_out
-    return Finding(_UNDECIDED, f"{num:,} held-out examples resolve the loss only to ± {half:.2g}")
+    return Finding(
+        _UNDECIDED,
+        f"with {num:,} held-out examples, the change of the loss is known only to ± {half:.2g}",
+    )
 
 
 def _points(number: float) -> str:
@@ -170,7 +173,10 @@ def _points(number: float) -> str:
 
 
 def _told_apart(num_held_out: int, half: float) -> str:
-    return f"{num_held_out:,} held-out examples resolve only ± {half:.2g} points"
+    return (
+        f"with {num_held_out:,} held-out examples, the change in accuracy is known only to ± "
+        f"{half:.2g} points"
+    )
 
 
 def _judge_memory(evidence: Evidence) -> Finding:
@@ -213,7 +219,7 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
         return Finding(_UNDECIDED, evidence.why_no_outcomes)
     if change is None or speed is None:
         has_losses = change is None and evidence.loss is not None
-        no_rate = "the task has no accuracy, and what a lower loss is worth in time is not defined"
+        no_rate = "the task has no accuracy, and the time that a lower loss is worth is not defined"
         return Finding(_UNDECIDED, no_rate if has_losses else "accuracy or time was not measured")
     if change.high <= 0:
         return Finding(_DROPPED, "not more accurate")

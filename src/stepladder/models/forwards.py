@@ -139,8 +139,9 @@ def set_forward(module: nn.Module, forward: Replacement | None) -> None:
     if there is not None and not isinstance(there, Replacement):
         raise UsageError(
             f"the forward of {type(module).__name__} was replaced by other code",
-            why="Folding, compiling and checkpointing need the forward of its class.",
-            fix="Remove these options, or override forward in a subclass.",
+            why="Folding, compiling and gradient checkpointing need the forward of its class.",
+            fix="Remove model.fold_batchnorm, device.compile and device.gradient_checkpointing, or "
+            "override forward in a subclass.",
         )
     vars(module)["forward"] = forward
 

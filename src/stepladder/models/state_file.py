@@ -31,7 +31,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise DataError(
             f"the weights cannot be read ({error.strerror})",
             where=str(path),
-            fix="Set it to the path of a safetensors file, or to packaged, hub or none.",
+            fix="Set --model.weights to the path of a safetensors file, or to packaged, hub or "
+            "none.",
         ) from None
 
 
@@ -96,7 +97,7 @@ def _refuse_other_formats(start: bytes, where: str) -> None:
     raise DataError(
         "this is not a safetensors file",
         where=where,
-        fix="Set it to the path of a safetensors file, or to packaged, hub or none.",
+        fix="Set --model.weights to the path of a safetensors file, or to packaged, hub or none.",
     )
 
 

@@ -37,7 +37,8 @@ def build_optimizer(
     learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
     if not learning:
         raise UsageError(
-            "the model has no trainable weight", fix="Type --train all, or unfreeze one."
+            "the model has no trainable weights",
+            fix="Type --train all, or set requires_grad=True for the weights to train.",
         )
     spec = spec_of(config.name)
     if config.fused and not spec.fused_on:

@@ -131,6 +131,6 @@ def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool)
 
 def _misfit(what: str) -> DataError:
     return DataError(
-        f"the checkpoint's optimizer state does not fit: {what}",
+        f"the optimizer state in the checkpoint does not fit the model: {what}",
         fix="Resume with the original config of the run.",
     )

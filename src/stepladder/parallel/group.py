@@ -150,11 +150,12 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
         return ResourceError(
             f"rank 0 cannot listen on port {place.port}: another program uses it",
             where=where,
-            fix="Choose another one: torchrun --master-port, or MASTER_PORT.",
+            fix="Choose another port, with torchrun --master-port PORT or with MASTER_PORT.",
         )
     return ResourceError(
-        f"rank {place.rank} did not meet the other {place.size - 1} within {start_s:g} s",
+        f"rank {place.rank} could not connect to all {place.size} ranks of the run within "
+        f"{start_s:g} s",
         where=where,
-        why="A process did not start, the address or port is wrong, or a firewall is in between.",
+        why="A process did not start, the address or port is wrong, or a firewall blocks it.",
         fix="Check the processes that did not start, and on this host type: stepladder doctor",
     )

@@ -131,8 +131,9 @@ def _checked(place: Place) -> Place:
     if not 0 <= place.rank < place.size or not 0 <= place.local_rank < place.local_size:
         raise UsageError(
             f"rank {place.rank} of {place.size}, local rank {place.local_rank} of "
-            f"{place.local_size}: a rank is between 0 and the number of processes - 1",
+            f"{place.local_size}: a rank must be between 0 and the number of processes - 1",
             where="environment",
-            fix="Start with torchrun or srun, which set the variables consistently.",
+            fix="Start with torchrun or srun, which set RANK, LOCAL_RANK and the sizes "
+            "consistently.",
         )
     return place

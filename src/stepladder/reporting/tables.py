@@ -88,7 +88,7 @@ def read_run(run: Path) -> RunRecords:
         raise DataError(
             "the run folder does not exist",
             where=str(run),
-            fix="Use a folder written by `stepladder train`, with the file events.jsonl.",
+            fix="Pass a run folder, written by `stepladder train`, with the file events.jsonl.",
         )
     missing: list[str] = []
     climb = read_climb(run, missing)

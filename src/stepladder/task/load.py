@@ -110,7 +110,8 @@ def _find(module: ModuleType, attribute: str, file: str) -> object:
         raise UsageError(
             f"{attribute} does not implement {missing}",
             where=file,
-            fix=f"Add them to class {attribute}; examples/own_task.py is a complete example.",
+            fix=f"Add what is missing to class {attribute}; examples/own_task.py is a complete "
+            "example.",
         )
     tasks = [
         key

@@ -105,9 +105,9 @@ def read_baseline(config: RunConfig) -> Baseline | None:
             errors.append(Mark(at, 1 - share, sem, _errors(event.get("val_right"))))
     if not losses and not errors:
         raise UsageError(
-            "this run has no validation to compare with",
+            "the baseline run has no validations to compare with",
             where=f"{flag}: {folder}",
-            fix="Name the folder of a run with validations: the one that contains events.jsonl.",
+            fix="Pass the folder of a run that was validated (the one that contains events.jsonl).",
         )
     return Baseline(
         run=str(folder),

@@ -193,12 +193,12 @@ def test_a_head_is_not_trained_on_a_random_trunk(
 ) -> None:
     stepladder.prepare(photos, tmp_path / "store", size=32, val_frac=0.3)
     settings = {"model.name": "test_resnet", "model.weights": "none", "epochs": 1}
-    with pytest.raises(UsageError, match="trained on noise") as caught:
+    with pytest.raises(UsageError, match="outputs of random weights") as caught:
         command(store=tmp_path / "store", train=mode, **settings)
     assert "--train all" in (caught.value.fix or "")
     assert "--model.weights hub" in (caught.value.fix or "")
     packaged = {"model.name": "tf_efficientnet_lite0"}
-    with pytest.raises(UsageError, match="noise") as caught:
+    with pytest.raises(UsageError, match="outputs of random weights") as caught:
         command(store=tmp_path / "store", train=mode, **settings | packaged)
     assert "--model.weights packaged" in (caught.value.fix or "")
 

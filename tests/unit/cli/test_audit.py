@@ -52,16 +52,16 @@ def test_bad_input_has_an_exit_code_and_a_sentence(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit"]) == 2
-    assert "no log was given" in capsys.readouterr().err
+    assert "no training log was given" in capsys.readouterr().err
     assert main(["audit", str(log.parent / "gone.csv")]) == 3
     assert "no such file or folder" in capsys.readouterr().err
     assert main(["audit", str(log), "--num-val", "0"]) == 2
     assert "--num-val: 0 is not a number of examples" in capsys.readouterr().err
     assert main(["compare", str(log)]) == 2
-    assert "1 training in these logs" in capsys.readouterr().err
+    assert "needs 2 to 9 trainings, but these logs contain 1" in capsys.readouterr().err
     assert main(["compare", str(log), str(log.parent / "gone.csv")]) == 2
     said = capsys.readouterr().err
-    assert "1 training in these logs, as far as they can be read" in said
+    assert "these logs contain 1, as far as they can be read" in said
     assert "gone.csv: there is no such file" in said
 
 

@@ -255,7 +255,7 @@ def test_fit_recipe_has_an_aim_of_its_own(capsys: pytest.CaptureFixture[str]) ->
     assert fit_recipe.run(["job.yaml", "--show-config", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["ladder.aim"] == {"value": "fit", "origin": "fit-recipe"}
-    with pytest.raises(UsageError, match="is set by fit-recipe"):
+    with pytest.raises(UsageError, match="is already set by fit-recipe"):
         fit_recipe.run(["job.yaml", "--ladder.aim", "accuracy"])
 
 

@@ -85,7 +85,7 @@ def test_a_transform_may_only_leave_fields_out(converter: SparkDatasetConverter)
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda frame: frame[1:], "returned 19 rows for 20"),
+        (lambda frame: frame[1:], "returned 19 rows instead of 20"),
         (lambda frame: frame.assign(pair=frame["tokens"]), "column pair .* cannot be a tensor"),
         (lambda frame: frame["i"].sum(), "returned .*int64, not a DataFrame"),
         (lambda frame: None, "returned NoneType, not a DataFrame"),
@@ -105,8 +105,8 @@ def test_a_transform_that_goes_wrong_is_reported(
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"selected_fields": ["i", "q"]}, "there is no column q\n.*: i, half, pair, tokens, raw"),
-        ({"edit_fields": [("q", np.int64, (), False)]}, "there is no column q\n"),
+        ({"selected_fields": ["i", "q"]}, "missing column: q\n.*: i, half, pair, tokens, raw"),
+        ({"edit_fields": [("q", np.int64, (), False)]}, "missing column: q\n"),
         ({"selected_fields": []}, "all columns are removed"),
     ],
     ids=str,

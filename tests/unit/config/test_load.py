@@ -113,16 +113,16 @@ def test_none_of_an_enum_is_its_member() -> None:
         ("seed", 1, ["a single value"]),
         ("seed: 1\ntrain: all\nseed: 2", 3, ["seed is set twice", "line 1"]),
         ("run:\n  log-every: 2\n  log_every: 3", 3, ["set twice"]),
-        ("1: 2", 1, ["1 is not a name"]),
-        ("? [a]\n: 2", 1, ["a list is not a name"]),
+        ("1: 2", 1, ["the key 1 is not a string"]),
+        ("? [a]\n: 2", 1, ["the key is a list, not a string"]),
         ("seed: &x 1", 1, ["anchors"]),
         ("train: all\nseed: *x", 2, ["aliases"]),
         ("batch:\n  <<: *x", 2, ["aliases"]),
         ("seed: !!int 3", 1, ["tag"]),
         ("batch:\n\tlr: 1", 2, ["not with tabs"]),
         ("seed: 1\n x: 2", 2, ["not valid YAML"]),
-        ("---\nseed: 1\n---\nseed: 2", 3, ["second document"]),
-        ("[" * 40, 1, ["nested deeper"]),
+        ("---\nseed: 1\n---\nseed: 2", 3, ["second YAML document"]),
+        ("[" * 40, 1, ["nested more than"]),
         ("seed: 1\na: \x01", 2, ["U+0001"]),
         ("run:\n  mlflow_uri: https://me:canary@host/", 2, ["password"]),
     ],
@@ -159,7 +159,7 @@ def test_a_huge_file_is_refused_unread() -> None:
 
 
 def test_text_that_is_not_utf8_names_its_line() -> None:
-    assert refused(b"seed: 1\nrun:\n  dir: \xff\n").startswith("run.yaml:3: not UTF-8")
+    assert refused(b"seed: 1\nrun:\n  dir: \xff\n").startswith("run.yaml:3: the file is not UTF-8")
 
 
 def test_a_missing_file_names_its_neighbour() -> None:

@@ -264,7 +264,7 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_error_that_is_not_a_share_is_refused(overfit_run: Path) -> None:
-    with pytest.raises(UsageError, match="not a share"):
+    with pytest.raises(UsageError, match="not a fraction of the examples"):
         stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
 
 

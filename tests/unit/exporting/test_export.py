@@ -199,7 +199,7 @@ def test_an_export_that_computes_something_else_is_refused_and_removed(
     run_of_task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "TOLERANCE", -1.0)
-    with pytest.raises(ResourceError, match="has different outputs"):
+    with pytest.raises(ResourceError, match="the outputs of the exported model differ"):
         export_run(run_of_task, ExportFormat.TORCH, task=OwnTask())
     assert sorted(item.name for item in run_of_task.iterdir()) == ["checkpoints", "config.yaml"]
 

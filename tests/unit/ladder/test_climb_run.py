@@ -53,7 +53,7 @@ def test_a_plain_training_is_not_replaced_unasked(
     job = job_in(tmp_path / "run", recipe)
     train(job, blobs(), task_name="blobs", display=quiet())
     before = (job.run.dir / "summary.json").read_bytes()
-    with pytest.raises(UsageError, match="the folder holds another run"):
+    with pytest.raises(UsageError, match="the folder contains another run"):
         climb(job, blobs(), task_name="blobs", display=quiet(), is_fresh=is_fresh)
     assert (job.run.dir / "summary.json").read_bytes() == before
 
@@ -66,7 +66,7 @@ def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_starts_over(
     summary = job.run.dir / "summary.json"
     before = summary.stat().st_mtime_ns
     other = replace(job, recipe=replace(recipe, seed=recipe.seed + 1))
-    with pytest.raises(UsageError, match="the folder holds another run"):
+    with pytest.raises(UsageError, match="the folder contains another run"):
         climb(other, blobs(), task_name="blobs", display=quiet())
     assert summary.stat().st_mtime_ns == before
 

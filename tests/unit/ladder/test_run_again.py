@@ -189,10 +189,10 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
     run()
     assert "already holds a finished climb" in run()
     other = "data"
-    with pytest.raises(UsageError, match="the folder holds another run"):
+    with pytest.raises(UsageError, match="the folder contains another run"):
         run()
     other = "model"
-    with pytest.raises(UsageError, match="the folder holds another run"):
+    with pytest.raises(UsageError, match="the folder contains another run"):
         run()
     assert "already holds a finished climb" not in run(may_overwrite=True)
 

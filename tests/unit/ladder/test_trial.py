@@ -129,7 +129,10 @@ def test_too_few_examples_leave_it_undecided_and_say_what_they_resolve(
         lab, Changed(epochs(recipe, 5), exactness=Exactness.STATISTICAL), profile, recipe
     )
     assert result.trial.verdict.decision is Decision.UNDECIDED
-    assert "120 held-out examples resolve only ±" in result.trial.verdict.reason
+    assert (
+        "with 120 held-out examples, the change in accuracy is known only to ±"
+        in result.trial.verdict.reason
+    )
 
 
 def test_early_stopping_is_judged_by_the_epochs_of_each_seed(make_lab, profile, recipe) -> None:

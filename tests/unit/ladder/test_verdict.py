@@ -82,7 +82,8 @@ def test_too_few_examples_are_named() -> None:
     )
     reason = judge(few, OPTIONS).reason
     assert (
-        reason == "may be worse by more than 1 point: 57 held-out examples resolve only ± 12 points"
+        reason == "may be worse by more than 1 point: with 57 held-out examples, the change in "
+        "accuracy is known only to ± 12 points"
     )
 
 
@@ -148,7 +149,7 @@ def test_a_lower_loss_has_no_price_in_time() -> None:
         OPTIONS,
     )
     assert found.decision is Decision.UNDECIDED
-    assert "what a lower loss is worth" in found.reason
+    assert "the time that a lower loss is worth" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_where_accuracy_is_the_aim_an_open_verdict_says_how_many_examples_would_
     found = interval(-0.01, 0.01, 0.03)
     evidence = replace(LEARNT, aim=Aim.ACCURACY, accuracy=found, speed=AS_FAST)
     reason = judge(evidence, FOR_ACCURACY).reason
-    resolved = "732 held-out examples resolve only ± 2 points"
+    resolved = "with 732 held-out examples, the change in accuracy is known only to ± 2 points"
     assert reason == f"{resolved}; about 2,900 would be needed to show +1.0", "4 x 732"
     assert judge(evidence, OPTIONS).reason == resolved
     no_gain = replace(evidence, accuracy=interval(-0.03, -0.01, 0.01))

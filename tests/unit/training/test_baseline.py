@@ -257,7 +257,7 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no validation to compare with"):
+    with pytest.raises(UsageError, match="no validations to compare with"):
         run(job(tmp_path / "run", baseline=tmp_path / "empty"), points())
     assert not (tmp_path / "run").exists()
 

@@ -89,8 +89,9 @@ def _unmixed(labels: Ints, pool: Ints, size: int) -> Answer | None:
         return None
     return found(
         "unmixed_batches",
-        f"{size} consecutive examples hold {np.exp(seen):.1f} classes on average; shuffled, they "
-        f"would hold {np.exp(shuffled):.1f}: the data are sorted by class",
+        f"{size} consecutive training examples have {np.exp(seen):.1f} different classes on "
+        f"average, but would have {np.exp(shuffled):.1f} if they were shuffled: the data are "
+        "sorted by class",
         fix="Shuffle: --data.order global, or shuffle in the dataset.",
         classes_in_a_row=float(np.exp(seen)),
         classes_shuffled=float(np.exp(shuffled)),
@@ -112,7 +113,7 @@ def _of_stream(job: CheckedJob) -> Answer:
     """Compare the first examples of two passes over an IterableDataset."""
     first = job.train_batches(_NUM_ARRIVED)
     if not first:
-        return not_applicable("the stream is empty")
+        return not_applicable("the training dataset, an IterableDataset, returns no examples")
     targets = [batch.targets for batch in first]
     if all(isinstance(part, Tensor) and not part.is_floating_point() for part in targets):
         labels = torch.cat([part.reshape(-1) for part in targets]).cpu().numpy()
@@ -122,15 +123,16 @@ def _of_stream(job: CheckedJob) -> Answer:
     if job.recipe.schedule.max_epochs > _ONE_EPOCH and _is_repeated(job, first):
         return found(
             "no_shuffle",
-            f"two epochs of the stream begin with the same {len(merge(first).ids)} examples in the "
-            "same order",
+            f"two epochs of the training stream begin with the same {len(merge(first).ids)} "
+            "examples in the same order: every epoch repeats the same batches",
             fix="Shuffle in __iter__ with a different seed each epoch, such as through a shuffle "
             "buffer of a few thousand examples.",
             severity=Severity.WARNING,
             coverage=f"the first {len(first)} batches",
         )
     return passed(
-        "the first batches of the stream are mixed", coverage=f"the first {len(first)} batches"
+        "the first batches of the training stream are mixed",
+        coverage=f"the first {len(first)} batches",
     )
 
 
@@ -142,7 +144,7 @@ def _one_class(job: CheckedJob, labels: Ints) -> Answer | None:
         return None
     return found(
         "unmixed_batches",
-        f"the first {len(labels)} examples of the stream are all of class {labels[0]} (of "
+        f"the first {len(labels)} examples of the training stream are all of class {labels[0]} (of "
         f"{num_classes} classes): the data are sorted by class",
         fix="Interleave files of all classes in __iter__, or use a shuffle buffer.",
         coverage=f"the first {len(labels)} examples",

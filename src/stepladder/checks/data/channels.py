@@ -30,7 +30,7 @@ def channels(job: CheckedJob) -> Answer:
     layers = first_layers(job, Split.TRAIN)
     first = layers[0] if layers else None
     if first is None or first.given is None or first.given.dim() != 4:
-        return not_applicable("the input of the first layer is not pictures")
+        return not_applicable("the inputs of the first layer are not pictures")
     if not isinstance(first.layer, nn.Conv2d):
         return not_applicable("the first layer is not a convolution")
     x = first.given.float()
@@ -56,9 +56,9 @@ def _interleaved(x: Tensor, shape: str) -> Answer | None:
     if least > _SURE:
         return found(
             "channel_order",
-            f"along rows and columns, values {num} and {2 * num} steps apart are more alike than "
-            f"closer ones, in {len(x)} pictures ({least:.0f} standard errors): {num} channels are "
-            "interleaved in one",
+            f"in {len(x)} pictures, values {num} and {2 * num} positions apart are more similar "
+            f"than adjacent ones, by {least:.0f} standard errors: the values of {num} channels "
+            "alternate within one channel, as after reshape or view from channels last",
             fix=_FIX,
             standard_errors=least,
         )
@@ -68,14 +68,15 @@ def _interleaved(x: Tensor, shape: str) -> Answer | None:
     if share >= _SAME_FRAC and ratio > _FAR:
         return found(
             "channel_order",
-            f"in {percent(share, 0)} of {len(x)} pictures, neighbours in a row differ {ratio:.1f} "
-            "times as much as values three steps apart: three colours are interleaved in one "
-            "channel",
+            f"in {percent(share, 0)} of {len(x)} pictures, adjacent values in a row differ "
+            f"{ratio:.1f} times as much as values three positions apart: red, green and blue "
+            "alternate within one channel, as after reshape or view from channels last",
             fix=_FIX,
             ratio=ratio,
         )
     return passed(
-        f"the input of the first convolution is {shape}, channels first, with similar neighbours",
+        f"the input of the first convolution is {shape}, channels first; adjacent values are "
+        "similar",
         ratio=ratio,
     )
 

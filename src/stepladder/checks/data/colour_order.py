@@ -75,7 +75,8 @@ def colour_order(job: CheckedJob) -> Answer:
     known = {split: it for split, it in seen.items() if it.order is not _Order.UNKNOWN}
     if not known:
         return not_applicable(
-            "the files of the examples are not known, or their colours do not determine the order"
+            "the picture files of the examples are not known, or their colours do not show if "
+            "channels are RGB or BGR"
         )
     swapped = [split for split, it in known.items() if it.order is _Order.BGR]
     if not swapped:
@@ -85,7 +86,7 @@ def colour_order(job: CheckedJob) -> Answer:
     severity, more = _how_bad(job, swapped, is_mixed=len(swapped) < len(known))
     return found(
         "channel_order",
-        f"channels are BGR, files are RGB: {words}{more}",
+        f"the model's inputs are BGR, but the picture files are RGB: {words}{more}",
         fix=f"{_FIX}.",
         severity=severity,
         num_telling=_num({split: known[split] for split in swapped}),

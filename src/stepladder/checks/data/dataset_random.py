@@ -42,7 +42,8 @@ def dataset_random(job: CheckedJob) -> Answer:
         "not_reproducible",
         f"{num} of {len(rows)} examples differ between two processes with the same seed: the "
         "dataset's random numbers are not seeded, so runs are not reproducible",
-        fix="Draw from torch's or NumPy's global generator, or from one seeded by (seed, row).",
+        fix="Draw random numbers from torch's or NumPy's global generator, or from one seeded by "
+        "(seed, row).",
         num_different=num,
     )
 

@@ -57,11 +57,11 @@ def duplicates(job: CheckedJob) -> Answer:
         return min(alarms, key=lambda answer: answer.severity is not None)
     num_copies = sum(len(group) - 1 for group in copies_within(train))
     if not train.is_telling and num_copies > _WORTH_FRAC * len(train.rows):
-        return not_applicable("examples are so small that equal ones are expected")
+        return not_applicable("examples are so small that some are expected to be equal by chance")
     held_out = [split.value for split in (Split.VAL, Split.TEST) if contents(job, split)]
     return passed(
-        f"{num_copies} of {len(train.rows)} training examples are duplicates; next to none are in "
-        f"{' or '.join(held_out) or 'another split'}",
+        f"{num_copies} of {len(train.rows)} training examples are duplicates; at most a few are "
+        f"also in {' or '.join(held_out) or 'another split'}",
         coverage=coverage(len(train.rows), train.num_all, Split.TRAIN),
         num_copies=num_copies,
     )
@@ -224,7 +224,8 @@ def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
         return None
     return found(
         "split_leakage",
-        f"{len(both)} of {len(held_out)} groups of {split.value} are also in {of.value}",
+        f"{len(both)} of {len(held_out)} groups of {split.value} are also in {of.value}: examples "
+        f"of a group are similar, so metrics on {split.value} are too optimistic",
         fix="Split by group, so that each group is in one split.",
         severity=Severity.WARNING,
         examples=tuple(f"group {name}" for name in both[:_MAX_NAMED]),

@@ -21,8 +21,8 @@ _LEAST_FLOAT = 0.35  # 0..1 is 1 and normalised about 4.5; 12 bits in 16, normal
 _MAX_VALUES = 200_000
 _QUANTILES = (0.005, 0.995)
 _FIX = (
-    "Scale the values so that white is white, and normalise then. For a store, prepare it again: "
-    "stepladder prepare prints the range in the files and, if it is low, the option to add."
+    "Scale the values so that white is 255 (or 1.0), and then normalise. For a store, prepare it "
+    "again: stepladder prepare prints the range in the files and, if it is low, the option to add."
 )
 
 
@@ -36,11 +36,15 @@ def input_range(job: CheckedJob) -> Answer:
         return not_applicable("inputs have two values only, such as masks")
     is_8_bit = inputs.dtype == torch.uint8
     least, of_white = (_LEAST_8_BIT, f" of {_WHITE}") if is_8_bit else (_LEAST_FLOAT, "")
-    seen = f"the middle of {len(inputs)} training pictures has values {low:.3g} to {high:.3g}"
+    seen = (
+        f"in the centre of {len(inputs)} training pictures, values range from {low:.3g} to "
+        f"{high:.3g}"
+    )
     if high - low >= least:
         return passed(f"{seen}{of_white}", low=low, high=high)
     usual = f"0 to {_WHITE}" if is_8_bit else "a range of 1 before normalisation, and 4 after it"
-    return found("range_lost", f"{seen}{of_white}; usual is {usual}", fix=_FIX, low=low, high=high)
+    evidence = f"{seen}{of_white}, so the pictures are too dark or have little contrast; usual is "
+    return found("range_lost", f"{evidence}{usual}", fix=_FIX, low=low, high=high)
 
 
 def _pictures(job: CheckedJob) -> Tensor | None:

@@ -103,7 +103,7 @@ def _against_weights(layers: list[LayerInput], scale: _Scale) -> _Wrong | None:
         return None
     seen = (
         f"input of the first layer: {scale}; the variance of its output is {ratio:.3g} times that "
-        "in pretraining"
+        "in pretraining, so the pretrained weights do not fit these inputs"
     )
     if scale.low >= 0:  # dark pixels are below 0 if a mean was subtracted
         fix = "Normalise with the mean and standard deviation used in pretraining."
@@ -116,7 +116,7 @@ def _against_weights(layers: list[LayerInput], scale: _Scale) -> _Wrong | None:
 def _against_rule(first: LayerInput, scale: _Scale) -> _Wrong | None:
     seen = (
         f"input of the first layer: {scale}; largest std of a channel: "
-        f"{float(scale.channel_std.max()):.3g}"
+        f"{float(scale.channel_std.max()):.3g}. Usual are a mean near 0 and a std near 1"
     )
     is_dense = scale.dense_frac > _DENSE_FRAC
     if _is_picture(first):
@@ -152,7 +152,7 @@ def _against_val(job: CheckedJob, train: _Scale) -> _Wrong | None:
     if 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE and is_near:
         return None
     evidence = f"input of the first layer in training: {train}; in validation: {val}"
-    fix = "Normalise validation as training."
+    fix = "Normalise validation inputs in the same way as training inputs."
     return "unnormalised_input", evidence, fix, Severity.WARNING
 
 

@@ -48,7 +48,9 @@ def label_alignment(job: CheckedJob) -> Answer:
     """Fit probes to the labels of train and validation, each a control of the other."""
     train = probed(job, Split.TRAIN)
     if train is None or len(train.rows) < _LEAST_TRAIN:
-        return not_applicable("there are too few examples with a class or a number as target")
+        return not_applicable(
+            "there are too few training examples with a class or a number as target"
+        )
     val = probed(job, Split.VAL)
     if train.is_clear:
         return _augmented(job, train) or _of_val(train, val) or _fine(train, val)
@@ -56,8 +58,9 @@ def label_alignment(job: CheckedJob) -> Answer:
     if answer is not None:
         return answer
     return not_applicable(
-        f"a probe learns nothing from {len(train.rows)} training inputs ({_of(train)}), and no "
-        "control shows that it could"
+        f"a probe (a small classifier) cannot predict the labels of {len(train.rows)} training "
+        f"inputs ({_of(train)}), and nothing shows whether that is due to the labels or to the "
+        "probe"
     )
 
 
@@ -84,8 +87,9 @@ def _of_train(train: Probed, val: Probed | None) -> Answer | None:
         return None
     return found(
         "labels_misaligned",
-        f"a probe learns the labels of {len(val.rows)} validation inputs ({_of(val)}) but not "
-        f"those of {len(train.rows)} training inputs ({_of(train)})",
+        f"a probe (a small classifier) learns the labels of {len(val.rows)} validation inputs "
+        f"({_of(val)}) but not those of {len(train.rows)} training inputs ({_of(train)}), so the "
+        "training labels probably belong to other inputs",
         fix=_FIX,
         train_accuracy=train.accuracy,
         val_accuracy=val.accuracy,
@@ -104,9 +108,10 @@ def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
         if other.is_clear and other.accuracy > other.chance + _CLEAR_GAIN:
             return found(
                 "labels_misaligned",
-                f"labels of train are shifted: they belong to the example {abs(shift)} "
-                f"row{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}; a probe "
-                f"reaches {_of(other)} with labels shifted back, and {_of(train)} now",
+                f"training labels are shifted: each belongs to the example {abs(shift)} "
+                f"row{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}. A probe "
+                f"(a small classifier) reaches {_of(other)} with the labels shifted back, and "
+                f"{_of(train)} now",
                 fix="Check for an off-by-one error where inputs and labels are paired.",
                 accuracy=train.accuracy,
                 slipped_accuracy=other.accuracy,
@@ -138,7 +143,8 @@ def _of_groups(train: Probed) -> Answer | None:
     return found(
         "labels_misaligned",
         f"{len(train.rows)} training inputs form {num} clusters with the sizes of the {num} "
-        f"classes, but labels are independent of the clusters ({_of(train)})",
+        f"classes, but labels are independent of the clusters ({_of(train)}), so they probably "
+        "belong to other inputs",
         fix=_FIX,
         severity=Severity.WARNING,
         clearness=groups.clearness,
@@ -177,9 +183,10 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
         return None  # its labels fit its inputs: a distribution shift, which another check reports
     return found(
         "labels_misaligned",
-        f"a probe learns the labels of {len(train.rows)} training inputs ({_of(train)}), but its "
-        f"balanced accuracy on validation is {percent(hits, 0)}, and a probe fitted to "
-        f"validation fails too ({_of(val)})",
+        f"a probe (a small classifier) learns the labels of {len(train.rows)} training inputs "
+        f"({_of(train)}), but its balanced accuracy on validation is {percent(hits, 0)}, and a "
+        f"probe fitted to validation fails too ({_of(val)}), so the validation labels probably "
+        "belong to other inputs",
         fix=_FIX,
         **numbers,
     )

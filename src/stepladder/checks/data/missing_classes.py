@@ -57,7 +57,8 @@ def missing_classes(job: CheckedJob) -> Answer:
         )
     if len(missing):
         return passed(
-            f"validation lacks {len(missing)} of {num} classes, which are too rare to expect there",
+            f"validation has no examples of {len(missing)} of the {num} classes, but they are too "
+            "rare to be expected there",
             num_classes=num,
         )
     return passed(f"validation has all {num} classes of train", num_classes=num)
@@ -69,7 +70,7 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
     An evenly spaced sample of periodic labels may hit the same class every time, so a suspicion
     is confirmed with rows drawn at random.
     """
-    unknown = not_applicable("the labels of validation are not all known without reading it")
+    unknown = not_applicable("not all labels of the validation split are known without reading it")
     if not _seem_lacking(train, val) and not _seem_lacking(val, train):
         return unknown
     train, val = (

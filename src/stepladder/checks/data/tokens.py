@@ -93,8 +93,8 @@ def tokens(job: CheckedJob) -> Answer:
             wrong = outside.high if outside.high >= outside.num_rows else outside.low
             return found(
                 "tokens_out_of_vocabulary",
-                f"{split.value} has id {wrong}, but the embedding table has {outside.num_rows} "
-                f"rows, 0 to {outside.num_rows - 1}",
+                f"{split.value} has token id {wrong}, but the embedding table has "
+                f"{outside.num_rows} rows, 0 to {outside.num_rows - 1}",
                 fix="Set num_embeddings to the size of the tokeniser's vocabulary, with special "
                 "tokens; for position embeddings, to the longest sequence.",
                 coverage=coverage,
@@ -107,7 +107,8 @@ def tokens(job: CheckedJob) -> Answer:
                 return answer
             largest = max(seen.lookups, key=lambda one: one.num_rows)
     return passed(
-        f"ids range from {largest.low} to {largest.high}; the table has {largest.num_rows} rows",
+        f"token ids range from {largest.low} to {largest.high}; the embedding table has "
+        f"{largest.num_rows} rows",
         coverage=coverage,
         high=largest.high,
         num_rows=largest.num_rows,
@@ -161,8 +162,8 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
         return None
     return found(
         "tokens_out_of_vocabulary",
-        f"{percent(share, 0)} of the targets are padding (id {padding}) and count in the loss, "
-        f"with {percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
+        f"{percent(share, 0)} of the targets are padding (id {padding}) and are included in the "
+        f"loss, with {percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
         fix=f"Pass ignore_index={padding} to the loss, or mask padding in its mean.",
         severity=Severity.WARNING,
         padding_frac=share,

@@ -26,10 +26,13 @@ _NUM_READS = 8  # reads of one example by each worker
 _NUM_ALIKE = 8  # copies of an example in a batch
 _NUM_EPOCHS = 4
 
-_EACH_FIX = "Draw for each example from (seed, epoch, its id), not once for the batch."
+_EACH_FIX = (
+    "Draw random numbers for each example, from a generator seeded with (seed, epoch, id of the "
+    "example)."
+)
 _WORKER_FIX = (
-    "Draw from torch's or NumPy's global generator, which is seeded per worker, or create the "
-    "generator in the worker, seeded with torch.utils.data.get_worker_info().seed."
+    "Draw random numbers from torch's or NumPy's global generator, which is seeded per worker, or "
+    "create the generator in the worker, seeded with torch.utils.data.get_worker_info().seed."
 )
 
 
@@ -39,9 +42,9 @@ def worker_draws(job: CheckedJob) -> Answer:
     if alike:
         return found(
             "same_draws_in_workers",
-            f"augment() changes {_NUM_ALIKE} copies of one example, with different ids, in the "
-            f"same way, and differently in other epochs ({_NUM_EPOCHS} compared): it draws once "
-            "for a batch",
+            f"augment() changed all {_NUM_ALIKE} copies of one example in the same way, although "
+            f"their ids differ, but in another way in other epochs ({_NUM_EPOCHS} compared). It "
+            "draws its random numbers once per batch instead of once per example",
             fix=_EACH_FIX,
         )
     data = random_dataset(job)
@@ -54,13 +57,15 @@ def worker_draws(job: CheckedJob) -> Answer:
     first, second = seen[0::2], seen[1::2]
     if first != second or len(set(first)) == 1:
         return passed(
-            f"two worker processes that read one example {_NUM_READS} times drew different numbers",
+            f"two worker processes that read one example {_NUM_READS} times drew different random "
+            "numbers",
             num_different=sum(a != b for a, b in zip(first, second, strict=True)),
         )
     return found(
         "same_draws_in_workers",
-        f"two worker processes that read one example {_NUM_READS} times drew the same numbers in "
-        "the same order: the dataset's generator was created before the workers",
+        f"two worker processes that read one example {_NUM_READS} times drew the same random "
+        "numbers in the same order, so their examples are augmented alike: the dataset's random "
+        "generator was created before the workers, and each has a copy of it",
         fix=_WORKER_FIX,
     )
 

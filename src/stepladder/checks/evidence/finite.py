@@ -108,7 +108,7 @@ def lost_loss(job: CheckedJob) -> Answer | None:
         )
     return found(
         "loss_not_finite",
-        f"{said}, although their inputs and targets are",
+        f"{said}, although the inputs and targets of these examples are finite",
         fix="Check model and loss for log(0), sqrt(0), division by 0 or exp of large values; "
         "torch.autograd.set_detect_anomaly(True) finds the line.",
         num_lost=num_lost,

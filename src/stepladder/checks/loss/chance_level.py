@@ -71,7 +71,7 @@ def _judge(job: CheckedJob, guesses: Guesses) -> Answer:
     is_near = LOW * reference.loss - slack <= loss <= HIGH * reference.loss + slack
     hits = hits_of(guesses)
     ratio = loss / reference.loss
-    evidence = f"the first loss is {loss:.3f}, {ratio:.2f} of {reference.words}"
+    evidence = f"the first loss is {loss:.3f}, {ratio:.2f} times {reference.words}"
     numbers: dict[str, Any] = {"ratio": ratio, "loss": loss, **hits.numbers}
     seen = f"{num} training examples"
     if is_near and not hits.are_no_luck:
@@ -82,13 +82,13 @@ def _judge(job: CheckedJob, guesses: Guesses) -> Answer:
         return found(
             "loss_off_chance",
             f"the model is better than chance before the first step{hits.words}",
-            fix="Check for weights of an earlier training, and for labels among the inputs.",
+            fix="Check if build_model loads trained weights, and if the inputs contain the labels.",
             coverage=seen,
             **numbers,
         )
     return found(
         "loss_off_chance",
-        f"{evidence}; an untrained model should be at {LOW} to {HIGH}",
+        f"{evidence}; for an untrained model, it should be {LOW} to {HIGH} times that",
         fix="Check the scale of the inputs, the initialisation of the last layer, and the "
         "reduction of the loss.",
         coverage=seen,
@@ -133,7 +133,9 @@ def _has_other_terms(losses: Tensor, entropies: Tensor) -> bool:
 def _reference(job: CheckedJob, guesses: Guesses) -> _Reference:
     """Return the loss of guessing uniformly, or by class frequency if the head predicts that."""
     num = len(guesses.counts)
-    even = _Reference(loss=math.log(num), words=f"ln {num} = {math.log(num):.3f}")
+    even = _Reference(
+        loss=math.log(num), words=f"{math.log(num):.3f} = ln {num}, the loss of guessing at random"
+    )
     known = class_labels(job, Split.TRAIN)
     counts = guesses.counts.numpy()
     if known is not None and known.values.max() < num:

@@ -43,7 +43,10 @@ def loss_reduction(job: CheckedJob) -> Answer:
     ratio = _ratio(whole.losses[:half], part.losses)
     if ratio is None:
         return passed("each example has its own loss", coverage=seen)
-    for factor, what in ((num / half, "grows with the batch size"), (half / num, "falls with it")):
+    for factor, what in (
+        (num / half, "grows with the batch size"),
+        (half / num, "falls as the batch grows"),
+    ):
         if abs(ratio / factor - 1) < TOLERANCE:
             return found(
                 "loss_reduction_mismatch",
@@ -68,8 +71,8 @@ def _is_shared(whole: Tensor, part: Tensor, factor: float, seen: str) -> Answer:
     what = "sum" if is_sum else "mean"
     return found(
         "loss_reduction_mismatch",
-        f"all examples of a batch have the same loss, {float(whole[0]):.4g}: the {what} over the "
-        "batch",
+        f"loss() returns the same value for all examples of a batch, {float(whole[0]):.4g}: the "
+        f"{what} over the batch instead of one loss per example",
         fix=_FIX,
         severity=Severity.ERROR if is_sum else Severity.WARNING,
         coverage=seen,

@@ -43,8 +43,8 @@ def loss_sign(job: CheckedJob) -> Answer:
     if slopes and max(slopes) <= AGAINST:
         return found(
             "loss_maximised",
-            "small steps along the negative gradient raise the loss, by at least "
-            f"{-max(slopes):.2f} of the expected decrease",
+            "small steps along the negative gradient raise the loss instead of lowering it, by at "
+            f"least {-max(slopes):.2f} times the expected decrease",
             fix="Check custom backward functions and hooks for a flipped sign.",
             coverage=seen_text,
             slopes=[*slopes],

@@ -38,7 +38,10 @@ def checkpoint_room(job: CheckedJob) -> Answer:
         for learned, frozen in _weights_by_stage(job)
     )
     free = disk_free_bytes(place)
-    evidence = f"checkpoints need up to {needed / 1e6:,.1f} MB, {free / 1e6:,.0f} MB are free"
+    evidence = (
+        f"checkpoints need up to {needed / 1e6:,.1f} MB of disk space, {free / 1e6:,.0f} MB are "
+        "free"
+    )
     if needed > free:
         return found(
             "no_room_for_checkpoints", evidence, fix=fix, needed_bytes=needed, free_bytes=free

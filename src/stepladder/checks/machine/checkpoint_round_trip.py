@@ -77,8 +77,8 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
                 "not_reproducible",
                 f"{NUM_BEFORE + NUM_AFTER} steps without a restart differ when repeated with the "
                 "same seed, so a resumed run cannot be compared with them",
-                fix="Draw from torch's global generator, or from one seeded with (seed, epoch, "
-                "ids).",
+                fix="Draw random numbers from torch's global generator, or from one seeded with "
+                "(seed, epoch, ids).",
                 severity=Severity.WARNING,
             )
         return _incomplete(

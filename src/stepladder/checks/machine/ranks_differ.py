@@ -41,9 +41,12 @@ _DATA_FIX = (
     "rank. Sort what comes from a set, as its order differs between processes."
 )
 _DRAW_FIX = (
-    "Draw from torch's or NumPy's global generator, or from one seeded by (seed, rank, row)."
+    "Draw random numbers from torch's or NumPy's global generator, or from one seeded by (seed, "
+    "rank, row)."
 )
-_AUGMENT_FIX = "Seed the draws of each example by (seed, epoch, id), not by its place in the batch."
+_AUGMENT_FIX = (
+    "Seed the random numbers of each example by (seed, epoch, id), not by its place in the batch."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ def ranks_differ(job: CheckedJob) -> Answer:
     if differing is not None:
         if _differing(*views_of(job, 0, num_looks=2)) is not None:
             return not_applicable(
-                "weights or data differ even if one rank builds them twice: see `seeds`"
+                "weights or data differ even if one rank builds them twice: see the check `seeds`"
             )
         return found("ranks_differ", differing.words, fix=differing.fix, severity=severity)
     counts = _epoch(job)
@@ -167,7 +170,8 @@ def _draws_alike(first: View, second: View) -> _Differing | None:
         return None
     return _Differing(
         words=f"ranks 0 and 1, with different seeds, read one example {len(first.draws)} times and "
-        "drew the same numbers: the dataset has its own generator with the same seed in every "
+        "drew the same random numbers: the dataset has its own generator with the same seed in "
+        "every "
         "process",
         fix=_DRAW_FIX,
     )
@@ -190,8 +194,9 @@ def _augments_alike(job: CheckedJob) -> _Differing | None:
     if not draws or not all(same_tensors(*ranks) for ranks in outputs):
         return None
     return _Differing(
-        words=f"augment() uses the same draws for {_NUM_COPIES} copies of one example with other "
-        f"ids, in each of {_NUM_EPOCHS} epochs: every batch and rank is augmented in the same way",
+        words=f"augment() uses the same random numbers for {_NUM_COPIES} copies of one example, "
+        f"although their ids differ, in each of {_NUM_EPOCHS} epochs: every batch and rank is "
+        "augmented in the same way",
         fix=_AUGMENT_FIX,
     )
 

@@ -41,7 +41,7 @@ def batch_norm(job: CheckedJob) -> Answer:
         return found(
             "batch_norm_tiny_batch",
             "training would fail: a forward pass of an epoch has only 1 example (sizes: "
-            f"{_listed(sizes)}), and a BatchNorm layer then gets one value per channel",
+            f"{_listed(sizes)}), and BatchNorm cannot normalise a single value per channel",
             fix=fix if usual == 1 else _NO_REST.format(option=option),
             severity=Severity.ERROR,
             **numbers,

@@ -23,7 +23,7 @@ def independent_samples(job: CheckedJob) -> Answer:
     batch = training_sample(job, 2 * NUM_EXAMPLES)
     num = batch.ids.numel()
     if num < 4:
-        return not_applicable(f"a batch of {num} is too small")
+        return not_applicable(f"{num} training examples are too few")
     model = job.model().eval()
     half = num // 4
     same = torch.arange(half)
@@ -38,7 +38,8 @@ def independent_samples(job: CheckedJob) -> Answer:
     seen = f"{2 * half} training examples"
     if moved <= CHANGED:
         return passed(
-            f"outputs change by {moved:.1g} of their spread when other examples change",
+            f"outputs of an example change by {moved:.1g} standard deviations when the other "
+            "examples of its batch change",
             coverage=seen,
             moved=moved,
         )
@@ -46,8 +47,8 @@ def independent_samples(job: CheckedJob) -> Answer:
     why = f"; {len(without)} BatchNorm layers have no running statistics" if without else ""
     return found(
         "samples_not_independent",
-        f"outputs change by {moved:.2g} of their spread when other examples of the batch change"
-        f"{why}",
+        f"outputs of an example change by {moved:.2g} standard deviations when the other examples "
+        f"of its batch change, even in evaluation mode{why}",
         fix="Use BatchNorm with running statistics (track_running_stats=True)."
         if without
         else "Check for a view, reshape, transpose, softmax or mean that mixes dimension 0.",

@@ -42,7 +42,8 @@ def input_independent(job: CheckedJob) -> Answer:
     if own.spread is not None and own.spread < SPREAD and own.num_steps >= LEAST_STEPS:
         return found(
             "no_better_than_baseline",
-            f"after {own.num_steps} steps, the outputs are the same for all examples",
+            f"after {own.num_steps} steps of training, the model's outputs are the same for all "
+            "examples",
             fix="Find where the inputs are lost: a wrong variable, a mean over all dimensions, or "
             "dead units.",
             coverage=seen,
@@ -56,11 +57,14 @@ def input_independent(job: CheckedJob) -> Answer:
         budget_s=min(BUDGET_S, 0.2 * job.left_s()),
     )
     numbers: dict[str, Any] = {"loss": own.last, "blind_loss": blind.best}
-    said = f"the loss reaches {own.last:.3g}, and {blind.best:.3g} with the same input for all"
+    said = (
+        f"trained on one batch, the model reaches a loss of {own.last:.3g}, and of "
+        f"{blind.best:.3g} if all examples have the same input"
+    )
     if own.last <= BETTER_FRAC * blind.best or not math.isfinite(blind.best):
         return passed(said, coverage=seen, **numbers)
     if min(own.num_steps, blind.num_steps) < LEAST_STEPS or blind.best > 0.98 * own.first:
-        return not_applicable(f"{said}: too little was learnt to compare")
+        return not_applicable(f"{said}: the model learned too little to compare these")
     if abs(own.best / blind.best - 1) > EQUAL_FRAC:
         return passed(said, coverage=seen, **numbers)
     return found(

@@ -34,7 +34,8 @@ def module_state(job: CheckedJob) -> Answer:
     if lazy:
         return found(
             "uninitialised_module_state",
-            f"{listed(lazy)} have no shape yet when the optimizer is created",
+            "lazy layers whose weights have no shape yet when the optimizer is created: "
+            f"{listed(lazy)}",
             fix="Run a forward pass in build_model, or use layers with explicit sizes.",
             names=[*lazy],
         )
@@ -42,7 +43,7 @@ def module_state(job: CheckedJob) -> Answer:
     if bad:
         return found(
             "uninitialised_module_state",
-            f"{listed(bad)} have values that are not finite before the first step",
+            f"NaN or infinite values before the first step: {listed(bad)}",
             fix="Initialise every weight and buffer (torch.zeros, nn.init).",
             names=[*bad],
         )
@@ -50,8 +51,9 @@ def module_state(job: CheckedJob) -> Answer:
     if empty:
         return found(
             "uninitialised_module_state",
-            f"{listed(empty)} are uninitialised memory, with arbitrary values",
-            fix="Initialise tensors from torch.empty, or use torch.zeros, torch.randn or nn.init.",
+            f"uninitialised memory with arbitrary values: {listed(empty)}",
+            fix="Fill tensors from torch.empty, such as with nn.init, or create them with "
+            "torch.zeros or torch.randn.",
             names=[*empty],
         )
     return _off_norm(model) or _in_evaluation(job, model)
@@ -110,8 +112,9 @@ def _off_norm(model: nn.Module) -> Answer | None:
         if estimate <= 0 or norm / estimate > OFF_NORM:
             return found(
                 "uninitialised_module_state",
-                f"spectral norm of {name} was never estimated, as it is always in evaluation mode: "
-                f"its weights have norm {norm / estimate if estimate > 0 else norm:.2g}, not 1",
+                f"the spectral norm of {name} was never estimated, because the layer was never in "
+                "training mode: its weights have norm "
+                f"{norm / estimate if estimate > 0 else norm:.2g}, not 1",
                 fix="Run some batches in training mode first, or use "
                 "nn.utils.parametrizations.spectral_norm.",
                 names=[name],
@@ -138,7 +141,7 @@ def _in_evaluation(job: CheckedJob, model: nn.Module) -> Answer:
         "uninitialised_module_state",
         "before training, the model "
         + ("fails" if before is None else "has losses that are not finite")
-        + " in evaluation mode but not in training mode: some state is only set by training",
+        + " in evaluation mode but not in training mode: some buffers get values only in training",
         fix="Initialise running statistics and similar buffers where they are created.",
         severity=Severity.WARNING,
     )

@@ -49,7 +49,8 @@ def nonlinearity(job: CheckedJob) -> Answer:
     if error is not None and error < LINEAR:
         if not inner and not _is_chain_of_wide(job, model, batch, calls):
             return passed(
-                "the model is linear with a bottleneck, like a factorisation", error=error
+                "the model is linear, but has a bottleneck, such as in a matrix factorisation",
+                error=error,
             )
         return found(
             "no_nonlinearity",
@@ -68,8 +69,15 @@ def nonlinearity(job: CheckedJob) -> Answer:
             pairs=[list(pair) for pair in inner],
         )
     if error is None:
-        return passed("no two linear layers are adjacent; linearity in inputs cannot be tested")
-    return passed(f"the model is not linear: it differs by {error:.1g} of its spread", error=error)
+        return passed(
+            "no two linear layers are adjacent; token ids cannot be added to test if the model is "
+            "linear"
+        )
+    return passed(
+        "the model is not linear: its outputs differ from those of a linear function by "
+        f"{error:.1g} standard deviations",
+        error=error,
+    )
 
 
 def _fill_constants_(model: nn.Module) -> None:

@@ -60,12 +60,14 @@ def pretrained(job: CheckedJob) -> Answer:
     said = f"{num_found} of {len(wanted)} weight tensors that build_model read are in the model"
     numbers: dict[str, Any] = {"num_read": len(wanted), "num_found": num_found}
     if share < LOST_FRAC:
-        why = f"; unexpected names, such as {read.unexpected[0]}" if read.unexpected else ""
+        why = ""
+        if read.unexpected:
+            why = f"; the model has no tensor named {read.unexpected[0]}, which is in the file"
         return found(
             "pretrained_not_loaded",
             f"{said}{why}",
-            fix="Call load_state_dict with strict=True after all layers are created, with the "
-            "model's names, and do not initialise weights afterwards.",
+            fix="Call load_state_dict with strict=True after all layers are created, with names "
+            "that match the model's, and do not initialise weights afterwards.",
             severity=severity,
             **numbers,
         )
@@ -73,9 +75,9 @@ def pretrained(job: CheckedJob) -> Answer:
     if read.unexpected and share < 1 - MISSING_FRAC and lost > MISSING_FRAC:
         return found(
             "pretrained_not_loaded",
-            f"{said}; strict=False ignored {len(read.unexpected)} unexpected names, such as "
-            f"{read.unexpected[0]}, and {len(read.missing)} missing ones, such as "
-            f"{read.missing[0]}",
+            f"{said}; strict=False ignored {len(read.unexpected)} tensors of the file that the "
+            f"model does not have, such as {read.unexpected[0]}, and {len(read.missing)} of the "
+            f"model that the file does not have, such as {read.missing[0]}",
             fix="Map the names in the file to those of the model, and load with strict=True.",
             severity=Severity.WARNING,
             **numbers,

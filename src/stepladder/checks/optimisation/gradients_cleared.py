@@ -33,8 +33,9 @@ def gradients_cleared(job: CheckedJob) -> Answer:
         return passed(f"{said} in {NUM_CALLS} steps with fixed weights", norms=[*norms])
     return found(
         "missing_zero_grad",
-        f"{said} in {NUM_CALLS} steps with fixed weights: gradients of earlier steps accumulate",
-        fix="Do not keep losses or gradients between calls of loss().",
+        f"{said} in {NUM_CALLS} steps with fixed weights: gradients of earlier steps are added to "
+        "those of later ones",
+        fix="Remove code in loss() or the model that keeps losses or gradients for the next call.",
         norms=[*norms],
     )
 

@@ -51,11 +51,11 @@ def learning_rate(job: CheckedJob) -> Answer:
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_BATCHES)]
     ratio = _measure(job, batches)
     if ratio is None:
-        return not_applicable("no matrix or kernel with nonzero values changes")
+        return not_applicable("no weight matrix or convolution kernel with nonzero values changes")
     steps = planned_steps(job)
     way = ratio.largest * steps
     numbers: dict[str, Any] = {"ratio": ratio.median, "num_steps": steps}
-    said = f"a step changes weights by {ratio.median:.1g} of their size"
+    said = f"one step changes the weights by {ratio.median:.1g} times their norm"
     train = partial(practise, job, batches, num_steps=NUM_STEPS, budget_s=_budget_s(job))
     own = train(is_plain=False)
     numbers |= {"first": own.first, "last": own.last}
@@ -63,8 +63,9 @@ def learning_rate(job: CheckedJob) -> Answer:
         factor = min(1e4, 0.1 / max(way, 1e-9))
         return found(
             "learning_rate_too_low",
-            f"{said}, and all {steps:.0f} steps of the run by at most {way:.1g}; in "
-            f"{own.num_steps} steps the loss changes from {own.first:.4g} to {own.last:.4g}",
+            f"{said}, and all {steps:.0f} steps of the run change them by at most {way:.1g} times "
+            f"their norm; in {own.num_steps} steps the loss changes from {own.first:.4g} to "
+            f"{own.last:.4g}",
             fix=f"Try --batch.lr {job.recipe.batch.lr * factor:.1g}.",
             severity=Severity.WARNING,
             **numbers,
@@ -92,7 +93,11 @@ def _against_lower(
 ) -> Answer:
     """Report the rate if a tenth or a hundredth of it learns clearly more."""
     if job.recipe.schedule.warmup_steps and own.is_finite:
-        return passed(f"{said}; the run has a warm-up, so the loss is not tested", **numbers)
+        return passed(
+            f"{said}; the run has a learning-rate warm-up, so the loss after a few steps is not "
+            "compared",
+            **numbers,
+        )
     for factor in LOWER:
         if job.left_s() < BUDGET_S:
             break

@@ -222,16 +222,16 @@ def _not_learnt(job: CheckedJob, tries: Tries, seen: str, numbers: dict[str, Any
     if not all(course.is_whole for course in tries.courses.values()):
         if tries.best_frac < NOTHING_FRAC:
             return passed(f"{said} in {own.num_steps} steps", coverage=seen, **numbers)
-        return not_applicable(f"there was only time for {own.num_steps} steps")
+        return not_applicable(f"there was only time for {own.num_steps} steps, which is too few")
     mean_loss = None if is_class else _loss_of_mean(job, one_batch(job))
     if mean_loss is not None and tries.best_frac * own.first > MEAN_FRAC * mean_loss:
         said += f", while predicting the mean of the targets gives {mean_loss:.3g}"
     elif tries.best_frac <= (NOTHING_FRAC if is_class else 0.95):
-        return passed(f"{said}, but no further", coverage=seen, **numbers)
+        return passed(f"{said} and not lower, which is enough", coverage=seen, **numbers)
     return found(
         "cannot_overfit",
         f"{said} at best, at learning rates from {job.lr * min(tries.courses):g} to "
-        f"{job.lr * max(tries.courses):g}",
+        f"{job.lr * max(tries.courses):g}: the model cannot memorise even a single batch",
         fix="Check that inputs and targets are passed to the loss, and that weights get gradients.",
         coverage=seen,
         **numbers,

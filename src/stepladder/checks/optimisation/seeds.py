@@ -101,7 +101,8 @@ def _rows(job: CheckedJob) -> _Fault | None:
         "seeds_wrong",
         "examples differ when they are read again with the same seeds: the dataset uses an "
         "unseeded generator",
-        "Draw from the global generator of torch, NumPy or Python, which the run seeds, or from "
+        "Draw random numbers from the global generator of torch, NumPy or Python, which the run "
+        "seeds, or from "
         "one seeded by (seed, epoch, row).",
         Severity.WARNING,
     )
@@ -188,8 +189,8 @@ def _augmentation(job: CheckedJob) -> _Fault | None:
     if not _equal(first, _augmented(job, batch, epoch=0, state=1)):
         return _Fault(
             "seeds_wrong",
-            "augment() draws from the global random state, not from (seed, epoch, ids), so a "
-            "resumed run is augmented differently",
+            "augment() takes random numbers from the global random state instead of computing them "
+            "from (seed, epoch, ids), so a resumed run is augmented differently",
             _FIX_AUGMENT,
             Severity.WARNING,
         )
@@ -197,7 +198,8 @@ def _augmentation(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        "augment() draws the same numbers in every epoch",
+        "augment() uses the same random numbers in every epoch, so each example is always changed "
+        "in the same way",
         _FIX_AUGMENT,
         Severity.WARNING,
     )
@@ -231,7 +233,7 @@ def _resets(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        f"every step calls {fixed[0]}, so dropout and the like draw the same numbers each time",
+        f"every step calls {fixed[0]}, so dropout uses the same random numbers in every step",
         "Remove this call: the run is seeded once, before training.",
         Severity.WARNING,
     )

@@ -42,15 +42,18 @@ def baselines(job: CheckedJob) -> Answer:
     if room <= margin:
         return found(
             "no_better_than_baseline",
-            f"{words}; a perfect model would be {percent(room)} better, but the smallest "
-            f"significant difference on this split is {percent(margin)}",
+            f"{words}; even a perfect model would be better by only {percent(room)}, but on this "
+            f"validation split only differences above {percent(margin)} are more than noise",
             fix="Validate on more examples of the other classes, or use balanced accuracy.",
             margin=margin,
             **numbers,
         )
     if probe is not None:
-        words += f", a probe fitted to {num_fitted} training examples one of {percent(probe)}"
-    return passed(f"{words}: a model has to beat this", **numbers)
+        words += (
+            f", and a probe (a small classifier) fitted to {num_fitted} training examples "
+            f"{percent(probe)}"
+        )
+    return passed(f"{words}: a trained model should be better", **numbers)
 
 
 def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:

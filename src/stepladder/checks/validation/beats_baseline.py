@@ -80,15 +80,17 @@ def _judge(accuracy: float | None, looks: list[_Recall], num_train: int) -> Answ
         return not_applicable("there was no time for a step, or outputs are not class scores")
     best = max(looks, key=lambda recall: recall.z)
     said = (
-        f"balanced accuracy on validation is {percent(best.mean)} ± {percent(best.sem)}, by chance "
-        f"{percent(best.chance)}"
+        f"balanced accuracy on validation is {percent(best.mean)} ± {percent(best.sem)}; by chance "
+        f"it would be {percent(best.chance)}"
     )
     numbers = {"recall": best.mean, "sem": best.sem, "chance": best.chance}
     seen = f"{num_train} training examples"
     if best.z > Z:
         return passed(f"after training on {num_train} examples, {said}", coverage=seen, **numbers)
     if best.sem > MAX_SEM or accuracy is None or accuracy < LEARNT:
-        return not_applicable(f"{said}: too little was learnt, or there are too few examples")
+        return not_applicable(
+            f"{said}: the model learned too little in this time, or there are too few examples"
+        )
     return found(
         "no_better_than_baseline",
         f"accuracy on {num_train} training examples is {percent(accuracy, 0)}, but {said}",

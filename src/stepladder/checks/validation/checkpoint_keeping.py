@@ -23,22 +23,24 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
     """Compare the checkpoints that are kept with what is known at that time."""
     stopping, run = job.recipe.stopping, job.config.run
     kept = (
-        f"kept: the newest {run.keep_last} and the best {run.save_top_k} by {stopping.monitor}; "
-        f"the result has the {'best' if stopping.restore_best else 'last'} weights"
+        f"checkpoints kept: the newest {run.keep_last} and the best {run.save_top_k} by "
+        f"{stopping.monitor}; the final model has the "
+        f"{'best' if stopping.restore_best else 'last'} weights"
     )
     if job.sources.val is None:
         if not stopping.restore_best:
-            return passed(f"{kept}; there is no validation")
+            return passed(f"{kept}; there is no validation split")
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but without a validation split the best is the last",
+            f"{kept}, but there is no validation split to find the best weights with, so the last "
+            "ones are kept instead",
             fix="Add a validation split, or use --stopping.no-restore-best.",
         )
     num_validations = _num_validations(job)
     if num_validations < 1 and stopping.restore_best:
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but training ends before its first validation",
+            f"{kept}, but training ends before its first validation, so there are no best weights",
             fix="Lower --stopping.validate-every-epochs (or -steps), or train longer.",
             num_validations=num_validations,
         )
@@ -48,14 +50,16 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
         return found(
             "wrong_checkpoint_kept",
             f"{kept}, but early stopping ends training {stopping.patience} validation{plural} "
-            f"after the best one, and with {num_val:,} validation examples the best is significant",
-            fix="Restore the best weights: --stopping.restore-best.",
+            "after the best one, so the weights that are kept are worse than the best. With "
+            f"{num_val:,} validation examples that difference is more than noise",
+            fix="Keep the best weights: --stopping.restore-best.",
             num_val=num_val,
         )
     if stopping.monitor is Monitor.VAL_ACCURACY and not _has_class_scores(job):
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but metrics() returns no class scores, so the loss is used instead",
+            f"{kept}, but metrics() returns no class scores, so they are chosen by val_loss "
+            "instead",
             fix="Return `outputs` of shape (n, C) in Metrics, or use --stopping.monitor val_loss.",
         )
     plural = "" if num_validations == 1 else "s"

@@ -27,7 +27,10 @@ _HALF: Final = 0.5
 _TOLERANCE: Final = 1e-4
 _FEW: Final = 4  # examples, to find out what the loss expects
 _FIX_BORDER: Final = "Use a threshold of 0 for logits, and of 0.5 for probabilities."
-_FIX_SUMS: Final = "Return sums of hits and counts of examples; they are divided after all batches."
+_FIX_SUMS: Final = (
+    "Return the number of correct predictions as a sum, and the number of examples as a count; "
+    "stepladder divides them after all batches."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ def metric_of_two(job: CheckedJob) -> Answer | None:
         )
     is_wrong_border = abs(given - wrong) <= _TOLERANCE
     if not is_wrong_border and _fits_some_border(scores, wanted, given):
-        return passed(f"{name} has another threshold than {border:g}, which may be intended")
+        return passed(f"{name} uses another threshold than {border:g}, which may be intended")
     return found(
         "metric_wrong",
         f"{name} of {len(scores)} examples in batches of {', '.join(map(str, _SIZES))} is "

@@ -60,8 +60,8 @@ def _of_classes(job: CheckedJob, num_rows: int) -> Answer:
                 "metric_wrong",
                 f"{name} of {len(outputs)} examples in batches of {', '.join(map(str, _SIZES))} is "
                 f"{given[name]:.4f}, but {wanted[name]:.4f} by argmax over all of them",
-                fix="Return sums of hits (argmax over dim 1) and counts of examples; they are "
-                "divided after all batches.",
+                fix="Return the number of correct predictions (argmax over dim 1) as a sum, and "
+                "the number of examples as a count; stepladder divides them after all batches.",
                 given=given[name],
                 recomputed=wanted[name],
             )

@@ -36,8 +36,8 @@ def stopping_rule(job: CheckedJob) -> Answer:
     if _is_train(job):
         return found(
             "stopping_on_noise",
-            "validation is the training data: its loss keeps falling while the model overfits, so "
-            "it shows neither when to stop nor which weights are best",
+            "the validation split is the training data: its loss keeps falling while the model "
+            "overfits, so it shows neither when to stop nor which weights are best",
             fix="Hold out examples for validation that are not in train.",
         )
     if not stopping.early:
@@ -90,11 +90,15 @@ def _impatient(job: CheckedJob) -> Answer | None:
     steps = stopping.patience * every
     if steps >= _LEAST_EPOCH_FRAC * per_epoch:
         return None
+    plural = "" if stopping.patience == 1 else "s"
+    needed = math.ceil(per_epoch / every)
     return found(
         "stopping_on_noise",
-        f"patience is {steps} steps, {percent(steps / per_epoch)} of an epoch: weights hardly "
-        "change in that time, so changes of the validation are noise",
-        fix=f"Validate less often, or use --stopping.patience {math.ceil(per_epoch / every)}.",
+        f"early stopping waits for only {stopping.patience} validation{plural} ({steps} steps, "
+        f"{percent(steps / per_epoch)} of an epoch). The weights hardly change in that time, so "
+        "differences in the validation metric are mostly noise",
+        fix=f"Wait for a full epoch, which is {needed} validations: --stopping.patience {needed}. "
+        "Or validate less often.",
         severity=Severity.WARNING,
         patience_steps=steps,
         steps_per_epoch=per_epoch,
@@ -116,8 +120,9 @@ def _single_example(job: CheckedJob) -> Answer | None:
     noise = resolvable_margin(n, disagreement=_DISAGREEMENT)
     return found(
         "stopping_on_noise",
-        f"an increase in accuracy of {percent(stopping.min_improvement_frac, 2)} counts as an "
-        f"improvement, which is less than one of {n} examples; its noise is {percent(noise)}",
+        f"early stopping counts a gain in accuracy of {percent(stopping.min_improvement_frac, 2)} "
+        f"as an improvement. That is less than one of the {n} validation examples, and the "
+        f"accuracy varies by {percent(noise)} by chance, so chance decides when training stops",
         fix="Use --stopping.monitor val_loss, or --stopping.allow-noise.",
         severity=Severity.WARNING,
         one_example=1 / n,

@@ -29,7 +29,9 @@ from stepladder.training.randomness import seed_everything
 _SAME = 1e-4  # of the size of the losses
 _SHARE = 0.25  # of the time left, for the rest of the split
 _LONGEST_S = 10.0
-_TRAIN_FIX = "Remove train() and training=True from metrics(): the loop sets the mode."
+_TRAIN_FIX = (
+    "Remove train() and training=True from metrics(): stepladder sets the mode of the model."
+)
 
 
 @dataclass
@@ -82,13 +84,12 @@ def validation_pass(job: CheckedJob) -> Answer:
         return found(
             "validation_fails",
             f"{total.worst} is not finite on {total.num_examples} validation examples",
-            fix="Check for log(0), a division by the number of hits, or inputs that are not "
-            "finite.",
+            fix="Check for log(0), a division by a count that can be 0, or NaN in the inputs.",
         )
     values = {name: total.sums[name] / total.counts[name] for name in total.sums}
     shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return passed(
-        f"before training: {shown}; the same when repeated, without gradients",
+        f"the untrained model has {shown} on validation, and the same when it is repeated",
         coverage=f"{total.num_examples} of {len(source)} examples, the last {last} as a separate "
         f"batch{_of_one(job, model) if last > 1 else ''}",
     )
@@ -151,7 +152,7 @@ def _not_the_same(
         return found(
             "validation_fails",
             f"{what} of the same {len(batch.ids)} examples differ each time, by up to "
-            f"{largest:.3g} of their size, even with the same random state: metrics() keeps state "
+            f"{largest:.3g} of their size, even with the same random seed: metrics() keeps state "
             "between batches, or uses an unseeded generator",
             fix="Make metrics() depend only on model and batch; estimate statistics once, on "
             "train.",
@@ -161,7 +162,7 @@ def _not_the_same(
     return found(
         "train_mode_in_validation",
         f"{_apart(once, twice)[0]} of the same {len(batch.ids)} examples differ with another "
-        "random state: metrics() or the model draws random numbers in evaluation mode",
+        "random seed: metrics() or the model draws random numbers in evaluation mode",
         fix="Pass training=self.training to functional dropout; seed sampling if it is intended.",
         severity=Severity.WARNING,
     )

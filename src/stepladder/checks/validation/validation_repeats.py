@@ -45,11 +45,11 @@ def validation_repeats(job: CheckedJob) -> Answer:
         return passed(
             f"{len(rows)} validation examples are the same when read again", coverage=seen
         )
-    what = "with other targets, so rows are shuffled" if num_shuffled else "as if augmented"
+    what = "with other targets (rows are shuffled)" if num_shuffled else "as if augmented"
     return found(
         "augmented_validation",
-        f"{len(differing)} of {len(rows)} validation examples differ when read again, {what}; "
-        "changes between two validations are partly random",
+        f"{len(differing)} of {len(rows)} validation examples differ when read again, {what}, "
+        "so metrics differ between two validations by chance",
         fix="Use a deterministic transform and a fixed order for validation.",
         examples=tuple(job.describe(Split.VAL, row) for row in differing[:6]),
         coverage=seen,

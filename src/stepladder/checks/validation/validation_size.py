@@ -56,7 +56,7 @@ def validation_size(job: CheckedJob) -> Answer:
             "validation_too_small",
             text,
             fix=f"Validate on at least {_LEAST_MEAN} examples, so that training does not stop by "
-            "chance; with a hundred the noise is half as large.",
+            "chance; with 100 examples the noise is half as large.",
             **numbers,
         )
     if 1 / n <= wanted:
@@ -64,10 +64,10 @@ def validation_size(job: CheckedJob) -> Answer:
     needed = _needed(wanted)
     return found(
         "validation_too_small",
-        f"{text}; speed-ups may cost {percent(wanted)} (ladder.max_accuracy_loss), which is less "
-        "than one example",
+        f"{text}; a speed-up may lower the accuracy by {percent(wanted)} "
+        "(ladder.max_accuracy_loss), which is less than one example",
         fix=f"Validate on at least {int(np.ceil(1 / wanted))} examples; {needed} are needed to "
-        f"resolve {percent(wanted)}.",
+        f"measure a difference of {percent(wanted)}.",
         **numbers,
         num_needed=needed,
     )
@@ -97,9 +97,9 @@ def _of_means(job: CheckedJob, n: int) -> Answer:
         return passed(text, num_examples=n, half_width=float(half))
     return found(
         "validation_too_small",
-        f"{text}; early stopping and the best checkpoint depend on it",
-        fix=f"Validate on at least {_LEAST_MEAN} examples; with a hundred the noise is half as "
-        "large.",
+        f"{text}; early stopping and the best checkpoint depend on that mean, so they depend on "
+        "chance",
+        fix=f"Validate on at least {_LEAST_MEAN} examples; with 100 the noise is half as large.",
         num_examples=n,
         half_width=float(half) if n > 1 else None,
     )

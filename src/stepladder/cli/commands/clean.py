@@ -68,14 +68,15 @@ def run(argv: list[str]) -> int:
         raise UsageError(
             "stepladder clean does not remove files in an object store",
             where=shown(flags.path),
-            fix="Name the local folder that contains the cache, such as the current one: "
+            fix="Pass the local folder that contains the cache, such as the current folder: "
             "stepladder clean .",
         )
     if not flags.path.is_dir():
         raise DataError(
             "the folder does not exist",
             where=str(flags.path),
-            fix="Name a folder that contains runs or stores; default: the current folder.",
+            fix="Pass a folder that contains runs or stores; without one, the current folder is "
+            "used.",
         )
     found = [_look_at(path) for path in leftovers(flags.path, keep_caches=flags.keep_caches)]
     if flags.yes:

@@ -41,7 +41,10 @@ def run(argv: list[str]) -> int:
     """Run the command: print path, class and probability of each picture."""
     flags = parse(Flags, argv, command="predict")
     if not flags.pictures:
-        raise UsageError("no pictures were given", fix="Name pictures, or folders of pictures.")
+        raise UsageError(
+            "no pictures were given",
+            fix="Type stepladder predict RUN PATH [PATH ...], where PATH is a picture or a folder.",
+        )
     predictions = predict(flags.run, flags.pictures, task=flags.task)
     if flags.output.json:
         write("\n".join(json.dumps(to_json(item)) for item in predictions))

@@ -129,7 +129,8 @@ class FeatureWriter:
         free = shutil.disk_usage(self._work).free
         if free < wanted:
             raise ResourceError(
-                f"the features need {wanted / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free",
+                f"the cached features need {wanted / 1e6:,.0f} MB of disk space, but only "
+                f"{free / 1e6:,.0f} MB are free",
                 where=str(self._target.parent),
                 fix="Free disk space, or train with --features.no-cached.",
             )
@@ -232,9 +233,9 @@ def disk_errors_named(root: Path) -> Iterator[None]:
     except OSError as error:
         is_full = error.errno in _FULL
         raise ResourceError(
-            f"cannot write the features ({error.strerror})",
+            f"the cached features cannot be written ({error.strerror})",
             where=str(root),
-            why="The features computed so far are kept there." if is_full else None,
+            why="The features that are already computed are kept there." if is_full else None,
             fix="Free disk space and run the same command again to resume."
             if is_full
             else "Get write permission there, or train with --features.no-cached.",
@@ -351,7 +352,7 @@ class FeatureFolder:
 
     def _damaged(self, why: str) -> DataError:
         return DataError(
-            f"the features on disk are damaged ({why})",
+            f"the cached features of the trunk are damaged ({why})",
             where=str(self.path),
             fix="Remove this folder, and they will be computed again.",
         )

@@ -215,7 +215,7 @@ def _length(data: Dataset[Any]) -> int:
         return len(data)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         raise UsageError(
-            f"{type(data).__name__} has no length",
+            f"{type(data).__name__} has no __len__",
             why="Epochs, schedules and the remaining time depend on it.",
             fix="Define __len__ (for an IterableDataset: examples per epoch).",
         ) from None

@@ -201,8 +201,9 @@ class Loader:
         self._min_last = batch_size if drop_last else min(min_last, batch_size)
         if self._reader.num_examples < self._min_last:
             raise UsageError(
-                f"{self._reader.num_examples} examples are fewer than a batch of {self._min_last}, "
-                f"which {'drop_last' if drop_last else 'min_last'} drops",
+                f"the data have fewer examples ({self._reader.num_examples}) than the smallest "
+                f"batch that {'drop_last' if drop_last else 'min_last'} keeps ({self._min_last}), "
+                "so there would be no batches",
                 fix="Use a smaller batch_size, or drop_last=False and min_last=0.",
             )
         self._num_epochs = num_epochs

@@ -421,7 +421,8 @@ def _check_choices(source: Source, where: Where, fraction: float) -> None:
         raise UsageError("the data has no examples", fix="Use data with at least one example.")
     if fraction < 1 and isinstance(source, ArrivalSource):
         raise UsageError(
-            "an IterableDataset cannot be sampled",
+            "training on a part of the data needs examples with an index, which an "
+            "IterableDataset does not have",
             where="data.fraction",
             fix="Set data.fraction to 1, or use a map-style Dataset.",
         )
@@ -435,8 +436,8 @@ def _check_choices(source: Source, where: Where, fraction: float) -> None:
         needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
         if needed > free:
             raise ResourceError(
-                f"the decoded pictures need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB "
-                "are free",
+                f"the decoded pictures need {needed / 1e9:.1f} GB of memory, but only "
+                f"{free / 1e9:.1f} GB are free",
                 where="data.where",
                 fix="Use --data.where stream, or a smaller --data.fraction.",
             )

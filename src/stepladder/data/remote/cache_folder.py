@@ -61,7 +61,7 @@ def scratch_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise ResourceError(
-            "the scratch folder is a link, or belongs to another user",
+            "the folder for temporary files is a symbolic link, or belongs to another user",
             where=str(folder),
             fix="Set TMPDIR to a folder that you own.",
         )

@@ -197,7 +197,7 @@ class FolderCopies:
             _sync(file.fileno())
         if not self.has(name, size_bytes=path.stat().st_size, sha256=sha256):
             raise ResourceError(
-                "the copy differs from the original (sha256)",
+                "the copy of the file differs from the original (their sha256 differ)",
                 where=str(target),
                 fix="Check the mount and its disk, then run the same command again.",
             )

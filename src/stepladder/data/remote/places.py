@@ -72,7 +72,11 @@ def object_place(path: PurePath | str) -> ObjectPlace | None:
         raise secret_refused("s3", "/".join(parts[1:]))
     if ".." in parts:
         where = str(ObjectPlace(parts[1], "/".join(parts[2:])))
-        raise UsageError("a key must not contain ..", where=where, fix="Use the full address.")
+        raise UsageError(
+            "an address must not contain ..",
+            where=where,
+            fix="Write the full address, without .. in it.",
+        )
     return ObjectPlace(parts[1], "/".join(parts[2:]))
 
 

@@ -96,7 +96,9 @@ def list_facts(
             strings, or there is only one class.
     """
     if not facts:
-        raise DataError("no pictures", where=source, fix="Pass a DataFrame with rows.")
+        raise DataError(
+            "the DataFrame contains no pictures", where=source, fix="Pass a DataFrame with rows."
+        )
     named, num_repeated = _named(facts, source, address)
     warnings = [f"{source}: skipped {num_repeated} repeated rows"] if num_repeated else []
     root = Path(address or source)
@@ -134,7 +136,7 @@ def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[st
             continue
         if _without_path(there) != _without_path(fact):
             raise DataError(
-                f"rows with the same path {path!r} differ",
+                f"several rows have the path {path!r}, but different pictures, labels or splits",
                 where=source,
                 fix="Keep one row for each path, or choose another column: --path-column NAME",
             )

@@ -62,8 +62,8 @@ class Slots:
         is_late = time.monotonic() - self._began_s >= self._wait_s
         if stages and is_late and not self._has_run:
             raise ResourceError(
-                f"no task started within {self._wait_s:.0f} s: at least 1 slot is needed, but the "
-                "cluster provides none",
+                f"Spark started no task within {self._wait_s:.0f} s: the cluster provided "
+                "no executor with a free core",
                 where="spark",
                 fix="Request smaller executors (spark.executor.cores, spark.executor.memory), wait "
                 f"longer ({SLOT_WAIT}=600), or use --engine local.",

@@ -153,7 +153,7 @@ def quiet_pandas() -> Iterator[None]:
 def _classic(session: SparkSession) -> SparkSession:
     if not hasattr(type(session), "sparkContext") or "connect" in type(session).__module__:
         raise UsageError(
-            "the active session uses Spark Connect, which gives no access to executors",
+            "the active session uses Spark Connect, which cannot run stepladder on the executors",
             fix="Run this on the cluster, with spark-submit or in a notebook with classic Spark.",
         )
     return session

@@ -72,7 +72,9 @@ def parse_manifest(value: Any, *, where: str) -> Manifest:
         DataError: if it is changed, damaged or from a newer version.
     """
     if not isinstance(value, dict):
-        raise DataError("the manifest is not a JSON object", where=where, fix=PREPARE_AGAIN)
+        raise DataError(
+            "the manifest of the store is not a JSON object", where=where, fix=PREPARE_AGAIN
+        )
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise DataError(
@@ -219,13 +221,15 @@ def refuse_foreign(out: Path, *marks: str) -> None:
         UsageError: if `out` is something else.
     """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError("not a folder", where=str(out), fix="Choose another --out.")
+        raise UsageError(
+            "--out is a file, not a folder", where=str(out), fix="Choose another --out."
+        )
     is_store = any((out / name).is_file() for name in (MANIFEST_NAME, *marks))
     if out.is_dir() and not is_store and any(out.iterdir()):
         raise UsageError(
-            "the folder has files that are not a store",
+            "the folder has files that do not belong to a store",
             where=str(out),
-            why="Publishing a store replaces the whole folder.",
+            why="A new store replaces the whole folder, so they would be lost.",
             fix="Choose another --out, or empty the folder.",
         )
 

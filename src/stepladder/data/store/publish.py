@@ -54,7 +54,8 @@ def publish_as_delta(store: Path) -> PublishedTable:
         raise UsageError(
             "only a store in a local folder can be published",
             where=shown(store),
-            fix="Prepare it in a local folder, publish that, and upload it with its _delta_log.",
+            fix="Prepare the store in a local folder, publish it there, then upload the folder "
+            "with its _delta_log.",
         )
     store = store.expanduser().resolve()
     manifest = load_manifest(store)

@@ -87,7 +87,7 @@ def _config_of(path: Path, source: Path | None) -> PrepareConfig:
         config = from_json(PrepareConfig, log["config"])
     except (OSError, KeyError, TypeError, DataError):
         raise DataError(
-            "the log does not say how the store was created",
+            "the log of prepare does not record how the store was created",
             where=str(path / LOG_NAME),
             fix=PREPARE_AGAIN,
         ) from None
@@ -120,9 +120,10 @@ def _put_in_place(
             if now.get(name) != was
         ]
         raise DataError(
-            f"cannot recreate {', '.join(others)}: the pictures have changed",
+            f"cannot recreate {', '.join(others)}: the source pictures have changed"
+            + (" or are decoded differently now" if changed else ""),
             where=str(path),
-            why=f"Or these versions changed the result: {', '.join(changed)}." if changed else None,
+            why=f"Since then, these versions changed: {', '.join(changed)}." if changed else None,
             fix=PREPARE_AGAIN,
         )
     return mended

@@ -353,7 +353,9 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise DataError("the shard is missing", where=str(path), fix=_mend(path)) from None
+        raise DataError(
+            "this file of the store is missing", where=str(path), fix=_mend(path)
+        ) from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise ResourceError(
@@ -363,7 +365,7 @@ def _open(path: Path) -> int:
                 fix="Raise the limit: ulimit -n 65536",
             ) from None
         raise ResourceError(
-            f"cannot open the shard ({error.strerror})",
+            f"this file of the store cannot be opened ({error.strerror})",
             where=str(path),
             fix=f"Check its permissions and the disk: ls -l {shlex.quote(str(path))}",
         ) from None

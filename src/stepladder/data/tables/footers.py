@@ -207,7 +207,8 @@ class RowGroups:
             "the file changed after the table was opened",
             where=f"{self._listing.place}: {file.name}",
             why="Its rows may differ from those in the footer that was read.",
-            fix="Start again. A Delta table can be written to while a version of it is read.",
+            fix="Start again when nothing writes to the table, or use a Delta table, which can be "
+            "written to while a version of it is read.",
         )
 
 

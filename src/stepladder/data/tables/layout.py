@@ -101,7 +101,8 @@ class Layout:
                     other,
                     where=f"{self.file_name(file_idx)}, from row 0 on",
                     why="All files of a table must have the same columns.",
-                    fix="Rewrite the file, remove it from the table, or select other columns.",
+                    fix="Rewrite the file, remove it from the table, or list only the columns that "
+                    "all files have in columns=[...].",
                 )
 
     def values_of(self, row_groups: RowGroups, name: str) -> Iterator[pa.ChunkedArray]:
@@ -188,8 +189,8 @@ def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None
         raise DataError(
             f"several columns have the same name: {', '.join(twins)}",
             where=where,
-            fix="Rewrite the file with unique column names, or select other columns: "
-            "columns=[...].",
+            fix="Rewrite the file with unique column names, or leave them out by listing only the "
+            "other columns in columns=[...].",
         )
 
 

@@ -143,7 +143,9 @@ def _no_rows(place: str, split: Split | None) -> DataError:
 def _counted(version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, Integral) or version < 0:
         raise UsageError(
-            f"invalid version {version!r}", where="version", fix="Use an integer, 0 or more."
+            f"version must be an integer of 0 or more, not {version!r}",
+            where="version",
+            fix="Pass the number of a version, such as version=3, or None for the latest.",
         )
     return int(version)
 

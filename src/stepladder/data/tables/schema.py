@@ -64,7 +64,8 @@ def fitting_pad(pad: Any, name: str, kind: pa.DataType, place: str) -> Any:
             f"pad_value={pad!r} does not fit column {name} of type {kind}",
             where=place,
             why="The shorter lists of a batch are padded with this value.",
-            fix=f"Use {_wanted(kind)}, or omit the column with columns=[...].",
+            fix=f"Use {_wanted(kind)}, or leave the column out by listing only the other columns "
+            "in columns=[...].",
         )
     return value
 
@@ -162,7 +163,7 @@ class Choices:
         unknown = [name for name in dict.fromkeys(named) if name not in schema.names]
         if unknown:
             raise UsageError(
-                f"no column {', '.join(unknown)}",
+                f"missing column{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)}",
                 where=place,
                 fix=f"The columns are: {', '.join(schema.names)}.",
             )
@@ -196,8 +197,8 @@ def columns_of(
             raise DataError(
                 f"column {name} has type {kind}, which cannot be converted to a tensor or a list",
                 where=place,
-                fix="Omit it with columns=[...], or write it as numbers, strings, bytes or lists "
-                "of numbers.",
+                fix="Leave it out by listing only the other columns in columns=[...], or write it "
+                "as numbers, strings, bytes or lists of numbers.",
             )
         column.null_cure = choices.null_cure
         columns.append(column)
@@ -219,8 +220,8 @@ def plain_type(given: pa.Field, place: str) -> pa.DataType:
             f"column {given.name} has the extension type {name}",
             where=place,
             why="Extension types may contain pickled objects, which are never loaded.",
-            fix="Omit it with columns=[...], or write it as numbers, strings, bytes or lists of "
-            "numbers.",
+            fix="Leave it out by listing only the other columns in columns=[...], or write it as "
+            "numbers, strings, bytes or lists of numbers.",
         )
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -293,7 +294,8 @@ def _vector_length(
         raise DataError(
             f"column {name} contains only nulls: the length of its vectors is unknown",
             where=place,
-            fix="Omit the column, or write it as fixed-size lists.",
+            fix="Leave it out by listing only the other columns in columns=[...], or write it as "
+            "fixed-size lists.",
         )
     return 0  # without a fill value, nulls raise an error when they are read
 
@@ -312,7 +314,7 @@ def _refuse_clashes(names: Sequence[str], place: str) -> None:
             f"several columns of the batch have the same name: {', '.join(twice)}",
             where=place,
             why=f"The lengths of the lists in column NAME are in NAME{LENGTHS}.",
-            fix="Select the columns to read with columns=[...].",
+            fix="List the columns to read, without one of these, in columns=[...].",
         )
 
 
@@ -322,5 +324,6 @@ def _require_numbers(column: Column, place: str) -> None:
             f"the target {column.name} is a string or bytes column",
             where=place,
             why="The loss needs numbers.",
-            fix="Write it as numbers, or omit target and convert the column in the Task's loss.",
+            fix="Write it as numbers, or leave target out and convert the column in the Task's "
+            "loss().",
         )

@@ -253,7 +253,7 @@ def _folder(cache_dir: str | Path) -> Path:
         raise UsageError(
             "cache_dir is a file, not a folder",
             where=str(there),
-            fix="Set cache_dir to a folder.",
+            fix="Set cache_dir to a folder, which is created if it does not exist.",
         )
     return folder
 

@@ -73,14 +73,14 @@ def measure_learning_curve(
     if run.sources.val is None:
         raise DataError(
             "there is no validation split for a learning curve",
-            fix="Run stepladder prepare again with --prepare.val-frac 0.1; in your own Task, "
+            fix="Run stepladder prepare again with --val-frac 0.1; in your own Task, "
             "return a validation split from data(Split.VAL).",
         )
     num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:
         raise DataError(
             f"{num_used} training examples are too few for a learning curve",
-            fix=f"At least {math.ceil(MIN_ROWS / FRACTIONS[0])} are needed.",
+            fix=f"Train on at least {math.ceil(MIN_ROWS / FRACTIONS[0])} examples.",
         )
     num = len(FRACTIONS) * num_seeds
     each = f", about {duration(num * train_s)} in all" if train_s else ""
@@ -217,8 +217,8 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
     judged = read_predictions(target, "val")
     if judged is None:
         raise DataError(
-            "a training on part of the data recorded no validation",
-            fix="Train on that part to see why: stepladder train --data.fraction 0.25.",
+            "a training on a part of the data ended without a validation",
+            fix="Train on that part to find out why: stepladder train --data.fraction 0.25.",
         )
     shutil.rmtree(target)
     return _Trained(num_train=int(summary["num_train"]), judged=judged)

@@ -136,7 +136,7 @@ def _read(folder: Path | None) -> _Table:
     except (OSError, csv.Error) as error:
         raise DataError(str(error), fix=_FIX) from error
     if not text.endswith("\n"):
-        raise DataError("it is truncated in the middle of a row", fix=_FIX)
+        raise DataError("the file is truncated in the middle of a row", fix=_FIX)
     return found
 
 
@@ -168,8 +168,8 @@ def compare(
     num = len(found.runs)
     if not 2 <= num <= MAX_RUNS:
         few = num < 2
-        words = f"{num} training{'s' if num != 1 else ''} in these logs"
-        fix = "Pass two or more." if few else f"Pass at most {MAX_RUNS}."
+        words = f"compare needs 2 to {MAX_RUNS} trainings, but these logs contain {num}"
+        fix = "Pass more run folders or logs." if few else "Pass fewer run folders or logs."
         raise UsageError(
             f"{words}, as far as they can be read" if few and found.unreadable else words,
             where=", ".join(logs)[:200],

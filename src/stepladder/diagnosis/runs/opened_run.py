@@ -121,8 +121,9 @@ class OpenedRun:
             )
         except EvaluationCancelled:
             raise ResourceError(
-                "the run's features are missing, and computing them again takes too long",
-                fix="Allow more time: --max-time-s 600.",
+                "the cached features of the run are missing, and computing them again would take "
+                "too long",
+                fix="Allow more time, in seconds: --max-time-s 600.",
             ) from None
         return FeatureTask(
             self.task, num_views=num_views(self.job.recipe.features, self.task)

@@ -91,9 +91,9 @@ def read_run(run: Path) -> RunFiles:
         missing.append(f"{SUMMARY} is missing: the run is still running, or was interrupted")
     if not events and not summary:
         raise DataError(
-            "the run has no events: there is nothing to diagnose",
+            "no events of a run are recorded in this folder, so there is nothing to diagnose",
             where=str(run),
-            fix="Let it train until its first validation, or pass the folder of another run.",
+            fix="Let the run train until its first validation, or pass the folder of another run.",
         )
     job: JobConfig | None = None
     try:
@@ -125,9 +125,9 @@ def curves_of_run(
     """
     if not 0 <= target_error < 1:
         raise UsageError(
-            f"{target_error} is not a share of examples",
+            f"{target_error} is not a fraction of the examples",
             where="--target-error",
-            fix="Pass a number in [0, 1), such as 0.02 if 2 % of the labels are wrong.",
+            fix="Pass a number from 0 to below 1, such as 0.02 if 2 % of the labels are wrong.",
         )
     trains = files.of("train")
     windows = [(step, loss) for e in trains if (step := _step(e)) is not None

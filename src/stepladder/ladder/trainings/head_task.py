@@ -38,7 +38,7 @@ class HeadTask(Task):
         parts = base.split(model)
         if parts is None:
             raise UsageError(
-                "the model has no head",
+                "the Task does not name the head of its model, which would be trained alone",
                 where=type(base).__name__,
                 fix="Return (trunk, head) from the task's split(model).",
             )

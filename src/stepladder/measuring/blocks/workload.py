@@ -441,7 +441,7 @@ def _head_of(base: Subject) -> Subject:
 
 def _no_head(base: Subject) -> UsageError:
     return UsageError(
-        "the model has no head that can be trained on features",
+        "the Task does not name a head of its model that can be trained on features",
         where=type(base.task).__name__,
         fix="Return (trunk, head) from the task's split(model), with a single tensor of targets, "
         "or train with --features.no-cached.",

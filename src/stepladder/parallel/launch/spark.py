@@ -45,11 +45,14 @@ def run_on_spark(num: int, words: Sequence[str], *, folder: Path, uses_gpus: boo
     with spark_session(_BARRIER_CHECKS) as spark:
         slots = num_slots(spark)
         if slots < num:
+            plural = "" if slots == 1 else "s"
+            fewer = f"Type --devices {slots}, or give" if slots else "Give"
             raise ResourceError(
-                f"Spark has {slots} slot{'s' if slots > 1 else ''}; the run needs {num} at once",
+                f"Spark can run {slots} task{plural} at once, but a run on {num} devices needs "
+                f"{num}",
                 where="run.launch",
-                why="All processes of a run start together, or none.",
-                fix=f"Type --devices {slots}, or give Spark more cores: SPARK_MASTER=local[{num}]",
+                why="All processes of a run have to start at the same time.",
+                fix=f"{fewer} Spark more cores, such as with SPARK_MASTER=local[{num}].",
             )
         with quiet_pandas():
             from pyspark.ml.torch.distributor import TorchDistributor

@@ -92,7 +92,9 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
     missing = [name for name in wanted if not rows or name not in rows[0]]
     if missing:
         raise DataError(
-            "the list of GPUs has no rows" if not rows else f"no column {', '.join(missing)}",
+            "the list of GPUs has no rows"
+            if not rows
+            else f"missing column{'s' if len(missing) > 1 else ''}: {', '.join(missing)}",
             where=str(path),
             fix=f"The first line has to be {','.join(wanted)}, followed by one GPU per line.",
         )

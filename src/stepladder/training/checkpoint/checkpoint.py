@@ -377,7 +377,9 @@ def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
         raise DataError(
             f"the checkpoint {loaded.name} does not fit the model",
             why="\n  ".join(differences[:5] + more),
-            fix="Use the config it was trained with, --overwrite, or another --run.dir.",
+            fix="Use the config that the run was trained with, train from scratch with "
+            "--overwrite, "
+            "or choose another --run.dir.",
         )
 
 

@@ -294,7 +294,7 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
     with folders.writing(name) as work:
         manifest = copies.read(f"{base}/{MANIFEST}")
         if manifest is None:
-            raise DataError("no manifest", where=f"{copies}/{base}", fix=_OLDER)
+            raise DataError("this checkpoint has no manifest", where=f"{copies}/{base}", fix=_OLDER)
         (work / MANIFEST).write_bytes(manifest)
         records = read_manifest(work)
         for member, record in records.items():
@@ -302,7 +302,9 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
             try:
                 copies.fetch(source, work / member)
             except FileNotFoundError:
-                raise DataError("a file is missing", where=source, fix=_OLDER) from None
+                raise DataError(
+                    "this file of a checkpoint is missing", where=source, fix=_OLDER
+                ) from None
         problems = find_problems(work)
         if problems:
             raise DataError(problems[0], where=f"{copies}/{base}", fix=_OLDER)

@@ -58,9 +58,9 @@ class SparkFeatures:
         self._task_name = task_name if is_built_in else f"{Path(file).absolute()}{colon}{name}"
         if not is_built_in and not Path(file).is_file():
             raise UsageError(
-                f"executors cannot open the Task {task_name}",
+                f"executors cannot load the Task {task_name}, because its class is not in a file",
                 where="task",
-                fix="Put its class into a Python file, and name it as FILE.py:NAME.",
+                fix="Put its class into a Python file, and pass it as FILE.py:NAME.",
             )
 
     def compute(

@@ -115,9 +115,11 @@ def require_parallel(job: JobConfig, sources: Sources, world: World) -> None:
     batch = job.recipe.batch.global_batch_size
     most = min(batch, len(sources.train))
     if world.size > most:
-        what = f"batch {batch}" if most == batch else f"{most} training examples"
+        kind = "a batch of" if most == batch else "the training data of"
+        what = f"{kind} {most} example{'' if most == 1 else 's'}"
         raise UsageError(
-            f"{what} over {world.size} devices leaves none to {world.size - most} of them",
+            f"{what} cannot be divided among {world.size} devices: "
+            f"{world.size - most} of them would have no example",
             where="device.count",
             fix=f"Type --devices {most}"
             + (f", or --batch-size {world.size} or more." if most == batch else "."),

@@ -91,8 +91,9 @@ def serve_features(way: TrunkPass, sources: Sources, world: World) -> None:
         own: Source | None = getattr(sources, work.split.value)
         if own is None or own.fingerprint != work.fingerprint:
             raise ResourceError(
-                f"rank {world.rank} reads other data than rank 0 in the split {work.split}",
-                fix="Let all ranks read the same store, or the same files in the same order.",
+                f"rank {world.rank} reads different {work.split} data than rank 0",
+                fix="Make sure that all ranks read the same store, or the same files in the same "
+                "order.",
             )
         for _ in _parts(way, sources, work, world):
             pass

@@ -88,7 +88,7 @@ class Conditions:
             return cls(**{field.name: state[field.name] for field in fields(cls)})
         except KeyError as error:
             raise DataError(
-                f"the checkpoint has no {error.args[0]!r}",
+                f"the checkpoint does not contain {error.args[0]!r}, which is needed to resume",
                 fix="Use the version of stepladder that wrote it, or train again from scratch: "
                 "--overwrite",
             ) from None

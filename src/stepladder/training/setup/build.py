@@ -108,13 +108,13 @@ def _require_foldable(recipe: Recipe, task: Task, model: nn.Module) -> None:
     parts = task.split(model)
     if parts is None:
         raise UsageError(
-            "model.fold_batchnorm needs a trunk, and the Task does not name one",
+            "model.fold_batchnorm needs a trunk, but the Task does not name that of its model",
             where=type(task).__name__,
             fix="Add a method split(model) to the Task, or remove model.fold_batchnorm.",
         )
     if recipe.train is TrainMode.ALL:
         raise UsageError(
-            "model.fold_batchnorm needs a frozen trunk, and the trunk is trained (train: all)",
+            "model.fold_batchnorm needs a frozen trunk, but here the trunk is trained (train: all)",
             why="Its BatchNorm statistics change with each step, so they cannot be folded.",
             fix="Type --train head, or remove model.fold_batchnorm.",
         )

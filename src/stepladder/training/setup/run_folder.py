@@ -117,7 +117,8 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
         raise UsageError(
             "this would change the cosine schedule of the learning rate in the middle of the run",
             where=str(old_file),
-            why=f"It decays over {_horizon(old)}; with the new config, over {_horizon(new)}.",
+            why=f"The learning rate decays over {_horizon(old)}; with the new config, it would "
+            f"decay over {_horizon(new)}.",
             fix=f"{_keep_horizon(old)}, or {beside(old_file.parent)}.",
         )
     return list(changes.values())

@@ -127,7 +127,11 @@ def _find_module(name: str) -> Path:
         del sys.path[0]
     if spec is not None and spec.origin and spec.origin != "built-in":
         return Path(spec.origin)
-    raise UsageError("module not found", where=name, fix="Pass the name as after `python -m`.")
+    raise UsageError(
+        "there is no module with this name",
+        where=name,
+        fix="Pass the name that you would type after `python -m`.",
+    )
 
 
 def _script_in(folder: Path) -> str:

@@ -74,7 +74,7 @@ def test_weights_that_no_seed_reaches_are_left_to_another_check(tmp_path: Path) 
 
     finding = look(Unseeded(), tmp_path)
     assert finding.outcome is Outcome.NOT_APPLICABLE
-    assert "see `seeds`" in finding.evidence
+    assert "see the check `seeds`" in finding.evidence
 
 
 def shard(pictures: Tensor, labels: Tensor) -> Dataset[Any]:

@@ -174,7 +174,7 @@ def test_a_batch_of_one_that_never_comes_is_not_a_fault(tmp_path: Path) -> None:
 
 def test_a_metric_that_is_drawn_is_named(tmp_path: Path) -> None:
     assert (
-        "sums of accuracy of the same 32 examples differ with another random state"
+        "sums of accuracy of the same 32 examples differ with another random seed"
         in look(Draws(), tmp_path).evidence
     )
 

@@ -207,5 +207,5 @@ def test_a_full_disk_is_reported_before_anything_is_written(
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match="cannot write the features"):
+    with pytest.raises(ResourceError, match="cached features cannot be written"):
         write(tmp_path / "file")

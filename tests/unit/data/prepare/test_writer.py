@@ -162,7 +162,7 @@ def test_publish_works_without_the_exchange_of_linux(
 def test_publish_refuses_a_folder_that_is_not_a_store(tmp_path: Path, build_store: Any) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="has files that are not a store"):
+    with pytest.raises(UsageError, match="has files that do not belong to a store"):
         build_store(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 

@@ -274,8 +274,14 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
         ({"prefetch_batches": 0}, "prefetch_batches is 0"),
         ({"threads": -1}, "threads is -1"),
         ({"min_last": -1}, "min_last is -1"),
-        ({"min_last": 5, "n": 4}, "4 examples are fewer than a batch of 5, which min_last"),
-        ({"n": 7, "drop_last": True}, "7 examples are fewer than a batch of 8"),
+        (
+            {"min_last": 5, "n": 4},
+            r"fewer examples \(4\) than the smallest batch that min_last keeps \(5\)",
+        ),
+        (
+            {"n": 7, "drop_last": True},
+            r"fewer examples \(7\) than the smallest batch that drop_last keeps \(8\)",
+        ),
         ({"n": 0}, "the data has no examples"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"num_epochs": 1.5}, "num_epochs is 1.5"),

@@ -322,5 +322,5 @@ def test_names_that_clash_and_targets_of_text_are_refused(tmp_path: Path) -> Non
         open_table(tmp_path)
     with pytest.raises(UsageError, match="the target s is a string"):
         open_table(tmp_path, columns=["t"], target="s")
-    with pytest.raises(UsageError, match="no column q"):
+    with pytest.raises(UsageError, match="missing column: q"):
         open_table(tmp_path, columns=["q"])

@@ -245,7 +245,7 @@ def test_a_version_whose_log_was_removed_is_reported_with_the_latest(place: Path
 
 @pytest.mark.parametrize("version", [-1, "1", 1.5, True], ids=repr)
 def test_what_is_not_a_version_is_refused(version: Any, place: Path) -> None:
-    with pytest.raises(UsageError, match=r"invalid version .*\n  Use an integer, 0 or more"):
+    with pytest.raises(UsageError, match=r"version must be an integer of 0 or more, not "):
         open_table(place, version=version)
     assert open_table(place, version=np.int64(0)).version == 0
 

@@ -376,9 +376,9 @@ def test_a_run_compared_with_itself_is_the_same_folder(tmp_path: Path) -> None:
 
 def test_one_run_or_ten_are_refused(tmp_path: Path) -> None:
     run = str(write_run(tmp_path / "a", [True, False]))
-    with pytest.raises(UsageError, match="1 training in these logs"):
+    with pytest.raises(UsageError, match="these logs contain 1"):
         compare([run])
-    with pytest.raises(UsageError, match="10 trainings"):
+    with pytest.raises(UsageError, match="these logs contain 10"):
         compare([run] * 10)
 
 
