@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,12 +75,15 @@ def _train(words: list[str], paths: list[str]) -> int:
         if path not in sys.path:
             sys.path.append(path)
     os.environ[LAUNCHED] = "1"
-    from stepladder.cli.main import main
-
-    code = main(words)
-    if code and os.environ.get("RANK") != "0":
-        raise SystemExit(code)  # the stage fails, and the driver reads the failure in the folder
-    return code
+    sys.argv = ["stepladder", *words]
+    try:
+        runpy.run_module("stepladder", run_name="__main__")  # as `python -m stepladder` does
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+        if code and os.environ.get("RANK") != "0":
+            raise  # the stage fails, and the driver reads the failure in the folder
+        return code
+    return 0
 
 
 @contextlib.contextmanager
