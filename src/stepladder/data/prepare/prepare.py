@@ -199,7 +199,7 @@ def plan_of(hashed: HashedListing, config: PrepareConfig) -> Plan:
     """Assign hashed pictures to splits and plan the files."""
     splits = assign_splits(
         hashed.listing,
-        [one.sha256 for one in hashed.hashes],
+        [b"" if one.reason else one.sha256 for one in hashed.hashes],
         val_frac=config.val_frac,
         group_by=config.group_by,
     )
@@ -230,7 +230,7 @@ class _Job:
         ]
         self._check_bad(unread, len(listing.pictures))
         plan = plan_of(hashed, self.config)
-        check_classes(plan.counts())
+        check_classes(plan.counts(), plan.classes, unread)
         there, is_refreshed = self._find_store(plan)
         if there is not None:
             self._check_bad(read_quarantine(self.out), len(listing.pictures))
