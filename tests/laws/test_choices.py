@@ -24,6 +24,7 @@ NAMES = {
     "prepare.label_column",
     "prepare.split_column",
     "prepare.group_by",
+    "prepare.label_pattern",
     "prepare.columns",
     "prepare.path_format",
     "prepare.split_folders",

@@ -63,6 +63,9 @@ class PrepareConfig:
     """Which folders are which split, such as `2019=train,2020=test`; none: read their names."""
     classes_from: ClassesFrom = ClassesFrom.AUTO
     """Which folders are the classes: top, whatever is inside them, or auto, by their names."""
+    label_pattern: str | None = None
+    """Class of each picture in a folder: the group of a regular expression on its path, such as
+    `([^/]+)_[0-9]+` for `beagle_12.jpg`; none: the name of its folder."""
     pixel_height: int | None = None
     """Height of pictures stored as raw pixels in a column; none: read it from the column height."""
     pixel_width: int | None = None

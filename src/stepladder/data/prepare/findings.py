@@ -92,7 +92,11 @@ def find(
         split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
         for split in Split
     }
-    warnings = [*listing.warnings, *check_classes(counts), *_split_warnings(config, listing)]
+    warnings = [
+        *listing.warnings,
+        *check_classes(counts, plan.classes, bad),
+        *_split_warnings(config, listing),
+    ]
     if bad:
         warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())

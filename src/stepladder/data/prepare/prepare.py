@@ -200,7 +200,7 @@ def plan_of(hashed: HashedListing, config: PrepareConfig) -> Plan:
     """Assign hashed pictures to splits and plan the files."""
     splits = assign_splits(
         hashed.listing,
-        [one.sha256 for one in hashed.hashes],
+        [b"" if one.reason else one.sha256 for one in hashed.hashes],
         val_frac=config.val_frac,
         group_by=config.group_by,
     )
@@ -229,9 +229,13 @@ class _Job:
             for picture, one in zip(listing.pictures, hashed.hashes, strict=True)
             if one.reason is not None
         ]
-        self._check_bad(unread, len(listing.pictures))
+        self._check_bad(unread, len(listing.pictures), are_all_known=False)
         plan = plan_of(hashed, self.config)
-        check_classes(plan.counts())
+        try:
+            check_classes(plan.counts(), plan.classes, unread)
+        except DataError:  # because of these?
+            self._check_bad(unread, len(listing.pictures), can_skip=False)
+            raise
         there, is_refreshed = self._find_store(plan)
         if there is not None:
             self._check_bad(read_quarantine(self.out), len(listing.pictures))
@@ -246,6 +250,12 @@ class _Job:
                 is_up_to_date=True,
             )
         finished, num_kept = self._make_shards(plan, unread, len(listing.pictures))
+        self._check_bad(
+            [*unread, *(item for done in finished for item in done.bad)],
+            len(listing.pictures),
+            can_skip=len({label for done in finished for label in done.labels})
+            == len(plan.classes),
+        )
         findings = find(self.config, listing, plan, finished, unread)
         self._clean_store(plan, finished)
         write_quarantine(self.work.store, findings.bad)
@@ -330,13 +340,21 @@ class _Job:
         finished = self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
         return finished, num_kept
 
-    def _check_bad(self, bad: list[Bad], num_pictures: int, *, are_all_known: bool = True) -> None:
+    def _check_bad(
+        self,
+        bad: list[Bad],
+        num_pictures: int,
+        *,
+        are_all_known: bool = True,
+        can_skip: bool = True,
+    ) -> None:
         check_share(
             bad,
             num_pictures=num_pictures,
             max_bad=self.config.max_bad,
             source=self.config.source,
             are_all_known=are_all_known,
+            can_skip=can_skip,
         )
 
     def _clean_store(self, plan: Plan, finished: list[Finished]) -> None:

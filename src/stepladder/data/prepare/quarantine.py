@@ -14,6 +14,7 @@ from stepladder.records import write_bytes
 
 NAME = "quarantine.csv"
 _NUM_SHOWN = 5
+_MANY = 100  # too many to be a few damaged files: probably the wrong folder
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -31,32 +32,45 @@ def check_share(
     max_bad: float,
     source: Path,
     are_all_known: bool = True,
+    can_skip: bool = True,
 ) -> None:
     """Check that no more pictures are bad than allowed.
 
     Args:
-        are_all_known: whether all pictures were checked, so that the count is final.
+        are_all_known: whether all pictures were checked, so that the count is final. If not, a
+            few bad pictures are no error yet, so that the final error can name all of them.
+        can_skip: whether the others would make a store.
 
     Raises:
-        DataError: if more are; lists the first five.
+        DataError: if more are; names the first five.
     """
-    if len(bad) <= max_bad * num_pictures:
+    if len(bad) <= max_bad * num_pictures or not (are_all_known or len(bad) >= _MANY):
         return
-    found = sorted(bad)
-    shown = "\n  ".join(f"{printable(path)!r}: {reason}" for path, reason in found[:_NUM_SHOWN])
-    share = 100 * len(found) / num_pictures
-    is_most = 2 * len(found) > num_pictures and are_all_known
-    allowed = min(1.0, 1.1 * len(found) / num_pictures + 0.001)
-    rest = "" if are_all_known else " (the rest was not checked yet)"
+    share = 100 * len(bad) / num_pictures
+    allowed = min(1.0, 1.1 * len(bad) / num_pictures + 0.001)
+    if not are_all_known:
+        fix = "Fix or remove them, or skip all that are bad, however many: --max-bad 1"
+    elif 2 * len(bad) > num_pictures or not can_skip:
+        fix = "Fix or remove them."
+    else:
+        fix = f"Fix or remove them, or allow more: --max-bad {allowed:.3f}"
     raise DataError(
-        f"{len(found)} of {num_pictures} pictures ({share:.1f} %) cannot be used, "
-        f"more than the limit of {100 * max_bad:g} %",
+        f"{'' if are_all_known else 'at least '}{len(bad)} of {num_pictures} pictures "
+        f"({share:.1f} %) cannot be used, more than the limit of {100 * max_bad:g} %",
         where=str(source),
-        why=shown,
-        fix="Fix or remove them."
-        if is_most
-        else f"Fix or remove them, or allow more{rest}: --max-bad {allowed:.3f}",
+        why=_name_bad(bad),
+        fix=fix,
     )
+
+
+def _name_bad(bad: Sequence[Bad]) -> str:
+    """Return the first five pictures on one line, grouped by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for path, reason in sorted(bad)[:_NUM_SHOWN]:
+        by_reason.setdefault(reason, []).append(repr(printable(path)))
+    shown = "; ".join(f"{', '.join(paths)}: {reason}" for reason, paths in by_reason.items())
+    num_more = len(bad) - _NUM_SHOWN
+    return " ".join(shown.split()) + (f"; and {num_more} more" if num_more > 0 else "")
 
 
 def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:

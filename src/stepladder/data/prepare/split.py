@@ -1,7 +1,8 @@
 """Split pictures into train and val by a hash of their content.
 
-Because the split depends on the hash alone, adding files does not move existing ones, and all
-copies of a picture, or all pictures of a group, are in the same split.
+The split depends on the hash alone, except for classes that train or val would lack. So adding
+files does not move those of other classes, and all copies of a picture, or all pictures of a group,
+are in the same split.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from stepladder.config.choices import Split
+from stepladder.data.prepare.each_class import moves
+from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError, UsageError
@@ -38,11 +41,12 @@ def assign_splits(
     """Return the split of each picture: the source's own, or one decided by the hash.
 
     If the source has train but no val, a share of train becomes val. If it has no splits, it is
-    split into train and val; a test split is never created.
+    split into train and val; a test split is never created. Then train and val get a picture of
+    each class, if it has two.
 
     Args:
         listing: the pictures of the source.
-        hashes: sha256 of each picture's bytes, in the listing's order.
+        hashes: sha256 of each picture's bytes, in the listing's order; empty if it is bad.
         val_frac: fraction of pictures for val.
         group_by: see PrepareConfig.group_by.
 
@@ -53,26 +57,51 @@ def assign_splits(
     if Split.VAL in named:
         return [picture.split or Split.TRAIN for picture in listing.pictures]
     groups = _groups(listing, group_by) if group_by else [None] * len(hashes)
-    splits = []
-    for picture, content, group in zip(listing.pictures, hashes, groups, strict=True):
-        if picture.split is Split.TEST:
-            splits.append(Split.TEST)
-            continue
-        key = content if group is None else hashlib.sha256(os.fsencode(group)).digest()
-        splits.append(draw_split(key, val_frac=val_frac))
+    keys = [
+        content if group is None else hashlib.sha256(os.fsencode(group)).digest()
+        for content, group in zip(hashes, groups, strict=True)
+    ]
+    splits = [
+        Split.TEST if picture.split is Split.TEST else draw_split(key, val_frac=val_frac)
+        for picture, key in zip(listing.pictures, keys, strict=True)
+    ]
+    usable = [
+        at
+        for at, content in enumerate(hashes)
+        if content and listing.pictures[at].split is not Split.TEST
+    ]
+    labels = [listing.pictures[at].label for at in usable]
+    moved = moves([keys[at] for at in usable], labels, [splits[at] for at in usable])
+    for at in usable if moved else ():
+        splits[at] = moved.get(keys[at], splits[at])
     return splits
 
 
-def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
+def check_classes(
+    counts: dict[Split, Counter[str]], classes: Sequence[str] = (), bad: Sequence[Bad] = ()
+) -> list[str]:
     """Compare the classes of the splits.
+
+    Args:
+        counts: number of usable pictures in each split and class.
+        classes: all classes of the source.
+        bad: quarantined pictures, for messages.
 
     Returns:
         Warnings: classes whose names are probably one, and classes of train that are missing in
         val or test, with their counts in train.
 
     Raises:
-        DataError: if train or val is empty, or val or test has a class that is not in train.
+        DataError: if train or val is empty, a class has no usable picture, or val or test has a
+            class that is not in train.
     """
+    empty = sorted(set(classes) - {label for some in counts.values() for label in +some})
+    if empty:
+        raise DataError(
+            f"no picture can be used of {len(empty)} of {len(classes)} classes: {name_some(empty)}",
+            why=_why_bad(empty, bad),
+            fix="Fix their pictures, or remove these classes from the source.",
+        )
     train = counts.get(Split.TRAIN, Counter())
     warnings = _similar_names(train)
     for split in (Split.VAL, Split.TEST):
@@ -100,6 +129,13 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
             fix="Add pictures, raise --val-frac, or make a val folder.",
         )
     return warnings
+
+
+def _why_bad(empty: Sequence[str], bad: Sequence[Bad]) -> str | None:
+    """Return the reason of a bad picture, of an empty class if its folder is in the path."""
+    of_them = [item for item in bad if set(PurePosixPath(item.path).parts) & set(empty)]
+    found = min(of_them or bad, default=None)
+    return None if found is None else f"{printable(found.path)!r}: {found.reason}"
 
 
 def _groups(listing: Listing, group_by: str) -> list[str | None]:

@@ -23,10 +23,11 @@ _MAX_ROWS_NAMED: Final = 5
 _MAX_LOOKED_AT: Final = 50  # paths whose files are looked for before any is read
 _MAX_FOLDERS_TRIED: Final = 50
 _WANTED: Final = "Write a header row such as path,label, then one row for each picture."
-_ALSO_NAMED: Final = {
+ALSO_NAMED: Final = {
     "path": ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
     "label": ("class", "class_name", "category", "target"),
 }
+"""Other usual names of the columns."""
 _PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
 _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing values
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
@@ -178,7 +179,7 @@ class _Columns:
                 fix=f"Name the columns: --columns {','.join(_guess_columns(header))}",
             )
         others = [column for column in header if column and column not in self.named]
-        near = [column for column in others if column.lower() in _ALSO_NAMED.get(name, ())]
+        near = [column for column in others if column.lower() in ALSO_NAMED.get(name, ())]
         near += difflib.get_close_matches(name, others, n=1, cutoff=0.5)
         near += others if len(others) == 1 else []
         shown = ", ".join(repr(column) for column in header)

@@ -7,8 +7,9 @@ The readings, in this order:
     dataset/cat, dataset/dog       a single folder around the others is skipped
     cat, dog                       classes, whatever is below them
 
-Folders that share subfolders in another way are ambiguous: an error asks for
-`--split-folders` or `--classes-from top`.
+Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
+an error asks for `--split-folders` or `--classes-from top`. So do folders that all have the name of
+a split: their classes are elsewhere, in a table or in the names of the pictures.
 """
 
 from __future__ import annotations
@@ -22,15 +23,25 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_pattern import LabelPattern
 from stepladder.data.sources.listing import Listing, Picture, name_some
+from stepladder.data.sources.no_classes import (
+    no_class_folders,
+    refuse_folders_of_a_table,
+    refuse_names_of_splits,
+    refuse_one_folder,
+    refuse_splits_without_classes,
+)
+from stepladder.data.sources.parts import are_numbered_parts, download_of
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
+    named_as_splits,
     parse_split_folders,
     split_candidates,
     write_split_folders,
 )
-from stepladder.data.sources.walk import Folder, Skipped, Walk, printable
+from stepladder.data.sources.walk import Folder, Skipped, Walk, merge, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_WRAPPERS = 8
@@ -45,10 +56,12 @@ class FolderOptions:
     Attributes:
         split_folders: value of --split-folders, or None.
         classes_from: where the class folders are.
+        label_pattern: value of --label-pattern, or None.
     """
 
     split_folders: str | None = None
     classes_from: ClassesFrom = ClassesFrom.AUTO
+    label_pattern: str | None = None
 
 
 AS_NAMED: Final = FolderOptions()
@@ -57,7 +70,7 @@ AS_NAMED: Final = FolderOptions()
 
 def folder_options(config: PrepareConfig) -> FolderOptions:
     """Return the options of a source's folders."""
-    return FolderOptions(config.split_folders, config.classes_from)
+    return FolderOptions(config.split_folders, config.classes_from, config.label_pattern)
 
 
 def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> Listing:
@@ -71,12 +84,11 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     pictures = reading.pictures()
     skipped = walk.skipped
     if not pictures:
-        raise DataError(
-            "no pictures in class folders",
-            where=str(root),
-            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
-            fix="Create one folder per class, with pictures in it.",
-        )
+        raise no_class_folders(walk, root)
+    labels = {picture.label for picture in pictures}
+    is_told = options.classes_from is ClassesFrom.TOP or options.label_pattern is not None
+    if len(labels) == 1 and not is_told:
+        refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures])
     if skipped.counts:
         reading.warnings.append(f"{root}: skipped {skipped.describe()}")
     return Listing(root, pictures, skipped, tuple(reading.warnings))
@@ -99,11 +111,15 @@ class _Reading:
         top = self._unwrap(self.walk.start())
         if top.path:
             self.warnings.append(f"{self.root}: read {printable(top.path)}, the only folder in it")
+        top = self._join_parts(top)
+        if self.options.label_pattern is not None:
+            return self._list_by_pattern(top, self.options.label_pattern)
         folders = self._subfolders(top)
         if self.options.split_folders is not None:
             return self._as_told(folders, parse_split_folders(self.options.split_folders))
         if self.options.classes_from is ClassesFrom.TOP:
             return self._list_classes(folders, split=None)
+        refuse_splits_without_classes(self.walk, self.root, folders)
         below = {folder: self._names_in(folder) for folder in folders}
         splits = self._find_splits(folders, below)
         if splits is not None:
@@ -114,11 +130,70 @@ class _Reading:
             self.warnings.append(f"{self.root}: read the folders inside the classes: {shown}")
             return self._list_inner_splits(folders, inner)
         self._refuse_crossing(folders, below)
+        refuse_names_of_splits(self.root, [folder.name for folder in folders])
+        refuse_folders_of_a_table(self.walk, self.root, folders)
         return self._list_classes(folders, split=None)
+
+    def _join_parts(self, top: Folder) -> Folder:
+        """Return one folder in place of the parts of a download; else the folder itself."""
+        folders = [entry for entry in self._entries(top) if isinstance(entry, Folder)]
+        names = [folder.name for folder in folders]
+        downloads = {download_of(name) for name in names}
+        is_one = len(downloads) == 1 and None not in downloads
+        if not is_one and not (
+            are_numbered_parts(names) and all(self._names_below(one) for one in folders)
+        ):
+            if downloads - {None}:
+                raise UsageError(
+                    f"{name_some([name for name in names if download_of(name)])} are parts of a "
+                    "download, beside other folders",
+                    where=str(self.root),
+                    fix="Move the parts to a folder of their own, and read that one; or, if each "
+                    "folder is a class: --classes-from top",
+                )
+            return top
+        if len(folders) > 1:
+            self.warnings.append(f"{self.root}: read {name_some(names)} as parts of one folder")
+        return self._unwrap(merge(folders))
+
+    def _list_by_pattern(self, top: Folder, pattern: str) -> list[Picture]:
+        """List all pictures, whose classes are in their paths; folders may be splits."""
+        label_in = LabelPattern.parse(pattern)
+        folders = [entry for entry in self._entries(top) if isinstance(entry, Folder)]
+        names = [folder.name for folder in folders]
+        splits = assign_splits(named_as_splits(names))
+        if self.options.split_folders is not None:
+            splits = parse_split_folders(self.options.split_folders)
+            if not splits.keys() <= set(names):
+                raise self._unknown_folders(splits.keys() - set(names), names)
+        elif Split.TRAIN not in splits.values():
+            splits = {}
+        self._tell_names(splits)
+        pictures: list[Picture] = []
+        others: list[str] = []
+        for entry in self.walk.entries(top):
+            name = entry.name if isinstance(entry, Folder) else None
+            split = None if name is None else splits.get(name)
+            if splits and split is None:
+                others.append(entry.path if isinstance(entry, Folder) else entry)
+                continue
+            for path in self.walk.files(entry) if isinstance(entry, Folder) else (entry,):
+                label = label_in(printable(path))
+                if label is None:
+                    self.walk.skipped.add(path, "picture(s) that --label-pattern does not match")
+                else:
+                    pictures.append(Picture(path, label, split))
+        if others:
+            self.warnings.append(
+                f"{self.root}: skipped what is not in a split: {name_some(others)}"
+            )
+        if not pictures:
+            raise label_in.matches_nothing(self.walk.skipped)
+        return pictures
 
     def _as_told(self, folders: list[Folder], told: Mapping[str, Split]) -> list[Picture]:
         """List splits as --split-folders names them: at the top, or inside the classes."""
-        top = {_name(folder): folder for folder in folders}
+        top = {folder.name: folder for folder in folders}
         inner = {name for folder in folders for name in self._names_below(folder)}
         for names, is_inner in ((top.keys(), False), (inner, True)):
             if not told.keys() <= names:
@@ -133,27 +208,29 @@ class _Reading:
             if is_inner:
                 return self._list_inner_splits(folders, told)
             return self._list_splits(folders, {top[name]: split for name, split in told.items()})
-        unknown = sorted(told.keys() - top.keys()) or sorted(told)
-        raise UsageError(
-            f"no folder named {name_some(unknown)} in {self.root}",
+        raise self._unknown_folders(told.keys() - top.keys() or told.keys(), top)
+
+    def _unknown_folders(self, unknown: Iterable[str], names: Iterable[str]) -> UsageError:
+        return UsageError(
+            f"no folder named {name_some(sorted(unknown))} in {self.root}",
             where="prepare.split_folders",
-            fix=f"The folders are: {name_some(sorted(top))}",
+            fix=f"The folders are: {name_some(sorted(names))}",
         )
 
     def _find_splits(
         self, folders: list[Folder], below: Mapping[Folder, list[str]]
     ) -> dict[Folder, Split] | None:
         """Return the split of each folder; None if the folders are classes."""
-        known = [folder for folder in folders if _name(folder).lower() in SPLIT_NAMES]
-        likely = [folder for folder in folders if split_candidates(_name(folder))]
+        known = [folder for folder in folders if folder.name.lower() in SPLIT_NAMES]
+        likely = [folder for folder in folders if split_candidates(folder.name)]
         shared = Counter(name for folder in likely for name in set(below[folder]))
         named = [
             folder
             for folder in likely
             if folder in known or any(shared[name] > 1 for name in below[folder])
         ]
-        by_name = assign_splits(_name(folder) for folder in named)
-        found = {folder: by_name[_name(folder)] for folder in named}
+        by_name = assign_splits(folder.name for folder in named)
+        found = {folder: by_name[folder.name] for folder in named}
         splits = set(found.values())
         if not found or (
             len(found) < len(folders) and (Split.TRAIN not in splits or len(splits) == 1)
@@ -175,7 +252,7 @@ class _Reading:
         for folder in folders:
             if folder not in found and len(classes & set(below[folder])) >= _MIN_SHARED:
                 raise self._ambiguous(folders, classes & set(below[folder]), below)
-        self._tell_names({_name(folder): split for folder, split in found.items()})
+        self._tell_names({folder.name: split for folder, split in found.items()})
         return found
 
     def _find_inner_splits(self, below: Mapping[Folder, list[str]]) -> dict[str, Split] | None:
@@ -199,10 +276,17 @@ class _Reading:
         shared = {name for name, count in counts.items() if count > 1}
         if any(len(shared & set(inside)) >= _MIN_SHARED for inside in below.values()):
             raise self._ambiguous(folders, shared, below)
-        named = [folder for folder in folders if _name(folder).lower() in SPLIT_NAMES]
+        wrapped = {folder: self._names_below(self._unwrap(folder)) for folder in folders}
+        wrappers = {tuple(names) for names in below.values()}
+        if len(folders) > 1 and len(wrappers) == 1 and len(wrappers.pop()) == 1:
+            counts = Counter(name for inside in wrapped.values() for name in set(inside))
+            shared = {name for name, count in counts.items() if count > 1}
+            if len(shared) >= _MIN_SHARED:
+                raise self._ambiguous(folders, shared, wrapped)
+        named = [folder for folder in folders if folder.name.lower() in SPLIT_NAMES]
         beside = {name for folder in named for name in below[folder]}
         for folder in folders:
-            is_near = _near_split(_name(folder))
+            is_near = _near_split(folder.name)
             if folder not in named and is_near and beside & set(below[folder]):
                 raise self._ambiguous(folders, shared, below)
 
@@ -210,7 +294,7 @@ class _Reading:
         self, folders: list[Folder], shared: Iterable[str], below: Mapping[Folder, list[str]]
     ) -> UsageError:
         both = [folder for folder in folders if set(shared) & set(below[folder])]
-        outer = [_name(folder) for folder in both]
+        outer = [folder.name for folder in both]
         inner = sorted({name for folder in both for name in below[folder]})
         likely = [names for names in (inner, outer) if _may_be_splits(names)]
         flag = "--split-folders FOLDER=train,FOLDER=test"
@@ -246,10 +330,10 @@ class _Reading:
         skipped: set[str] = set()
         for folder in folders:
             for inner in self._subfolders(folder):
-                if _name(inner) not in splits:
-                    skipped.add(_name(inner))
+                if inner.name not in splits:
+                    skipped.add(inner.name)
                     continue
-                label, split = printable(_name(folder)), splits[_name(inner)]
+                label, split = printable(folder.name), splits[inner.name]
                 pictures += (Picture(path, label, split) for path in self.walk.files(inner))
         if skipped:
             shown = name_some(sorted(skipped))
@@ -263,7 +347,7 @@ class _Reading:
         full: list[Folder] = []
         empty: list[str] = []
         for folder in folders:
-            label = printable(_name(folder))
+            label = printable(folder.name)
             num_before = len(pictures)
             pictures += (Picture(path, label, split) for path in self.walk.files(folder))
             if len(pictures) == num_before:
@@ -291,7 +375,7 @@ class _Reading:
             folders = [entry for entry in entries if isinstance(entry, Folder)]
             if len(folders) >= _MIN_SHARED:
                 return inside
-            if len(entries) != 1 or not folders or _name(folders[0]).lower() in SPLIT_NAMES:
+            if len(entries) != 1 or not folders or folders[0].name.lower() in SPLIT_NAMES:
                 is_lone_split = bool(folders) and len(entries) == 1
                 return inside if is_lone_split else folder
             inside = folders[0]
@@ -322,18 +406,14 @@ class _Reading:
 
     def _names_in(self, folder: Folder) -> list[str]:
         """Return the names of the subfolders; of a likely split, without a folder around them."""
-        is_likely = split_candidates(_name(folder))
+        is_likely = split_candidates(folder.name)
         return self._names_below(self._unwrap(folder) if is_likely else folder)
 
     def _names_below(self, folder: Folder) -> list[str]:
-        return [_name(entry) for entry in self._entries(folder) if isinstance(entry, Folder)]
+        return [entry.name for entry in self._entries(folder) if isinstance(entry, Folder)]
 
     def _has_pictures(self, folder: Folder) -> bool:
         return any(isinstance(entry, str) for entry in self._entries(folder))
-
-
-def _name(folder: Folder) -> str:
-    return folder.path.rpartition("/")[2]
 
 
 def _may_be_splits(names: list[str]) -> bool:

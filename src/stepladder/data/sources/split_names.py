@@ -35,6 +35,11 @@ _CANDIDATES: Final = {
 }
 _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")  # seg_train, trainingSet, TEST2017
 _ENDS: Final = re.compile(r"(?<=.)(set|data|images|imgs|split)$")  # as in `testset`
+_OF_FILES: Final = frozenset(
+    {"data", "dataset", "files", "set", "split", "v", "version"}
+    | {"image", "images", "img", "imgs", "jpeg", "jpg", "png"}
+    | {"photo", "photos", "pic", "pics", "picture", "pictures"}
+)
 
 
 def split_candidates(name: str) -> tuple[Split, ...]:
@@ -48,6 +53,35 @@ def split_candidates(name: str) -> tuple[Split, ...]:
     if not found and "".join(words) in _CANDIDATES:  # hold-out, held_out
         return _CANDIDATES["".join(words)]
     return found[0] if len(found) == 1 else ()
+
+
+def named_as_splits(names: Iterable[str]) -> list[str]:
+    """Return the names that mean a split and nothing else that would be a class.
+
+    Other words may be those for pictures, or the same in each name: `train_images` and `test1`,
+    `seg_train` and `seg_test`, but not `train_station` and `test_tube`. Either all names are
+    such, or train and another split are among them.
+    """
+    by_rest: dict[tuple[str, ...], list[str]] = {}
+    num_names = 0
+    for name in names:
+        num_names += 1
+        if split_candidates(name):
+            words = [_ENDS.sub("", word.lower()) for word in _WORD.findall(name)]
+            is_joined = "".join(words) in _CANDIDATES  # hold-out
+            rest = (word for word in words if word not in _CANDIDATES and word not in _OF_FILES)
+            by_rest.setdefault(() if is_joined else tuple(rest), []).append(name)
+    for alike in by_rest.values():
+        splits = set(assign_splits(alike).values())
+        if len(alike) == num_names or (Split.TRAIN in splits and len(splits) > 1):
+            return alike
+    return []
+
+
+def is_of_files(name: str) -> bool:
+    """Return True if a folder's name says only what kind of files it contains: `images_2`."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and all(word in _OF_FILES for word in words)
 
 
 def assign_splits(names: Iterable[str]) -> dict[str, Split]:

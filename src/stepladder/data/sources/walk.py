@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
@@ -51,10 +51,17 @@ class Folder:
     Attributes:
         path: path relative to the root, with "/" as separator; empty for the root itself.
         chain: device and inode of each folder on the way here, including this one.
+        others: folders that are read as parts of this one.
     """
 
     path: str
     chain: tuple[tuple[int, int], ...]
+    others: tuple[Folder, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,22 @@ class Walk:
                 yield entry
 
     def entries(self, folder: Folder) -> Iterator[Folder | str]:
-        """Yield a folder's subfolders and pictures, sorted by name as bytes."""
+        """Yield a folder's subfolders and pictures; those of its parts are merged by name."""
+        if not folder.others:
+            yield from self.scan(folder)
+            return
+        folders: dict[str, list[Folder]] = {}
+        for part in (replace(folder, others=()), *folder.others):
+            for entry in self.entries(part):
+                if isinstance(entry, Folder):
+                    folders.setdefault(entry.name, []).append(entry)
+                else:
+                    yield entry
+        for name in sorted(folders, key=os.fsencode):
+            yield merge(folders[name])
+
+    def scan(self, folder: Folder) -> Iterator[Folder | str]:
+        """Yield the subfolders and pictures of one folder, sorted by name as bytes."""
         try:
             with os.scandir(self._absolute(folder.path)) as scan:
                 found = sorted(scan, key=lambda entry: os.fsencode(entry.name))
@@ -124,6 +146,12 @@ class Walk:
 
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
+
+
+def merge(folders: Sequence[Folder]) -> Folder:
+    """Return one folder with the entries of several."""
+    first, *others = folders
+    return replace(first, others=(*first.others, *others))
 
 
 def is_hidden(name: str) -> bool:

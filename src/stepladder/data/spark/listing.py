@@ -110,8 +110,8 @@ class NamesWalk(Walk):
         """Return the root."""
         return Folder("", ())
 
-    def entries(self, folder: Folder) -> Iterator[Folder | str]:
-        """Yield a folder's subfolders and pictures, sorted by name as bytes."""
+    def scan(self, folder: Folder) -> Iterator[Folder | str]:
+        """Yield the subfolders and pictures of one folder, sorted by name as bytes."""
         node = self.tree
         for part in folder.path.split("/") if folder.path else ():
             node = node[part]

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from stepladder.data.decoding.decode import decode_picture
 from stepladder.data.prepare import plan as plan_module
 from stepladder.data.prepare import target as target_module
 from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
+from stepladder.data.prepare.quarantine import Bad, check_share
 from stepladder.data.store.store import Store
 from stepladder.data.store.verify import verify_store
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -231,17 +233,45 @@ def test_quarantine_cells_are_no_formulas(tmp_path: Path) -> None:
     assert quarantine(result.folder) == [['\'=HYPERLINK("x").jpg', "does not exist"]]
 
 
-def test_too_many_bad_pictures_stop_it_and_leave_no_store(
+def test_too_many_bad_pictures_leave_no_store_and_the_remedy_works(
     split_photos: Path, tmp_path: Path
 ) -> None:
     for idx in range(7):
         (split_photos / "train" / "class 0" / f"bad{idx}.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
-    with pytest.raises(DataError, match=r"of 35 pictures \(.* %\) cannot be used") as caught:
+    (split_photos / "train" / "class 1" / "empty.jpg").touch()
+    with pytest.raises(DataError, match=r": 8 of 36 pictures \(22.2 %\) cannot be used") as caught:
         make(split_photos, tmp_path / "store")
-    message = str(caught.value)
-    assert "(the rest was not checked yet): --max-bad" in message
-    assert "train/class 0/bad" in message
+    why = str(caught.value.why)
+    assert why.count("train/class 0/bad") == 5
+    assert why.endswith("; and 3 more")
+    assert len(caught.value.brief().splitlines()) == 3
     assert not (tmp_path / "store").exists()
+    max_bad = float(str(caught.value.fix).partition("--max-bad ")[2])
+    assert make(split_photos, tmp_path / "store", max_bad=max_bad).num_bad == 8
+
+
+def test_a_class_that_skipping_would_empty_is_named(split_photos: Path, tmp_path: Path) -> None:
+    folder = split_photos / "train" / "class 2"
+    folder.mkdir()
+    for idx in range(4):
+        (folder / f"{idx}.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
+    with pytest.raises(DataError, match="cannot be used, more than") as caught:
+        make(split_photos, tmp_path / "store")
+    assert caught.value.fix == "Fix or remove them."
+    with pytest.raises(DataError, match="no picture can be used of 1 of 3 classes: class 2"):
+        make(split_photos, tmp_path / "store", max_bad=1)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_hundred_bad_pictures_stop_it_at_once(tmp_path: Path) -> None:
+    bad = [Bad(f"{idx}.jpg", "is empty (0 bytes)") for idx in range(120)]
+    check = partial(check_share, max_bad=0.01, source=tmp_path, are_all_known=False)
+    check(bad[:99], num_pictures=1000)
+    check(bad, num_pictures=12_000)
+    with pytest.raises(DataError, match=r": at least 120 of 10000 pictures") as caught:
+        check(bad, num_pictures=10_000)
+    assert str(caught.value.fix).endswith("--max-bad 1")
+    assert str(caught.value.why).startswith("'0.jpg', '1.jpg', ")
 
 
 def test_pictures_in_train_and_val_are_counted(split_photos: Path, tmp_path: Path) -> None:

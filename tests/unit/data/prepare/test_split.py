@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.config.choices import Split
+from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.split import assign_splits, check_classes, draw_split
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.walk import Skipped
@@ -69,6 +70,77 @@ def test_val_is_drawn_from_train_and_never_from_test() -> None:
     assert set(splits[100:]) == {Split.TEST}
 
 
+@given(
+    st.lists(st.integers(1, 40), min_size=2, max_size=12),
+    st.integers(0, 10_000),
+    st.sampled_from([0.01, 0.1, 0.3, 0.9]),
+)
+def test_train_and_val_have_each_class_of_two_pictures(
+    sizes: list[int], start: int, val_frac: float
+) -> None:
+    pictures = [
+        Picture(f"{label}/{start + idx}.jpg", str(label), None)
+        for label, num in enumerate(sizes)
+        for idx in range(num)
+    ]
+    hashes = [sha(picture.path) for picture in pictures]
+    splits = assign_splits(listing_of(pictures), hashes, val_frac=val_frac, group_by=None)
+    alone = [draw_split(content, val_frac=val_frac) for content in hashes]
+    for label, num in enumerate(sizes):
+        some = [
+            split for one, split in zip(pictures, splits, strict=True) if one.label == str(label)
+        ]
+        drawn = [
+            split for one, split in zip(pictures, alone, strict=True) if one.label == str(label)
+        ]
+        assert Split.TRAIN in some
+        assert (Split.VAL in some) == (num > 1)
+        num_moved = sum(now is not before for now, before in zip(some, drawn, strict=True))
+        assert num_moved == (len(set(drawn)) == 1 and not (num == 1 and drawn == [Split.TRAIN]))
+
+
+def test_the_picture_that_a_larger_share_would_draw_is_moved_to_val() -> None:
+    pictures = [Picture(f"{label}/{i}.jpg", label, None) for label in "ab" for i in range(9)]
+    hashes = [sha(picture.path) for picture in pictures]
+    splits = assign_splits(listing_of(pictures), hashes, val_frac=1e-9, group_by=None)
+    for start in (0, 9):
+        keys = [content[-8:] for content in hashes[start : start + 9]]
+        expected = [Split.VAL if key == min(keys) else Split.TRAIN for key in keys]
+        assert splits[start : start + 9] == expected
+
+
+def test_copies_and_groups_are_moved_as_one() -> None:
+    pictures = [Picture(f"{i}.jpg", "ab"[i % 2], None, f"person{i // 4}") for i in range(12)]
+    for seed in range(20):
+        people = [sha(f"{seed} {i // 4}") for i in range(12)]
+        splits = assign_splits(listing_of(pictures), people, val_frac=1e-9, group_by=None)
+        assert [splits[at] for at in range(0, 12, 4)].count(Split.VAL) == 1
+        assert splits == [splits[at - at % 4] for at in range(12)]
+    named = listing_of(pictures, has_group_column=True)
+    hashes = [sha(picture.path) for picture in pictures]
+    splits = assign_splits(named, hashes, val_frac=1e-9, group_by="person")
+    assert splits.count(Split.VAL) == 4
+    assert splits == [splits[at - at % 4] for at in range(12)]
+
+
+def test_a_class_in_one_group_stays_in_train() -> None:
+    pictures = [Picture(f"{i}.jpg", "a" if i < 8 else "b", None, f"p{i // 4}") for i in range(12)]
+    listing = listing_of(pictures, has_group_column=True)
+    hashes = [sha(picture.path) for picture in pictures]
+    for val_frac in (1e-9, 0.999999):
+        splits = assign_splits(listing, hashes, val_frac=val_frac, group_by="p")
+        assert splits[8:] == [Split.TRAIN] * 4
+        assert sorted(splits[:8:4]) == [Split.TRAIN, Split.VAL]
+
+
+def test_a_bad_picture_is_not_the_one_of_val() -> None:
+    pictures = [Picture(f"{label}/{i}.jpg", label, None) for label in "ab" for i in range(4)]
+    hashes = [b"" if i % 4 < 2 else sha(str(i)) for i in range(8)]
+    splits = assign_splits(listing_of(pictures), hashes, val_frac=1e-9, group_by=None)
+    for start in (2, 6):
+        assert sorted(splits[start : start + 2]) == [Split.TRAIN, Split.VAL]
+
+
 @pytest.mark.parametrize("group_by", ["folder", r"scene\d+", r"(scene)(\d+)"])
 def test_a_group_stays_on_one_side(group_by: str) -> None:
     pictures = [
@@ -113,6 +185,14 @@ def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
     counts = {Split.TRAIN: Counter(a=5, b=7, c=9), Split.VAL: Counter(a=1)}
     (warning,) = check_classes(counts)
     assert "val has no picture of 2 of 3 classes: b (7 in train), c (9 in train)" in warning
+
+
+def test_a_class_without_any_picture_is_an_error_with_a_reason() -> None:
+    counts = {Split.TRAIN: Counter(a=5, c=0), Split.VAL: Counter(a=1)}
+    bad = [Bad("a/1.jpg", "is empty"), Bad("c/1.jpg", "is truncated")]
+    with pytest.raises(DataError, match=r"of 2 of 3 classes: b, c") as caught:
+        check_classes(counts, ("a", "b", "c"), bad)
+    assert caught.value.why == "'c/1.jpg': is truncated"
 
 
 def test_an_empty_val_is_an_error() -> None:

@@ -113,7 +113,6 @@ def test_folders_are_splits_by_their_names(tmp_path: Path, names: dict[str, str]
 @pytest.mark.parametrize(
     "classes",
     [
-        ("training", "evaluation"),  # photographs of them
         ("dev", "test", "staging"),
         ("test_tube", "train_station"),
         ("trainer", "tester"),

@@ -61,6 +61,12 @@ def open_pictures(config: PrepareConfig) -> Pictures:
     if kind is SourceFormat.AUTO:
         kind = find_format(config.source.expanduser())
     require_delta(config, kind)
+    if config.label_pattern is not None and kind is not SourceFormat.FOLDER:
+        raise UsageError(
+            "--label-pattern needs a folder of pictures",
+            where=shown(config.source),
+            fix="Omit it, or name the column of the labels: --label-column NAME",
+        )
     if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
         if place is not None:
             raise UsageError(

@@ -1,0 +1,276 @@
+"""Find the labels of pictures that are not in class folders: in a table, or in their own names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.csv_file import CsvFile, read_csv
+from stepladder.data.sources.csv_table import ALSO_NAMED
+from stepladder.data.sources.walk import is_hidden, printable
+from stepladder.errors import StepladderError
+
+NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
+"""A label pattern: the class is what is before the number, as in `cat.0.jpg`."""
+_USUAL_LABELS: Final = (
+    "breed",
+    "diagnosis",
+    "disease",
+    "dx",
+    "finding",
+    "labels",
+    "species",
+    "type",
+)
+_TABLE_ENDS: Final = (".csv", ".tsv")
+_MAX_TABLES: Final = 20
+_MAX_TABLE_BYTES: Final = 1 << 28
+_MAX_FOLDERS: Final = 50
+_MAX_CELLS: Final = 500
+_MIN_FOUND_FRAC: Final = 0.5
+_MIN_ONE_PLACE_FRAC: Final = 0.9
+_MIN_CLASSES: Final = 2
+_MAX_CLASSES_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where labels were found.
+
+    Attributes:
+        where: one sentence.
+        fix: what to type.
+        labels: labels that were found.
+    """
+
+    where: str
+    fix: str
+    labels: frozenset[str]
+
+
+def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Look for the labels of pictures in tables near them, then in the names of the pictures.
+
+    Args:
+        root: the source's folder.
+        paths: the pictures, relative to it.
+    """
+    return find_table(root, paths) or _in_names(root, paths)
+
+
+def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Look for a table in a folder, in its subfolders and above it that has the labels."""
+    index: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        name = PurePosixPath(path).name
+        for key in {name, PurePosixPath(name).stem}:
+            index[key].append(path)
+    found = [match for table in _tables(root) if (match := _match(table, root, index)) is not None]
+    if not found:
+        return None
+    best = max(found, key=lambda match: match.num_named)
+    where = f"{printable(best.table.name)} names these pictures, with labels in its column "
+    where += f"{best.label_name!r}"
+    command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    if best.num_folders > 1:
+        where += f", but they are in {best.num_folders} folders"
+        return Elsewhere(
+            f"{where}.",
+            f"Move them to one folder beside the table. If it is images: {command}",
+            best.labels,
+        )
+    return Elsewhere(f"{where}.", f"Type: {command}", best.labels)
+
+
+def class_counts(paths: Sequence[str]) -> Counter[str] | None:
+    """Count the classes in the names of pictures; None unless each name is one with a number."""
+    matches = [re.search(NUMBERED, path) for path in paths]
+    counts = Counter(match[1] for match in matches if match)
+    is_repeated = all(count > 1 for count in counts.values())
+    are_classes = len(counts) >= _MIN_CLASSES and is_repeated and None not in matches
+    return counts if are_classes else None
+
+
+def typed(path: Path) -> str:
+    """Return a path to type in a command: relative if it is below the current folder."""
+    with contextlib.suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(printable(str(path)))
+
+
+def _in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    counts = class_counts(paths)
+    if counts is None:
+        return None
+    some = ", ".join(f"{name} ({counts[name]})" for name in sorted(counts)[:_MAX_CLASSES_NAMED])
+    rest = len(counts) - _MAX_CLASSES_NAMED
+    some += f" and {rest} more" if rest > 0 else ""
+    example = printable(PurePosixPath(paths[0]).name)
+    return Elsewhere(
+        f"Names such as {example} contain {len(counts)} classes: {some}.",
+        f"Type: stepladder prepare {typed(root)} --label-pattern {shlex.quote(NUMBERED)}",
+        frozenset(counts),
+    )
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A table that names pictures.
+
+    Attributes:
+        num_named: number of its rows, of those that were compared, that name a picture.
+        num_folders: number of different places of the pictures relative to the cells.
+    """
+
+    table: Path
+    path_format: str
+    path_name: str
+    label_name: str
+    columns: tuple[str, ...]
+    labels: frozenset[str]
+    num_named: int
+    num_folders: int
+
+
+def _flags(match: _Match) -> str:
+    flags = [
+        ("--columns", ",".join(match.columns), ""),
+        ("--path-column", match.path_name, PrepareConfig.path_column),
+        ("--label-column", match.label_name, PrepareConfig.label_column),
+        ("--path-format", match.path_format, "{}"),
+    ]
+    return "".join(
+        f" {flag} {shlex.quote(printable(value))}"
+        for flag, value, default in flags
+        if value != default
+    )
+
+
+def _tables(root: Path) -> Iterator[Path]:
+    """Yield tables in a folder, in its subfolders and in the folder above it."""
+
+    def within() -> Iterator[Path]:
+        folders = [root, *islice(_sorted(root, are_folders=True), _MAX_FOLDERS), root.parent]
+        for folder in folders:
+            yield from _sorted(folder, are_folders=False)
+
+    return islice(within(), _MAX_TABLES)
+
+
+def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
+    """Yield the folders, or the tables, in a folder."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: os.fsencode(entry.name))
+    except OSError:  # the source is in Spark
+        return
+    for entry in entries:
+        if is_hidden(entry.name):
+            continue
+        if are_folders and entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
+        is_table = entry.name.lower().endswith(_TABLE_ENDS)
+        if not are_folders and is_table and entry.is_file():
+            yield Path(entry.path)
+
+
+def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Match | None:
+    """Find the column of a table that names pictures, and the one of labels."""
+    try:
+        if table.stat().st_size > _MAX_TABLE_BYTES:
+            return None
+        file = read_csv(table, wanted=("path", "label"), columns=None)
+    except (StepladderError, OSError):
+        return None
+    rows = [cells for _, cells in file.body if len(cells) == len(file.header)]
+    step = max(1, len(rows) // _MAX_CELLS)
+    sample = rows[::step][:_MAX_CELLS]
+    above = os.path.relpath(root, table.parent)
+    above = "" if above == "." else f"{above}/"
+    best: tuple[int, int, str, int] = (0, 0, "", 0)
+    for column in range(len(file.header)):
+        cells = {cells[column].strip() for cells in sample} - {""}
+        places: Counter[str] = Counter()
+        num_found = 0
+        for cell in cells:
+            found = set(_places(cell, above, index))
+            places.update(found)
+            num_found += bool(found)
+        if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
+            best = (num_found, column, *_common_place(places, num_found))
+    num_found, path_at, place, num_folders = best
+    label_at = _label_at(file, rows, path_at) if num_found else None
+    if label_at is None:
+        return None
+    columns: tuple[str, ...] = ()
+    header = list(file.header)
+    if _places(header[path_at], above, index):  # the first row names a picture: no header
+        header = [f"column{at + 1}" for at in range(len(header))]
+        header[path_at], header[label_at] = "path", "label"
+        columns = tuple(header)
+    labels = frozenset(cells[label_at].strip() for cells in rows)
+    return _Match(
+        table=table,
+        path_format=place,
+        path_name=header[path_at],
+        label_name=header[label_at],
+        columns=columns,
+        labels=labels,
+        num_named=num_found,
+        num_folders=num_folders,
+    )
+
+
+def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:
+    """Return the most frequent path format, and the number of folders if it is not the usual."""
+    (place, _), *_ = sorted(places.items(), key=lambda item: (-item[1], item[0]))
+    folders: Counter[str] = Counter()
+    for one, num in places.items():
+        folders[one.partition("{}")[0]] += num
+    folder = place.partition("{}")[0]
+    if folders[folder] >= _MIN_ONE_PLACE_FRAC * num_found:
+        return place, 1
+    return f"images/{place[len(folder) :]}", len(folders)
+
+
+def _places(cell: str, above: str, index: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return each path format that makes the path of a picture from a cell."""
+    found = []
+    for path in index.get(cell.rpartition("/")[2], ()):
+        whole = above + path
+        for ending in ("", PurePosixPath(path).suffix):
+            tail = cell + ending
+            if f"/{whole}".endswith(f"/{tail}"):
+                found.append(f"{whole[: len(whole) - len(tail)]}{{}}{ending}")
+                break
+    return found
+
+
+def _label_at(file: CsvFile, rows: Sequence[Sequence[str]], path_at: int) -> int | None:
+    """Return the column of labels: by its name, else the first one whose cells repeat."""
+    num_values = {
+        at: len({cells[at].strip() for cells in rows})
+        for at in range(len(file.header))
+        if at != path_at
+    }
+    able = [at for at, num in num_values.items() if num >= _MIN_CLASSES]
+    names = (PrepareConfig.label_column, *ALSO_NAMED["label"], *_USUAL_LABELS)
+    named = [at for name in names for at in able if file.header[at].lower() == name]
+    repeated = [at for at in able if 2 * num_values[at] <= len(rows)]
+    repeated.sort(key=lambda at: any(_is_number(cells[at]) for cells in rows))
+    return next(iter((*named, *repeated)), None)
+
+
+def _is_number(cell: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return float(cell) is not None
+    return False

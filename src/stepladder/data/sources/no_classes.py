@@ -1,0 +1,152 @@
+"""Refuse folders that are not classes, and report where the classes are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from stepladder.data.sources.labels_elsewhere import find_labels, find_table, typed
+from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.split_names import (
+    assign_splits,
+    is_of_files,
+    named_as_splits,
+    write_split_folders,
+)
+from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
+from stepladder.errors import DataError, UsageError
+
+_TOP: Final = "If these folders are the classes: --classes-from top"
+_HOW: Final = (
+    "Put the pictures of each class in their own folder, or list them in a CSV with the columns "
+    "path and label."
+)
+_MIN_CLASSES: Final = 2
+_MAX_FOLDERS: Final = 1000  # beside a folder, checked for pictures
+_MAX_ENTRIES: Final = 20
+
+
+def no_class_folders(walk: Walk, root: Path) -> DataError:
+    """Return the error for a folder without class folders."""
+    skipped = walk.skipped
+    paths = list(_silent(walk).files(walk.start()))
+    elsewhere = find_labels(root, paths) if paths else None
+    why = f"Skipped: {skipped.describe()}" if skipped.counts else None
+    fix = "Create one folder per class, with pictures in it."
+    if elsewhere is not None:
+        why, fix = elsewhere.where, elsewhere.fix
+    elif paths and all("/" not in path for path in paths) and _has_classes(root.parent):
+        fix = f"If {root.name} is one of several classes, read the folder above it: stepladder "
+        fix += f"prepare {typed(root.parent)}"
+    return DataError("no pictures in class folders", where=str(root), why=why, fix=fix)
+
+
+def refuse_one_folder(root: Path, label: str, paths: Sequence[str]) -> None:
+    """Refuse a single class folder if the labels are elsewhere.
+
+    Raises:
+        DataError: if they are.
+    """
+    elsewhere = find_labels(root, paths)
+    if elsewhere is not None and label not in elsewhere.labels:
+        raise DataError(
+            f"only one class folder, {label!r}",
+            where=str(root),
+            why=elsewhere.where,
+            fix=elsewhere.fix,
+        )
+
+
+def refuse_splits_without_classes(walk: Walk, root: Path, folders: Sequence[Folder]) -> None:
+    """Refuse folders that are named as splits and contain pictures, but no class folders.
+
+    Raises:
+        UsageError: if there are such folders, whose names would be the classes.
+    """
+    walk = _silent(walk)
+    full = [folder for folder in folders if next(walk.files(folder), None) is not None]
+    names = named_as_splits(folder.name for folder in full)
+    named = [folder for folder in full if folder.name in names]
+    inside = {folder: list(walk.entries(folder)) for folder in named}
+    if not named or any(isinstance(one, Folder) for some in inside.values() for one in some):
+        return
+    splits = assign_splits(names)
+    train = [path for one in named for path in inside[one] if splits[one.name] == "train"]
+    paths = [str(path) for path in train] or [
+        str(path) for some in inside.values() for path in some
+    ]
+    elsewhere = find_labels(root, paths)
+    verb = "is named as a split, but contains" if len(names) == 1 else "are splits, but contain"
+    raise UsageError(
+        f"{name_some(names)} {verb} pictures instead of class folders",
+        where=str(root),
+        why=f"{elsewhere.where} {_TOP}"
+        if elsewhere
+        else f"They contain files such as {name_some(paths[:1])}. {_TOP}",
+        fix=elsewhere.fix if elsewhere else _HOW,
+    )
+
+
+def refuse_names_of_splits(root: Path, names: list[str]) -> None:
+    """Refuse class folders that are all named as splits.
+
+    Raises:
+        UsageError: if they are.
+    """
+    if names and set(named_as_splits(names)) == set(names):
+        raise UsageError(
+            f"the names of all class folders are those of splits: {name_some(names)}",
+            where=str(root),
+            fix=f"If they are splits: {write_split_folders(assign_splits(names))}. {_TOP}",
+        )
+
+
+def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder]) -> None:
+    """Refuse folders named as pictures (`images`) or by numbers, if a table has their labels.
+
+    Raises:
+        UsageError: if there is such a table.
+    """
+    names = [folder.name for folder in folders]
+    are_numbered = len({re.sub(r"[0-9]+", "", name) for name in names}) < len(names)
+    if not are_numbered and not any(map(is_of_files, names)):
+        return
+    elsewhere = find_table(root, list(_files(_silent(walk), folders)))
+    if elsewhere is not None and not elsewhere.labels & set(names):
+        raise UsageError(
+            f"{name_some(names)} are probably not classes",
+            where=str(root),
+            why=f"{elsewhere.where} {_TOP}",
+            fix=elsewhere.fix,
+        )
+
+
+def _files(walk: Walk, folders: Sequence[Folder]) -> Iterator[str]:
+    for folder in folders:
+        yield from walk.files(folder)
+
+
+def _silent(walk: Walk) -> Walk:
+    """Return the same walk, which does not record what it skips."""
+    return replace(walk, skipped=Skipped())
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return True if at least two of the folders in a folder contain pictures."""
+    try:
+        beside = [one for one in islice(folder.iterdir(), _MAX_FOLDERS) if one.is_dir()]
+        num_full = sum(
+            any(
+                bool(file.suffix) and why_no_picture(file.name) is None
+                for file in islice(one.iterdir(), _MAX_ENTRIES)
+            )
+            for one in beside
+            if not is_hidden(one.name)
+        )
+    except OSError:
+        return False
+    return num_full >= _MIN_CLASSES

@@ -1,0 +1,288 @@
+"""Folders that are not classes are refused, and the command that finds the labels works."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stepladder.config.choices import ClassesFrom, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.containers.opening import open_pictures
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import list_pictures
+from stepladder.errors import DataError, StepladderError, UsageError
+
+
+def fill(root: Path, *names: str) -> Path:
+    """Create files with any content, as listing opens none of them."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return root
+
+
+def listed(root: Path, **options: object) -> Listing:
+    return list_pictures(PrepareConfig(source=root, **options))
+
+
+def splits(listing: Listing) -> dict[str, tuple[str, Split | None]]:
+    return {picture.path: (picture.label, picture.split) for picture in listing.pictures}
+
+
+def each(*folders: str, classes: str = "ab") -> list[str]:
+    """Return one picture of each class in each of some folders."""
+    return [f"{folder}/{label}/{label}.jpg" for folder in folders for label in classes]
+
+
+def fill_table(path: Path, *rows: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(rows) + "\n")
+
+
+def typed_listing(error: StepladderError, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
+    """Type the command in an error's remedy, and list what it reads."""
+    monkeypatch.chdir(cwd)
+    command = str(error.fix).partition("stepladder prepare ")[2]
+    source, *flags = shlex.split(command)
+    options = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(flags[::2], flags[1::2], strict=True)
+    }
+    return listed(Path(source), **options)
+
+
+def num_of_classes(listing: Listing) -> dict[str, int]:
+    return dict(Counter(picture.label for picture in listing.pictures))
+
+
+CATS_AND_DOGS = [f"train/{label}.{idx}.jpg" for label in ("cat", "dog") for idx in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "classes"),
+    [
+        ("", [*CATS_AND_DOGS, "test1/1.jpg", "test1/2.jpg"], {"cat": 12, "dog": 12}),
+        ("", [*CATS_AND_DOGS, "test/1.jpg", "sample/1.jpg"], {"cat": 12, "dog": 12}),
+        ("train", CATS_AND_DOGS, {"cat": 12, "dog": 12}),
+        ("", CATS_AND_DOGS, {"cat": 12, "dog": 12}),
+        (
+            "",
+            [f"images/{name}_{idx}.jpg" for name in ("great_dane", "Bombay") for idx in (1, 20)],
+            {"great_dane": 2, "Bombay": 2},
+        ),
+        (
+            "",
+            ["images_train/a1 (1).jpg", "images_train/a1 (2).jpg", "images_train/x.jpg"],
+            None,
+        ),
+        ("", ["train/1.jpg", "train/2.jpg", "test/3.jpg"], None),
+        ("", ["train/IMG_1.jpg", "train/IMG_2.jpg", "val/IMG_3.jpg"], None),
+    ],
+)
+def test_classes_in_the_names_of_pictures_are_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    names: list[str],
+    classes: dict[str, int] | None,
+) -> None:
+    fill(tmp_path / "pets", *names)
+    with pytest.raises(StepladderError) as caught:
+        listed(tmp_path / "pets" / source)
+    if classes is None:
+        assert "--label-pattern" not in str(caught.value)
+        return
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == classes
+
+
+def test_a_label_pattern_keeps_the_splits_of_folders(tmp_path: Path) -> None:
+    names = ["train/cat.1.jpg", "train/dog.2.jpg", "test1/cat.3.jpg", "test1/4.jpg", "x/cat.5.jpg"]
+    listing = listed(fill(tmp_path, *names), label_pattern=r"([a-z]+)\.\d+\.jpg$")
+    assert splits(listing) == {
+        "train/cat.1.jpg": ("cat", Split.TRAIN),
+        "train/dog.2.jpg": ("dog", Split.TRAIN),
+        "test1/cat.3.jpg": ("cat", Split.TEST),
+    }
+    said = " ".join(listing.warnings)
+    assert "read test1 as test" in said
+    assert "skipped what is not in a split: x" in said
+    assert "1 picture(s) that --label-pattern does not match ('test1/4.jpg')" in said
+    (tmp_path / "x" / "dog.6.jpg").touch()
+    found = splits(listed(tmp_path, label_pattern=r"([a-z]+)\.\d+", split_folders="x=train"))
+    assert found == {"x/cat.5.jpg": ("cat", Split.TRAIN), "x/dog.6.jpg": ("dog", Split.TRAIN)}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("(", "not a valid regular"),
+        ("cat", "0 groups"),
+        ("(c)(a)", "2 groups"),
+        ("(z)", "matches no"),
+    ],
+)
+def test_what_is_wrong_with_a_label_pattern_is_told(
+    tmp_path: Path, pattern: str, told: str
+) -> None:
+    root = fill(tmp_path, "cat_1.jpg", "dog_2.jpg")
+    with pytest.raises(UsageError, match=told):
+        listed(root, label_pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("train", "test1"),
+        ("train_images", "test_images"),
+        ("images_train", "images_val", "images_test"),
+        ("seg_train", "seg_test"),
+        ("stage_1_train_images", "stage_1_test_images"),
+        ("training", "evaluation"),
+        ("train-jpg", "test-jpg-v2"),
+        ("train_images", "test_images", "thumbs"),
+    ],
+)
+def test_pictures_in_folders_of_splits_are_never_read_as_classes(
+    tmp_path: Path, folders: tuple[str, ...]
+) -> None:
+    root = fill(tmp_path, *(f"{name}/{idx}.jpg" for name in folders for idx in range(4)))
+    with pytest.raises(UsageError, match="pictures instead of class folders") as caught:
+        listed(root)
+    assert folders[0] in caught.value.what
+    assert "CSV" in str(caught.value.fix)
+    found = listed(root, classes_from=ClassesFrom.TOP)
+    assert num_of_classes(found) == dict.fromkeys(folders, 4)
+
+
+def test_splits_that_share_no_class_are_asked_for(tmp_path: Path) -> None:
+    root = fill(tmp_path, "train_images/a/1.jpg", "train_images/b/1.jpg", "test_images/c/1.jpg")
+    with pytest.raises(UsageError, match="names of all class folders") as caught:
+        listed(root)
+    assert "--split-folders test_images=test,train_images=train" in str(caught.value.fix)
+
+
+def test_a_label_pattern_for_a_table_is_refused(tmp_path: Path) -> None:
+    fill_table(tmp_path / "table.csv", "path,label", "1.jpg,a")
+    with pytest.raises(UsageError, match="needs a folder of pictures"):
+        open_pictures(PrepareConfig(source=tmp_path / "table.csv", label_pattern="(a)"))
+
+
+IDS = [str(1000 + 7 * idx) for idx in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("source", "table", "header", "cell", "place", "beside"),
+    [
+        ("", "train.csv", "image_id,label", "{}.jpg", "train_images/{}.jpg", ["test_images/1.jpg"]),
+        ("", "labels.csv", "id,breed", "{}", "train/{}.jpg", ["test/1.jpg"]),
+        ("train", "labels.csv", "id,breed", "{}", "train/{}.jpg", ["test/1.jpg"]),
+        ("", "metadata.csv", "file_name,label", "{}.jpg", "{}.jpg", []),
+        ("", "train/metadata.csv", "file_name,label", "{}.jpg", "train/{}.jpg", ["test/1.jpg"]),
+        ("", "labels.csv", "path,class", "imgs/{}.jpg", "imgs/{}.jpg", ["masks/1.jpg"]),
+        ("", "labels.csv", "x,kind", "{}", "images/{}.png", []),
+        ("", "data.csv", "image,age,dx", "{}", "jpeg/train/{}.jpg", ["jpeg/test/1.jpg"]),
+    ],
+)
+def test_a_table_that_names_the_pictures_is_pointed_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    table: str,
+    header: str,
+    cell: str,
+    place: str,
+    beside: list[str],
+) -> None:
+    root = tmp_path / "my data"
+    fill(root, *(place.format(one) for one in IDS), *beside)
+    filler = "," + "3" if header.count(",") == 2 else ""
+    labels = ["cat", "dog", "cow"]
+    rows = [f"{cell.format(one)}{filler},{labels[at % 3]}" for at, one in enumerate(IDS)]
+    fill_table(root / table, header, *rows)
+    fill_table(root / "sample_submission.csv", header, f"1{filler},cat")
+    with pytest.raises(StepladderError, match=Path(table).name) as caught:
+        listed(root / source)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"cat": 4, "dog": 4, "cow": 4}
+    assert all(Path(found.file(picture)).exists() for picture in found.pictures)
+
+
+def test_a_table_in_parts_of_a_folder_is_pointed_to(tmp_path: Path) -> None:
+    names = [f"HAM_images_part_{1 + at % 2}/{one}.jpg" for at, one in enumerate(IDS)]
+    fill(tmp_path, *names)
+    rows = [f"{one},{'nv' if at % 3 else 'mel'}" for at, one in enumerate(IDS)]
+    fill_table(tmp_path / "HAM.csv", "image_id,dx", *rows)
+    with pytest.raises(UsageError, match="they are in 2 folders") as caught:
+        listed(tmp_path)
+    assert "--path-column image_id --label-column dx --path-format 'images/{}.jpg'" in str(
+        caught.value.fix
+    )
+
+
+def test_a_table_beside_class_folders_changes_nothing(tmp_path: Path) -> None:
+    names = [f"class{1 + at % 2}/{one}.jpg" for at, one in enumerate(IDS)]
+    fill(tmp_path, *names)
+    rows = [f"{name},class{name[5]},{int(name[5])}" for name in names]
+    fill_table(tmp_path / "all.csv", "path,label,fold", *rows)
+    assert num_of_classes(listed(tmp_path)) == {"class1": 6, "class2": 6}
+
+
+PARTS = ("photos-20240311T101112Z-001", "photos-20240311T101112Z-002")
+
+
+@pytest.mark.parametrize("parts", [PARTS, ("p-20240311T101112Z-1-001", "p-20240311T101112Z-1-002")])
+def test_parts_of_a_download_are_merged(tmp_path: Path, parts: tuple[str, str]) -> None:
+    root = fill(
+        tmp_path,
+        *each(f"{parts[0]}/photos", classes="abc"),
+        f"{parts[1]}/photos/a/2.jpg",
+        f"{parts[1]}/photos/b/b.jpg",
+    )
+    listing = listed(root)
+    assert num_of_classes(listing) == {"a": 2, "b": 2, "c": 1}
+    assert f"{parts[0]}, {parts[1]} as parts of one folder" in listing.warnings[0]
+    assert all(Path(listing.file(picture)).exists() for picture in listing.pictures)
+
+
+def test_splits_in_parts_of_a_download_are_merged(tmp_path: Path) -> None:
+    names = [f"{PARTS[0]}/pets/train/a/1.jpg", f"{PARTS[1]}/pets/train/b/2.jpg"]
+    names += [f"{PARTS[1]}/pets/test/a/3.jpg"]
+    found = splits(listed(fill(tmp_path, *names)))
+    assert set(found.values()) == {("a", Split.TRAIN), ("b", Split.TRAIN), ("a", Split.TEST)}
+
+
+def test_numbered_parts_with_the_same_folders_are_merged(tmp_path: Path) -> None:
+    listing = listed(fill(tmp_path, *each("pets_part1", "pets_part2")))
+    assert num_of_classes(listing) == {"a": 2, "b": 2}
+    flat = fill(tmp_path / "cars", "part_1/1.jpg", "part_2/1.jpg")
+    assert num_of_classes(listed(flat)) == {"part_1": 1, "part_2": 1}
+
+
+def test_downloads_beside_others_are_asked_for(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each(f"{PARTS[0]}/photos", f"{PARTS[1]}/photos"), "misc/1.jpg")
+    with pytest.raises(UsageError, match="parts of a download, beside other folders"):
+        listed(root)
+
+
+def test_folders_with_the_same_folder_around_their_classes_are_asked_for(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each("2019/photos", "2020/photos"))
+    with pytest.raises(UsageError, match="either may be the classes") as caught:
+        listed(root)
+    assert "2019=train,2020=test" in str(caught.value.fix)
+    found = splits(listed(root, split_folders="2019=train,2020=test"))
+    assert {label for label, _ in found.values()} == {"a", "b"}
+
+
+def test_the_folder_of_one_class_names_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "Pet Images/Cat/0.jpg", "Pet Images/Dog/0.jpg")
+    with pytest.raises(DataError, match="no pictures in class folders") as caught:
+        listed(tmp_path / "Pet Images" / "Dog")
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"Cat": 1, "Dog": 1}
