@@ -17,6 +17,7 @@ import numpy as np
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
+from stepladder.data.prepare.copies import Copies, find_copies
 from stepladder.data.prepare.encode import Looks
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.prepare.plan import Plan, Row
@@ -80,13 +81,13 @@ def find(
     bad = [*unread, *(item for done in finished for item in done.bad)]
     counts: dict[Split, Counter[str]] = defaultdict(Counter)
     looks: dict[Split, list[Looks]] = defaultdict(list)
+    rows: dict[Split, list[Row]] = {split: [] for split in Split}
     for shard, done in zip(plan.shards, finished, strict=True):
         counts[shard.split].update(plan.classes[label] for label in done.labels)
         looks[shard.split].append(done.looks)
-    rows = {
-        split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
-        for split in Split
-    }
+        paths = {item.path for item in done.bad}
+        rows[shard.split] += [row for row in shard.rows if row.path not in paths]
+    copies = find_copies(rows)
     warnings = [
         *listing.warnings,
         *check_classes(counts, plan.classes, bad),
@@ -98,8 +99,7 @@ def find(
     warnings += _trait_warnings(traits)
     ranges = merge_ranges(done.ranges for done in finished)
     warnings += range_warnings(ranges)
-    num_copies, copy_warnings = _compare_bytes(rows)
-    near, near_warnings = _compare_looks(config, looks, is_drawn=listing.has_drawn_val)
+    near, near_warnings = _compare_looks(config, looks, copies, is_drawn=listing.has_drawn_val)
     class_counts = {
         split.value: tuple(counts[split][label] for label in plan.classes)
         for split in Split
@@ -115,10 +115,12 @@ def find(
             name: {"num": one.num, "low": one.low, "high": one.high, "white": one.white}
             for name, one in ranges.items()
         },
-        "copies_within_splits": num_copies,
+        "copies_within_splits": copies.num_within_splits,
+        "copies_of_train": copies.of_train,
+        "copies_in_classes": copies.in_classes,
         "near_duplicates": near,
     }
-    return Findings(class_counts, bad, (*warnings, *copy_warnings, *near_warnings), log)
+    return Findings(class_counts, bad, (*warnings, *copies.warnings(LOG_NAME), *near_warnings), log)
 
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
@@ -165,32 +167,13 @@ def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
     return [*told, *([f"read {', '.join(formats)} pictures"] if formats else [])]
 
 
-def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
-    """Count identical files: within splits, between splits, and with different labels."""
-    hashes = {split: {row.sha256 for row in some} for split, some in rows.items()}
-    num_copies = sum(len(rows[split]) - len(hashes[split]) for split in Split)
-    warnings = []
-    for split in (Split.VAL, Split.TEST):
-        num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
-        if num_leaked:
-            warnings.append(
-                f"{num_leaked} of {len(rows[split])} pictures of {split} are also in train "
-                f"(identical files), so the accuracy on {split} is optimistic"
-            )
-    labels: dict[bytes, set[int]] = defaultdict(set)
-    for some in rows.values():
-        for row in some:
-            labels[row.sha256].add(row.label)
-    num_conflicts = sum(len(found) > 1 for found in labels.values())
-    if num_conflicts:
-        warnings.append(f"{num_conflicts} pictures are in two or more classes (identical files)")
-    return num_copies, warnings
-
-
 def _compare_looks(
-    config: PrepareConfig, looks: dict[Split, list[Looks]], *, is_drawn: bool
+    config: PrepareConfig, looks: dict[Split, list[Looks]], copies: Copies, *, is_drawn: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Count held-out pictures that look like one of train; skipped if the split is by group."""
+    """Count held-out pictures that look like one of train and are no copies of one.
+
+    Skipped if the split is by group.
+    """
     if config.group_by and is_drawn:
         return {}, []
     empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
@@ -199,11 +182,13 @@ def _compare_looks(
     warnings = []
     for split in (Split.VAL, Split.TEST):
         held_out = np.concatenate([empty, *looks[split]])
+        held_out = held_out[~np.array(copies.is_of_train[split], dtype=bool)]
         near = count_near(held_out, train)
         if not near.num_compared:
             continue
         log[split.value] = {"num_near": near.num_near, "num_compared": near.num_compared}
         if near.frac > _MAX_NEAR_FRAC:
+            kind = "other pictures" if any(copies.is_of_train[split]) else "pictures"
             can_group = is_drawn and split is Split.VAL
             advice = (
                 "keep pictures of one scene in the same split with --group-by"
@@ -211,7 +196,7 @@ def _compare_looks(
                 else "the source's own splits share scenes"
             )
             warnings.append(
-                f"{near.num_near} of {near.num_compared} pictures of {split} "
+                f"{near.num_near} of {near.num_compared} {kind} of {split} "
                 f"({100 * near.frac:.1f} %) are near-duplicates of one of train, so the accuracy "
                 f"on {split} is optimistic: {advice}"
             )
