@@ -17,6 +17,7 @@ import numpy as np
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
+from stepladder.data.prepare.copies import Copies, find_copies
 from stepladder.data.prepare.encode import Looks
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, find_near
 from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, near_fix, near_words
@@ -82,16 +83,13 @@ def find(
     bad = [*unread, *(item for done in finished for item in done.bad)]
     counts: dict[Split, Counter[str]] = defaultdict(Counter)
     looks: dict[Split, list[Looks]] = defaultdict(list)
-    paths: dict[Split, list[str]] = defaultdict(list)  # in the order of the store's rows
+    rows: dict[Split, list[Row]] = {split: [] for split in Split}
     for shard, done in zip(plan.shards, finished, strict=True):
         counts[shard.split].update(plan.classes[label] for label in done.labels)
         looks[shard.split].append(done.looks)
-        unusable = {item.path for item in done.bad}
-        paths[shard.split] += [row.path for row in shard.rows if row.path not in unusable]
-    rows = {
-        split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
-        for split in Split
-    }
+        paths = {item.path for item in done.bad}
+        rows[shard.split] += [row for row in shard.rows if row.path not in paths]
+    copies = find_copies(rows)
     warnings = [
         *listing.warnings,
         *check_classes(counts, plan.classes, bad),
@@ -103,9 +101,8 @@ def find(
     warnings += _trait_warnings(traits)
     ranges = merge_ranges(done.ranges for done in finished)
     warnings += range_warnings(ranges)
-    num_copies, copy_warnings = _compare_bytes(rows)
     near, near_log, near_warnings = _compare_looks(
-        looks, paths, can_group=listing.has_drawn_val and not config.group_by
+        looks, rows, copies, can_group=listing.has_drawn_val and not config.group_by
     )
     class_counts = {
         split.value: tuple(counts[split][label] for label in plan.classes)
@@ -122,10 +119,13 @@ def find(
             name: {"num": one.num, "low": one.low, "high": one.high, "white": one.white}
             for name, one in ranges.items()
         },
-        "copies_within_splits": num_copies,
+        "copies_within_splits": copies.num_within_splits,
+        "copies_of_train": copies.of_train,
+        "copies_in_classes": copies.in_classes,
         "near_duplicates": near_log,
     }
-    return Findings(class_counts, bad, near, (*warnings, *copy_warnings, *near_warnings), log)
+    found = (*warnings, *copies.warnings(LOG_NAME), *near_warnings)
+    return Findings(class_counts, bad, near, found, log)
 
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
@@ -179,35 +179,17 @@ def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
     return [*told, *([f"read {', '.join(formats)} pictures"] if formats else [])]
 
 
-def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
-    """Count identical files: within splits, between splits, and with different labels."""
-    hashes = {split: {row.sha256 for row in some} for split, some in rows.items()}
-    num_copies = sum(len(rows[split]) - len(hashes[split]) for split in Split)
-    warnings = []
-    for split in (Split.VAL, Split.TEST):
-        num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
-        if num_leaked:
-            warnings.append(
-                f"{num_leaked} of {len(rows[split])} pictures of {split} are also in train "
-                f"(identical files), so the accuracy on {split} is optimistic"
-            )
-    labels: dict[bytes, set[int]] = defaultdict(set)
-    for some in rows.values():
-        for row in some:
-            labels[row.sha256].add(row.label)
-    num_conflicts = sum(len(found) > 1 for found in labels.values())
-    if num_conflicts:
-        warnings.append(f"{num_conflicts} pictures are in two or more classes (identical files)")
-    return num_copies, warnings
-
-
 def _compare_looks(
-    looks: dict[Split, list[Looks]], paths: dict[Split, list[str]], *, can_group: bool
+    looks: dict[Split, list[Looks]],
+    rows: dict[Split, list[Row]],
+    copies: Copies,
+    *,
+    can_group: bool,
 ) -> tuple[list[NearPair], dict[str, Any], list[str]]:
-    """Find held-out pictures that are near-duplicates of one of train.
+    """Find held-out pictures that are near-duplicates of one of train and no copies of one.
 
     Args:
-        paths: of the pictures, in the order of their looks.
+        rows: the usable pictures, in the order of their looks.
         can_group: whether val was drawn without groups.
     """
     empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
@@ -216,12 +198,13 @@ def _compare_looks(
     log: dict[str, Any] = {}
     warnings = []
     for split in (Split.VAL, Split.TEST):
-        near = find_near(np.concatenate([empty, *looks[split]]), train)
+        others = np.flatnonzero(~np.array(copies.is_of_train[split], dtype=bool))
+        near = find_near(np.concatenate([empty, *looks[split]])[others], train)
         if not near.num_compared:
             continue
         pairs += [
-            NearPair(split, paths[split][row], paths[Split.TRAIN][other], row, other)
-            for row, other in zip(near.held_out.tolist(), near.train.tolist(), strict=True)
+            NearPair(split, rows[split][row].path, rows[Split.TRAIN][other].path, row, other)
+            for row, other in zip(others[near.held_out].tolist(), near.train.tolist(), strict=True)
         ]
         is_groupable = can_group and split is Split.VAL
         log[split.value] = {

@@ -274,13 +274,36 @@ def test_a_hundred_bad_pictures_stop_it_at_once(tmp_path: Path) -> None:
     assert str(caught.value.why).startswith("'0.jpg', '1.jpg', ")
 
 
-def test_pictures_in_train_and_val_are_counted(split_photos: Path, tmp_path: Path) -> None:
+def test_pictures_in_train_and_val_are_named(split_photos: Path, tmp_path: Path) -> None:
     same = split_photos / "train" / "class 0" / "0.jpg"
     shutil.copy(same, split_photos / "val" / "class 0" / "copy.jpg")
     shutil.copy(same, split_photos / "train" / "class 1" / "copy.jpg")
-    warnings = make(split_photos, tmp_path / "store").warnings
-    assert any("1 of 7 pictures of val are also in train" in warning for warning in warnings)
-    assert any("1 pictures are in two or more classes" in warning for warning in warnings)
+    (split_photos / "train" / "class 0" / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
+    result = make(split_photos, tmp_path / "store", max_bad=0.1)
+    said = "\n".join(result.warnings)
+    assert "1 of 7 pictures of val are also in train" in said
+    assert "optimistic: val/class 0/copy.jpg = train/class 1/copy.jpg" in said
+    of_classes = ["train/class 0/0.jpg", "train/class 1/copy.jpg", "val/class 0/copy.jpg"]
+    assert "1 pictures are in two or more classes (identical files): " + " = ".join(of_classes) in (
+        said
+    )
+    assert "near-duplicates" not in said
+    log = json.loads((result.folder / "prepare_log.json").read_text())
+    assert log["copies_of_train"] == {"val": [["val/class 0/copy.jpg", "train/class 1/copy.jpg"]]}
+    assert log["copies_in_classes"] == [of_classes]
+    assert log["near_duplicates"]["val"] == {"num_near": 0, "num_compared": 6}
+
+
+def test_five_copies_are_named_and_all_are_saved(split_photos: Path, tmp_path: Path) -> None:
+    for path in (split_photos / "train" / "class 1").iterdir():
+        shutil.copy(path, split_photos / "test" / "class 1" / f"again_{path.name}")
+    result = make(split_photos, tmp_path / "store")
+    (said,) = [text for text in result.warnings if "identical" in text]
+    assert said.startswith("8 of 14 pictures of test are also in train")
+    assert said.count(" = train/class 1/") == 5
+    assert said.endswith(" and 3 more, see prepare_log.json")
+    log = json.loads((result.folder / "prepare_log.json").read_text())
+    assert len(log["copies_of_train"]["test"]) == 8
 
 
 def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Path) -> None:
