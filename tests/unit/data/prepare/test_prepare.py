@@ -188,7 +188,7 @@ def test_a_folder_of_other_things_is_never_replaced(split_photos: Path, tmp_path
     out = tmp_path / "home"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="not a store"):
+    with pytest.raises(UsageError, match="do not belong to a store"):
         make(split_photos, out, overwrite=True)
     assert (out / "thesis.tex").exists()
 
@@ -291,7 +291,8 @@ def test_pictures_in_train_and_val_are_named(split_photos: Path, tmp_path: Path)
     log = json.loads((result.folder / "prepare_log.json").read_text())
     assert log["copies_of_train"] == {"val": [["val/class 0/copy.jpg", "train/class 1/copy.jpg"]]}
     assert log["copies_in_classes"] == [of_classes]
-    assert log["near_duplicates"]["val"] == {"num_near": 0, "num_compared": 6}
+    near = {"num_near": 0, "num_compared": 6, "can_group": False}
+    assert log["near_duplicates"]["val"] == near
 
 
 def test_five_copies_are_named_and_all_are_saved(split_photos: Path, tmp_path: Path) -> None:
