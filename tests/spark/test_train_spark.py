@@ -5,13 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.ranks.together import ROOT, TASKS, environment
 
 TIMEOUT_S = 200
+MARK = "STEPLADDER_TEST"  # in the environment of all processes of a test
+
+
+@pytest.fixture(autouse=True)
+def none_left(tmp_path: Path) -> Iterator[None]:
+    """End what a failed stage has left: torchrun waits minutes for the agents that are gone."""
+    yield
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == str(tmp_path):
+                process.kill()
 
 
 def train(task: str, run: Path, *words: str, master: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +35,9 @@ def train(task: str, run: Path, *words: str, master: str) -> subprocess.Complete
     return subprocess.run(
         [*command, *common, *words],
         cwd=ROOT,
-        env=environment(SPARK_MASTER=master, PYTHONPATH=str(ROOT / "src")),
+        env=environment(
+            SPARK_MASTER=master, PYTHONPATH=str(ROOT / "src"), **{MARK: str(run.parent)}
+        ),
         capture_output=True,
         text=True,
         check=False,
