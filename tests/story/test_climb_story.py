@@ -199,7 +199,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
     ("words", "said"),
     [
         (["climb", "job.yaml", "--budget", "soon"], "is not a time span"),
-        (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
+        (["climb", "job.yaml", "--train", "head_then_all"], "trains twice"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "the Task's file does not exist"),
         (["ledger", "store"], "does not contain a run of `stepladder climb`"),

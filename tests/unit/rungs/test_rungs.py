@@ -628,7 +628,7 @@ def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
     assert prediction.time is not None
     assert prediction.time.step_s >= 0.95, "no step is faster than with ready batches"
     doubtful = make_profile(**facts, phases_s={"forward": 0.5, "data_wait": 0.5})
-    assert "disagree: 500 ms of waiting per step, 50 ms" in (rung.why_not(doubtful, recipe) or "")
+    assert "disagree: 500 ms per step, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
 
 @pytest.mark.parametrize("rung", [ScaledDecode(), PixelStore()], ids=lambda rung: rung.name)

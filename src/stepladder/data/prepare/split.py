@@ -24,6 +24,7 @@ from stepladder.errors import DataError, UsageError
 FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
+_LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
 _DRAWN_FIX = " If val was split off by --val-frac: add pictures, or make folders train and val."
 
 
@@ -123,10 +124,14 @@ def check_classes(
                 f"its accuracy does not cover them"
             )
     if not counts.get(Split.VAL):
+        is_single = max(train.values(), default=0) < _LEAST_TO_DIVIDE
         raise DataError(
-            "val has no pictures",
+            "the split val has no pictures",
             why="The best checkpoint and early stopping depend on val.",
-            fix="Add pictures, raise --val-frac, or make a val folder.",
+            fix="Each class has only one picture: add pictures; val takes one of each class with "
+            "two or more."
+            if is_single
+            else "Add pictures, raise --val-frac, or make a val folder.",
         )
     return warnings
 
