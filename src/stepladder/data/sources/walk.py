@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 
@@ -161,7 +160,8 @@ def is_hidden(name: str) -> bool:
 
 def why_no_picture(name: str) -> str | None:
     """Return why a file name is not a picture's; None: it may be a picture."""
-    suffix = PurePosixPath(name).suffix.lower()
+    at = name.rfind(".")  # pathlib would intern the name, and keep memory for each file
+    suffix = name[at:].lower() if 0 < at < len(name) - 1 else ""
     if suffix and suffix not in _PICTURES_TO_A_PERSON:
         return f"file(s) without a picture extension ({printable(suffix)})"
     return None
