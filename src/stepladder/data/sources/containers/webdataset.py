@@ -77,11 +77,13 @@ class TarContainer(Container):
 
     def _samples(self) -> Iterator[_Sample]:
         self.skipped = skipped = Skipped()
+        yield from self._grouped(self._members(skipped))
+        self._file.refuse_changed()
+
+    def _members(self, skipped: Skipped) -> Iterator[Member]:
         max_bytes = self._config.max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND
         with self._file.open_ahead() as file:
-            members = read_members(file, self.name, max_bytes=max_bytes, skipped=skipped)
-            yield from self._grouped(members)
-        self._file.refuse_changed()
+            yield from read_members(file, self.name, max_bytes=max_bytes, skipped=skipped)
 
     def _grouped(self, members: Iterator[Member]) -> Iterator[_Sample]:
         """Group members by key: the name up to the first dot, or up to the last.
@@ -157,6 +159,8 @@ class TarContainer(Container):
 
     def _item(self, row: int, sample: _Sample) -> Item:
         where = f"{self.name}: sample {sample.key}"
+        if self._has_folders and sample.fields.keys() <= _LABELS:
+            self._refuse_scattered(sample, where)
         facts = _facts(sample, where)
         label = self._label(sample, facts, where)
         split = facts.get(self._config.split_column)
@@ -182,6 +186,32 @@ class TarContainer(Container):
             None if group is None else encodable(str(group)),
             reason,
         )
+
+    def _refuse_scattered(self, sample: _Sample, where: str) -> None:
+        """Read the tar again, and refuse it if it has more files of a sample elsewhere.
+
+        Raises:
+            DataError: if it has.
+        """
+        here = {member.name for member in sample.fields.values()}
+        elsewhere = next(
+            (
+                member.name
+                for member in self._members(Skipped())
+                if member.name not in here
+                and _NAME.fullmatch(member.name)
+                and sample.key in {_key(_NAME, member), _key(_LAST_DOT, member)}
+            ),
+            None,
+        )
+        if elsewhere is not None:
+            raise DataError(
+                f"its files are not next to each other in the tar: {min(here)}, {elsewhere}",
+                where=where,
+                why="A tar is read from its start to its end, one sample after the other.",
+                fix="Unpack it, and pack it again in the order of names: tar --sort=name -cf "
+                "NEW.tar -C FOLDER .",
+            )
 
     def _image_ending(self, sample: _Sample, where: str) -> str | None:
         named = self._config.image_column
@@ -217,6 +247,7 @@ class TarContainer(Container):
             return checked_label(value, name, where)
         if after in sample.fields:
             return _label_of(sample.fields[after], after, where)
+        self._refuse_scattered(sample, where)
         looked_for = "neither " if is_named else "neither a .cls, nor "
         of_json = f" Its .json has {name_some(sorted(facts))}." if facts else ""
         raise DataError(

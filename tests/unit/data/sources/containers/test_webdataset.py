@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,38 @@ def test_labels_and_pictures_are_those_of_the_samples(
     assert found == {
         f"{name}/{row:04d}.{'png' if row % 3 == 2 else 'jpg'}": names[row % 2] for row in range(20)
     }
+
+
+@pytest.mark.parametrize("folder", ["", "data/"])
+@pytest.mark.parametrize("is_label_first", [False, True])
+@pytest.mark.parametrize("label", ["cls", "json"])
+def test_samples_whose_files_are_apart_are_refused_and_the_remedy_works(
+    shop: Any, folder: str, is_label_first: bool, label: str
+) -> None:
+    members = [(folder + name, data) for name, data in samples(shop, range(8), label)]
+    apart = sorted(members, key=lambda one: one[0].endswith(label) is not is_label_first)
+    source = shop.tar("all.tar", apart)
+    with pytest.raises(DataError, match="not next to each other") as caught:
+        shop.make(source)
+    assert f"sample {folder}0000" in str(caught.value)
+    assert {f"{folder}0000.jpg", f"{folder}0000.{label}"} <= set(
+        caught.value.what.replace(",", "").split()
+    )
+    command = str(caught.value.fix).partition(": ")[2]
+    new, unpacked = shop.folder / "new.tar", shop.folder / "unpacked"
+    with tarfile.open(source) as tar:
+        tar.extractall(unpacked, filter="data")
+    subprocess.run(
+        shlex.split(command.replace("NEW.tar", str(new)).replace("FOLDER", str(unpacked))),
+        check=True,
+    )
+    assert len(shop.labels(shop.make(new).folder)) == 8
+
+
+def test_a_sample_without_a_label_is_not_called_apart(shop: Any) -> None:
+    members = [one for one in samples(shop, range(8)) if one[0] != "0005.cls"]
+    with pytest.raises(DataError, match="sample 0005: no label"):
+        shop.make(shop.tar("all.tar", members))
 
 
 def test_shards_come_by_pattern_folder_and_split(shop: Any) -> None:
