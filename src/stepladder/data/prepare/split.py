@@ -131,7 +131,8 @@ def check_classes(
             fix="Each class has only one picture: add pictures; val takes one of each class with "
             "two or more."
             if is_single
-            else "Add pictures, raise --val-frac, or make a val folder.",
+            else "Add pictures, or make a val folder: val is drawn from classes with two different "
+            "pictures, or with --group-by two groups.",
         )
     return warnings
 
