@@ -54,7 +54,7 @@ def packaged_state(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise DataError(
             f"the packaged weights do not fit this version of timm's {NAME}",
             where=str(path),
-            fix="Install the version of timm in stepladder's constraints file.",
+            fix="Install a version of timm that has the layers of 1.0: pip install 'timm<1.1'",
         )
     return {name: tensor.clone() for name, tensor in zip(wanted, stored, strict=True)}
 

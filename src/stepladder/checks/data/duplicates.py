@@ -255,14 +255,18 @@ def _within(job: CheckedJob, train: Contents) -> Answer | None:
     num_conflicts = _conflicts(train, groups)
     if max(num_copies, num_blank, num_conflicts) < max(_LEAST, _WORTH_FRAC * num):
         return None
-    blank = f", {num_blank} are blank (a single value)" if num_blank else ""
+    blank = f", {num_blank} are blank (all values are equal)" if num_blank else ""
     conflict = (
-        f"; {num_conflicts} groups of duplicates have different labels" if num_conflicts else ""
+        f"; in {num_conflicts} groups of duplicates, one input has different labels"
+        if num_conflicts
+        else ""
     )
     return found(
         "duplicated_inputs",
         f"{num_copies} of {num} training inputs are duplicates{blank}{conflict}",
-        fix="Drop duplicates and blank examples, unless duplicates are meant as weights.",
+        fix=("Correct the labels that differ. " if num_conflicts else "")
+        + "Drop duplicates and blank examples, unless some are repeated on purpose, so that they "
+        "count more.",
         severity=Severity.WARNING,
         examples=tuple(
             " = ".join(job.describe(Split.TRAIN, row) for row in group[:3])

@@ -83,8 +83,10 @@ def validation_pass(job: CheckedJob) -> Answer:
     if total.worst is not None:
         return found(
             "validation_fails",
-            f"{total.worst} is not finite on {total.num_examples} validation examples",
-            fix="Check for log(0), a division by a count that can be 0, or NaN in the inputs.",
+            f"metrics(): the total of {total.worst} over {total.num_examples} validation examples "
+            "is NaN or infinite, so at least one example gives such a value",
+            fix="In metrics(), check for log(0) or a division by a count that can be 0; also check "
+            "the validation inputs for NaN.",
         )
     values = {name: total.sums[name] / total.counts[name] for name in total.sums}
     shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -54,9 +54,10 @@ def open_pictures(config: PrepareConfig) -> Pictures:
     kind = config.source_format
     if kind is SourceFormat.TABLE:
         raise UsageError(
-            "only Spark can read a table by its name",
-            where="prepare.engine",
-            fix="Add --engine spark, or set --source to the files of the table.",
+            "the source format is table (a table by its name), which only Spark can read",
+            where="prepare.source_format",
+            fix="Add --engine spark; or set --source to the files of the table, and leave out "
+            "--source-format.",
         )
     if kind is SourceFormat.AUTO:
         kind = find_format(config.source.expanduser())
