@@ -168,6 +168,22 @@ def test_the_share_of_waiting_is_read_in_percent_or_from_two_times(tmp_path: Pat
         assert log.rows[0].data_wait_frac == 0.25
 
 
+@pytest.mark.parametrize("has_loss", [True, False])
+def test_times_of_evaluations_are_no_waits_of_training(has_loss: bool, tmp_path: Path) -> None:
+    """MMEngine's scalars.json has `data_time` and `time` in its rows of validation, too."""
+    lines = []
+    for k in range(1, 4):
+        for data_s in (0.01, 0.03):
+            train = {"lr": 0.1, "loss": 1 / k, "data_time": data_s, "time": 0.2, "step": 20 * k}
+            lines.append(json.dumps({**train, "epoch": k}))
+        loss = {"val_loss": 1 / k} if has_loss else {}
+        held_out = {"acc/top1": 0.5 + k / 100, **loss, "data_time": 0.05, "time": 0.09, "step": k}
+        lines.append(json.dumps(held_out))
+    (log,) = read(tmp_path, "\n".join(lines), name="scalars.json")
+    assert [row.data_wait_frac for row in log.rows] == pytest.approx([0.1] * 3)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx([0.51, 0.52, 0.53])
+
+
 def test_a_metric_of_any_name_is_read_when_asked_for(tmp_path: Path) -> None:
     (log,) = read(tmp_path, "epoch,val_f1\n1,0.5\n2,0.6\n", metric="val_f1")
     assert [row.score for row in log.rows] == [0.5, 0.6]

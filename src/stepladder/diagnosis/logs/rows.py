@@ -33,6 +33,15 @@ _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meanin
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
 )
+_WAITS = frozenset(
+    {
+        Meaning.DATA_WAIT_PERCENT,
+        Meaning.DATA_WAIT_FRAC,
+        Meaning.DATA_TIME,
+        Meaning.BATCH_TIME,
+    }
+)
+_OF_TRAINING = frozenset({Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.LEARNING_RATE})
 _ROW_VALUES = (
     "train_loss",
     "train_accuracy",
@@ -121,6 +130,7 @@ class _Reading:
             is_evaluation=table.is_evaluation,
         )
         rows = _without_local_steps(_values(table.cells, meanings))
+        _drop_waits_of_evaluations(rows)
         score = next((name for name, kind in meanings.items() if kind == SCORE), None)
         is_share, is_fraction = _is_share_name(score), score is not None and is_fraction_name(score)
         in_percent = {kind for kind in (*ACCURACIES, SCORE) if _is_percent(rows, kind)}
@@ -272,6 +282,18 @@ def _without_local_steps(
     return rows
 
 
+def _drop_waits_of_evaluations(rows: Sequence[dict[Meaning | str, float]]) -> None:
+    """Remove times that rows without training values have, where rows of training have them, too.
+
+    An evaluation reads other data, in other batches: its times are no waits of training.
+    """
+    of_training = {kind for row in rows if _OF_TRAINING & set(row) for kind in _WAITS & set(row)}
+    for row in rows:
+        if not _OF_TRAINING & set(row):
+            for kind in of_training & set(row):
+                del row[kind]
+
+
 def _is_share_name(name: str | None) -> bool:
     return (
         name is not None
@@ -375,11 +397,11 @@ def _begins_anew(
 
 
 def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | str, float]:
-    """Return the last value of each column; of training values and waits, the mean."""
+    """Return the last value of each column; of training values and waits for data, the mean."""
     merged: dict[Meaning | str, float] = {}
     for row in group:
         merged.update(row)
-    for kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.DATA_WAIT_PERCENT):
+    for kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, *_WAITS):
         values = [row[kind] for row in group if kind in row]
         if len(values) > 1:
             merged[kind] = sum(values) / len(values)

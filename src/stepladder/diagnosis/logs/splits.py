@@ -149,8 +149,8 @@ def _held_out_without_split(
 
     They are: all in a log of evaluations; `metrics/…` next to columns with a split (Ultralytics);
     a metric next to a training loss and a validation loss (fastai, Hugging Face's tables); a metric
-    that is only in rows without the loss and the learning rate of training (MMEngine); and what is
-    never computed on training data.
+    that is only in rows without the loss and the learning rate of training (MMEngine), and always
+    next to a validation loss if there is one; and what is never computed on training data.
     """
     bare = [
         name
@@ -172,6 +172,12 @@ def _held_out_without_split(
         held |= set(metrics)
     elif not {Meaning.VAL_LOSS, Meaning.TEST_ACCURACY, Meaning.TEST_LOSS} & set(found.values()):
         held |= _in_rows_of_their_own(cells, found, metrics)
+    else:
+        beside = [
+            row for row in cells if any(row.get(n) for n, k in found.items() if k in HELD_OUT)
+        ]
+        alone = _in_rows_of_their_own(cells, found, metrics)
+        held |= {n for n in alone if _num_values(cells, n) == _num_values(beside, n)}
     return [name for name in bare if name in held]
 
 
