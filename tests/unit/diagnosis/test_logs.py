@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from stepladder.diagnosis.logs.column_names import Meaning, digits_of, meaning, read_number
+from stepladder.diagnosis.logs.json_log import read_json_log
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError, UsageError
 from stepladder.records.audit import LogFormat, RunLog
@@ -299,3 +300,42 @@ def test_numbers_and_their_decimals() -> None:
     assert read_number("tensor(0.5000, device='cuda:0')") == 0.5
     assert read_number("n/a") is None
     assert [digits_of(text) for text in ("0.785", "78.5%", "1e-3", "0.78518518518")] == [3, 3, 3, 7]
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["mrpc_en_eval_", "default/eval_", "model.val_", "student-valid_", "eval_mrpc_", "task1/dev/"],
+)
+def test_a_named_set_is_held_out_data(start: str, tmp_path: Path) -> None:
+    history: list[dict[str, float]] = []
+    for k in range(1, 6):
+        history.append({"epoch": k, "step": 10 * k, "loss": 1 / k, "learning_rate": 0.1})
+        held_out = {"loss": 2 / k, "accuracy": 0.5 + k / 50, "f1": 0.3, "runtime": 2.6}
+        named = {f"{start}{name}": value for name, value in held_out.items()}
+        history.append({"epoch": k, "step": 10 * k, **named, "eval_average_metrics": 37.8})
+    (log,) = read(tmp_path, json.dumps({"log_history": history}), name="trainer_state.json")
+    assert [row.val_loss for row in log.rows] == pytest.approx([2 / k for k in range(1, 6)])
+    assert [row.train_loss for row in log.rows] == pytest.approx([1 / k for k in range(1, 6)])
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(
+        [0.5 + k / 50 for k in range(1, 6)]
+    )
+
+
+def test_of_two_named_sets_the_first_is_used_and_parts_of_a_loss_are_no_sets(
+    tmp_path: Path,
+) -> None:
+    head = "epoch,loss,a_eval_loss,a_eval_acc,b_eval_loss,b_eval_acc\n"
+    (log,) = read(tmp_path, head + "1,3,2,0.5,1,0.7\n2,2,1.5,0.6,0.9,0.8\n")
+    assert [(row.val_loss, row.val_accuracy) for row in log.rows] == [(2, 0.5), (1.5, 0.6)]
+    head = "epoch,loss,best_val_loss,last_val_loss,val_box_loss,val_loss\n"
+    (log,) = read(tmp_path, head + "1,3,2,2,1,2.5\n2,2,1.5,2,1,2.4\n")
+    assert [row.val_loss for row in log.rows] == [2.5, 2.4]
+    (log,) = read(tmp_path, "epoch,train/loss,val/box_loss,val/map\n1,3,2,0.1\n2,2,1,0.2\n")
+    assert [row.val_loss for row in log.rows] == [None, None]
+
+
+def test_the_size_of_a_named_set_follows_from_its_rate() -> None:
+    item = {"mrpc_en_eval_runtime": 2.6183, "mrpc_en_eval_samples_per_second": 77.913}
+    text = json.dumps({"log_history": [{"epoch": 1, "mrpc_en_eval_loss": 0.5, **item}]})
+    (table,) = read_json_log(text, name="a", path="a")
+    assert table.known["num_val"] == 204
