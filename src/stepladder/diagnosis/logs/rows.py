@@ -18,6 +18,8 @@ from stepladder.diagnosis.logs.column_names import (
     first_of,
     is_error_rate,
     is_fraction_name,
+    is_percent_name,
+    meaning,
     plain_name,
     read_duration,
     read_number,
@@ -99,6 +101,7 @@ def to_run_log(table: Table) -> RunLog:
         is_val_test=reading.is_val_test,
         notes=(*table.notes, *reading.notes),
         num_unreadable=reading.num_unreadable,
+        not_finite=_first_not_finite(table.cells, reading.epoch_offset),
         **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
@@ -135,6 +138,7 @@ class _Reading:
         is_share, is_fraction = _is_share_name(score), score is not None and is_fraction_name(score)
         in_percent = {kind for kind in (*ACCURACIES, SCORE) if _is_percent(rows, kind)}
         in_percent -= {SCORE} if not is_share and not is_fraction else set()
+        in_percent |= {SCORE} if score is not None and is_percent_name(score) else set()
         for row in rows:
             for kind in in_percent & set(row):
                 row[kind] /= 100
@@ -143,7 +147,7 @@ class _Reading:
         shown = SCORE if score is not None else Meaning.VAL_ACCURACY
         digits = _digits(table, meanings, shown, is_percent=shown in in_percent)
         scores = [row[SCORE] for row in rows if SCORE in row]
-        is_in_range = all(0 <= value <= 1 for value in scores)
+        is_in_range = all(0 <= value <= 1 for value in scores if math.isfinite(value))
         return cls(
             rows=rows,
             digits=digits,
@@ -199,6 +203,33 @@ class _Reading:
         if finite:
             found["epochs"] = max(finite)
         return found
+
+
+def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
+    """Return the first line from which on a loss is not finite, also one that is not judged.
+
+    A row of evaluations is a mean of several lines, and ends later.
+    """
+    starts = []
+    for name in dict.fromkeys(name for row in cells for name in row):
+        texts = [row.get(name, "") for row in cells]
+        if meaning(name) not in (Meaning.TRAIN_LOSS, Meaning.VAL_LOSS) or _is_sparse(texts):
+            continue
+        numbers = [(idx, read_number(text)) for idx, text in enumerate(texts)]
+        known = [(idx, number) for idx, number in numbers if number is not None]
+        finite = [idx for idx, number in known if math.isfinite(number)]
+        starts += [idx for idx, _ in known if idx > max(finite, default=-1)][:1]
+    if not starts:
+        return None
+    row = cells[min(starts)]
+    epoch, step = (
+        next((read_place(text) for name, text in row.items() if meaning(name) is kind), None)
+        for kind in (Meaning.EPOCH, Meaning.STEP)
+    )
+    return LogRow(
+        epoch=None if epoch is None else epoch + epoch_offset,
+        step=None if step is None or not math.isfinite(step) else int(step),
+    )
 
 
 def _column(metric: str, columns: Mapping[str, None]) -> str | None:
