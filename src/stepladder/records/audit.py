@@ -96,6 +96,7 @@ class RunLog:
         kept: validation of the final weights of a stepladder run; if it has not ended, of the best
             or the last validated ones; None: not known.
         num_unreadable: cells that should be numbers but are not.
+        not_finite: epoch and step of the line from which on a loss is not finite; None: all are.
         is_val_test: the held-out metrics of the rows are of the test set; no validation is logged.
         score_name: name of the metric in `score`; is_score_share: it is a fraction of examples;
             is_score_fraction: it lies in [0, 1], as F1 and mAP do.
@@ -132,6 +133,7 @@ class RunLog:
     damaged: tuple[str, ...] = ()
     kept: LogRow | None = None
     num_unreadable: int = 0
+    not_finite: LogRow | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ class AuditedRun:
         result_sem: its standard error from the number of held-out examples; None: not known.
         one_example: change of the metric by one example, 1 / n; None: not known.
         num_val, num_val_from: number of held-out examples, and its source.
-        best_epoch: epoch of the best evaluation.
+        best_epoch, best_step: epoch and step of the best evaluation; None: not logged.
         findings: in a fixed order.
     """
 
@@ -185,6 +187,7 @@ class AuditedRun:
     num_val_from: SizeSource | None
     best_epoch: float | None
     findings: tuple[Finding, ...]
+    best_step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

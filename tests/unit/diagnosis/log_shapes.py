@@ -35,6 +35,7 @@ class Shape:
         metric: that the audit judges by; None: the log is not read.
         best: value of that metric in its best evaluation.
         best_epoch: of it; None: the log has no epochs.
+        best_step: of it; None: not compared.
         num: of evaluations in each training.
         num_trainings: in the log.
         train_loss: at the best evaluation; None: not logged, or not compared.
@@ -50,6 +51,7 @@ class Shape:
     metric: str | None = "val_accuracy"
     best: float = BEST
     best_epoch: float | None = 6
+    best_step: int | None = None
     num: int = 8
     num_trainings: int = 1
     train_loss: float | None = 0.48
@@ -506,6 +508,20 @@ def nanogpt(_: Path) -> str:
     )
 
 
+def pytorch_tutorial(_: Path) -> str:
+    """Bars over the epochs, to which `print` adds its line."""
+    return (
+        each(
+            lambda k: (
+                f" {12 * k:2d}%|{'█' * k}    | {k}/8 [00:{10 * k:02d}<01:20, 10.1s/it]Epoch {k}/7\n"
+                f"----------\ntrain Loss: {TRAIN[k]:.4f} Acc: {TRAIN_ACC[k]:.4f}\n"
+                f"val Loss: {VAL[k]:.4f} Acc: {ACC[k]:.4f}\n\n"
+            )
+        )
+        + "100%|████| 8/8 [01:21<00:00, 10.1s/it]\nTraining complete in 1m 21s\nBest val Acc: 0.804\n"
+    )
+
+
 def printed_names(_: Path) -> str:
     return each(
         lambda k: (
@@ -891,7 +907,7 @@ SHAPES = (
           source="facebookresearch/fairseq#233", name="out.txt", write=fairseq_json,
           metric="val_loss", best=0.66),
     Shape(trainer="nanoGPT", version="2023", log="console", source="karpathy/nanoGPT#215",
-          name="out.txt", write=nanogpt, metric="val_loss", best=0.66, best_epoch=None),
+          name="out.txt", write=nanogpt, metric="val_loss", best=0.66, best_epoch=None, best_step=1250),
     Shape(trainer="own script", version="", log="`Train loss: … Val accuracy: …`",
           source="skorch-dev/skorch#591", name="out.txt", write=printed_names),
     Shape(trainer="own script", version="", log="`Loss: …, ValLoss: …`",
@@ -902,6 +918,9 @@ SHAPES = (
           metric="val_loss", best=0.66),
     Shape(trainer="own script", version="", log="`[Training] Acc: …`, `[Validation] Acc: …`",
           source="LeeJunHyun/Image_Segmentation#45", name="out.txt", write=unet_brackets),
+    Shape(trainer="PyTorch tutorial", version="transfer learning",
+          log="`val Loss: … Acc: …`, with bars of tqdm", source="pytorch/pytorch#60718",
+          name="train.log", write=pytorch_tutorial),
     Shape(trainer="Catalyst", version="19", log="text log", source="catalyst-team/catalyst#290",
           name="log.txt", write=catalyst_text),
     Shape(trainer="Ignite", version="0.4", log="`Validation Results - Epoch[…]`",
@@ -922,7 +941,7 @@ SHAPES = (
           source="roboflow/rf-detr#1325", name="version_0", write=lightning_after_resume,
           best_epoch=41),
     Shape(trainer="XGBoost", version="0.8", log="`[0] test-merror:…`", source="dmlc/xgboost#4252",
-          name="out.txt", write=xgboost_text, best_epoch=None, train_loss=None),
+          name="out.txt", write=xgboost_text, best_epoch=None, best_step=5, train_loss=None),
     Shape(trainer="LightGBM", version="2", log="console", source="lightgbm-org/LightGBM#886",
           name="out.txt", write=lightgbm_text, metric="valid_1 auc", best_epoch=None),
     Shape(trainer="Composer", version="0.12", log="console", source="mosaicml/composer#1884",
@@ -935,7 +954,7 @@ SHAPES = (
           source="ultralytics/yolov5#785", name="results.txt", write=yolov5_text, metric=None,
           says="numbers instead of column names"),
     Shape(trainer="Detectron2", version="0.5", log="metrics.json",
-          source="facebookresearch/detectron2#3180", name="metrics.json", write=detectron2_json, metric="bbox/AP", best_epoch=None),
+          source="facebookresearch/detectron2#3180", name="metrics.json", write=detectron2_json, metric="bbox/AP", best_epoch=None, best_step=599),
     Shape(trainer="DETR", version="2020", log="log.txt", source="facebookresearch/detr#376",
           name="log.txt", write=detr_log, metric="test_coco_eval_bbox"),
     Shape(trainer="AllenNLP", version="1", log="folder of metrics_epoch_*.json",
@@ -947,7 +966,7 @@ SHAPES = (
           best_epoch=None),
     Shape(trainer="TensorBoard", version="", log="a training that resumed twice",
           source="tensorflow/tensorboard#3732", name="runs", write=tensorboard_resumed,
-          best_epoch=None),
+          best_epoch=None, best_step=6),
     Shape(trainer="TensorBoard", version="", log="two trainings in one folder",
           source="tensorflow/tensorflow#2399", name="runs", write=tensorboard_two, best_epoch=None,
           num_trainings=2),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from stepladder.cli.main import main
 from stepladder.diagnosis.audit.audit import audit
-from stepladder.reporting.pages.audit_page import audit_text
+from stepladder.reporting.pages.audit_page import audit_page, audit_text, short_names
 
 ACC = (0.60, 0.70, 0.78, 0.82, 0.86, 0.88, 0.90, 0.92, 0.912, 0.908)
 VAL = (1.2, 0.95, 0.8, 0.66, 0.55, 0.5, 0.46, 0.43, 0.45, 0.47)
@@ -838,3 +839,170 @@ def test_a_folder_with_one_run_folder_is_that_run(tmp_path: Path) -> None:
     (found,) = audit([str(tmp_path / "lightning_logs")]).runs
     assert found.result == pytest.approx(0.92)
     assert found.log.name == "version_0"
+
+
+def test_steps_take_the_place_of_epochs_that_are_not_logged(tmp_path: Path) -> None:
+    """nanoGPT: the loss of single steps is lost between two evaluations."""
+    lines = []
+    for step in range(0, 5000, 200):
+        loss = "nan" if step >= 3200 else f"{4 + 5 / (step + 500):.4f}"
+        if step % 1000 == 0:
+            lines.append(f"step {step}: train loss {loss}, val loss {loss}")
+        lines.append(f"iter {step}: loss {loss}, time 1099.34ms, mfu 15.34%")
+    (tmp_path / "issue.txt").write_text("\n".join(lines))
+    found = audit([str(tmp_path / "issue.txt")])
+    (run,) = found.runs
+    assert (run.best_epoch, run.best_step) == (None, 3000)
+    text = audit_text(found)
+    assert "a loss is not finite from step 3,200 on" in text
+    assert re.search(r"unknown +step 3,000 +unknown", text)
+    assert "at step 3,000" in audit_page(found)
+    (tmp_path / "issue.txt").write_text("\n".join(lines[:-8]))
+    text = audit_text(audit([str(tmp_path / "issue.txt")]))
+    assert "the loss became non-finite" in text
+    assert "a loss is not finite from step 3,200 on" in text, "killed before the next evaluation"
+
+
+def test_the_first_loss_that_is_not_finite_of_an_epoch_is_named_by_it(tmp_path: Path) -> None:
+    rows = [f"{k},{100 * k},{'nan' if k > 6 else 1 / k},{1 / k}" for k in range(1, 10)]
+    (tmp_path / "a.csv").write_text("epoch,step,loss,val_loss\n" + "\n".join(rows))
+    assert "not finite from epoch 7 on" in audit_text(audit([str(tmp_path / "a.csv")]))
+
+
+@pytest.mark.parametrize("top", [31.2, 0.9])
+def test_an_ap_in_percent_is_printed_in_percent_also_if_an_evaluation_has_none(
+    top: float, tmp_path: Path
+) -> None:
+    """Detectron2 writes NaN where nothing was found; its AP is in percent, however low."""
+    aps = ["NaN", top / 2, top, top * 0.9]
+    lines = [
+        f'{{"iteration": {500 * k + 499}, "total_loss": {1 / (k + 1)}, "lr": 0.1, "bbox/AP": {ap}}}'
+        for k, ap in enumerate(aps)
+    ]
+    (tmp_path / "metrics.json").write_text("\n".join(lines))
+    found = audit([str(tmp_path / "metrics.json")])
+    (run,) = found.runs
+    assert (run.metric, run.best_step) == ("bbox/AP", 1499)
+    assert re.search(rf"  {top} % +unknown +step 1,499 ", audit_text(found))
+
+
+@pytest.mark.parametrize("num_cut", [0, 5, 30])
+def test_an_event_file_that_ends_within_a_record_is_read_with_a_note(
+    num_cut: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        for k in ALL:
+            writer.add_scalar("Accuracy/val", ACC[k], k)
+    (file,) = tmp_path.glob("*tfevents*")
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) - num_cut])
+    (run,) = audit([str(tmp_path)]).runs
+    assert len(run.log.rows) == (9 if num_cut else 10)
+    assert run.best_step == 7
+    is_said = any("is incomplete and is ignored" in note for note in run.log.notes)
+    assert is_said == bool(num_cut)
+
+
+BARS = {
+    "over epochs": lambda k: (f"{10 * k}%|##  | {k}/10 [00:10<01:20, 10.1s/it]", "", ""),
+    "over batches": lambda k: ("", "100%|####| 8/8 [00:01<00:00]", "100%|##| 2/2 [00:01<00:00]"),
+    "with a description": lambda k: ("", "Train: 100%|██| 8/8 [00:01<00:00, 9.1it/s]", ""),
+    "without a total": lambda k: (f"{k}it [00:10, 10.1s/it]", "8it [00:01,  7.9it/s]", ""),
+    "with thousands": lambda k: ("", "62%|██▌ | 1.2k/2.0k [00:01<00:00, 9.1kit/s]", ""),
+    "two states": lambda k: (f"10%|#| {k}/10 [00:10<01:20]\r20%|##| {k}/10 [00:10<01:20]", "", ""),
+    "fastprogress": lambda k: (f"{k}.00% [{k}/10 00:10<01:20]", "", ""),
+    "in colour": lambda k: (f"{10 * k}%|\x1b[32m##\x1b[0m  | {k}/10 [00:10<01:20]\x1b[0m", "", ""),
+    "colours alone": lambda k: ("\x1b[1;32m", "\x1b]0;title\x07", "\x1b(B\x1b[m"),
+    "colours without Escape": lambda k: ("[1;32m", "[32m", "[0m"),
+}
+
+
+@pytest.mark.parametrize("kind", BARS)
+def test_a_bar_before_a_printed_line_hides_nothing_of_it(kind: str, tmp_path: Path) -> None:
+    """The bar is on the same line: it ends without a line break."""
+    text = ""
+    for k in ALL:
+        first, second, third = BARS[kind](k)
+        text += f"{first}Epoch {k}/9\n----------\n"
+        text += f"{second}train Loss: {TRAIN[k]:.4f} Acc: {TRAIN_ACC[k]:.4f}\n"
+        text += f"{third}val Loss: {VAL[k]:.4f} Acc: {ACC[k]:.4f}\n\n"
+    (tmp_path / "train.log").write_text(text)
+    (run,) = audit([str(tmp_path / "train.log")]).runs
+    assert (run.result, run.best_epoch) == (pytest.approx(0.92), 8)
+    assert [row.train_loss for row in run.log.rows] == pytest.approx(TRAIN)
+    assert [row.val_loss for row in run.log.rows] == pytest.approx(VAL)
+
+
+def yolo_rows(num: int, top: float) -> str:
+    head = "epoch,train/loss,metrics/accuracy_top1,val/loss\n"
+    return head + "".join(f"{k + 1},{1 / (k + 1)},{top - 0.1 / (k + 1)},1\n" for k in range(num))
+
+
+def test_two_trainings_of_one_file_in_a_folder_have_two_names(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "classify" / "train"
+    folder.mkdir(parents=True)
+    (folder / "results.csv").write_text(yolo_rows(8, 0.74) + yolo_rows(6, 0.8))
+    found = audit([str(folder)])
+    assert [run.log.name for run in found.runs] == ["train#1", "train#2"]
+    text = audit_text(found)
+    assert "train#1 → train#2" in text
+    assert "\ntrain#2 (csv" in text
+
+
+def test_trainings_of_equal_names_are_told_apart_by_the_ends_of_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    long = "a_very_long_name_of_an_experiment_with_many_words"
+    words = [f"{long}/first/results.csv", f"{long}/second/results.csv", f"{long}/first/results.csv"]
+    for word in words:
+        Path(word).parent.mkdir(parents=True, exist_ok=True)
+        Path(word).write_text(yolo_rows(5, 0.7) + yolo_rows(5, 0.8))
+    found = audit(words)
+    assert [run.log.name for run in found.runs] == [
+        "first/results.csv#1", "first/results.csv#2",
+        "second/results.csv#1", "second/results.csv#2",
+        "first/results.csv#1 (2)", "first/results.csv#2 (2)",
+    ]  # fmt: skip
+    assert "first/results.csv#2 → second/results.csv#1" in audit_text(found)
+
+
+def test_long_names_are_shortened_where_they_do_not_differ() -> None:
+    assert short_names(["abcdefgh", "b"], 5) == {"abcdefgh": "abcd…", "b": "b"}
+    assert short_names(["abcdefg1", "abcdefg2"], 5) == {"abcdefg1": "…efg1", "abcdefg2": "…efg2"}
+    both = ["abcdefg1hijkl", "abcdefg2hijkl"]
+    assert short_names(both, 5) == {name: name for name in both}
+
+
+def test_a_folder_of_several_runs_is_all_of_them_in_the_order_of_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "lightning_logs"
+    for num in (0, 2, 10):
+        (logs / f"version_{num}").mkdir(parents=True)
+        (logs / f"version_{num}" / "metrics.csv").write_text(HEAD + each(lightning))
+    (logs / "version_3").mkdir()
+    (logs / "version_3" / "hparams.yaml").write_text("{}")
+    found = audit([str(logs)])
+    assert [run.log.name for run in found.runs] == ["version_0", "version_2", "version_10"]
+    (logs / "version_3" / "metrics.csv").write_text("")
+    assert main(["audit", str(logs)]) == 3, "one is empty"
+    said = capsys.readouterr().out
+    assert "Not read" in said
+    assert "version_10" in said
+    assert main(["compare", str(logs), str(logs / "version_0")]) == 2
+    assert "4 of its folders do" in capsys.readouterr().err
+
+
+def test_a_folder_of_trainings_with_checkpoints_is_all_of_them(tmp_path: Path) -> None:
+    for name in ("lr1", "lr2"):
+        for step in (10, 20):
+            folder = tmp_path / name / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            history = [{"epoch": k, "eval_loss": 1 / k} for k in range(1, step // 2)]
+            (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    found = audit([str(tmp_path)])
+    assert [(run.log.name, len(run.log.rows)) for run in found.runs] == [("lr1", 9), ("lr2", 9)]

@@ -51,6 +51,8 @@ def test_a_log_of_any_trainer_ends_as_a_user_would_expect(
     assert len(runs) == shape.num_trainings
     for run in runs:
         assert (run.metric, run.best_epoch) == (shape.metric, shape.best_epoch)
+        if shape.best_step is not None:
+            assert run.best_step == shape.best_step
         assert run.result == pytest.approx(shape.best, abs=6e-4)
         assert len(run.log.rows) == shape.num
         assert all(map(is_evaluation, run.log.rows))

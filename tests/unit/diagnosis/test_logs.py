@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from stepladder.diagnosis.logs.column_names import Meaning, digits_of, meaning, read_number
+from stepladder.diagnosis.logs.json_log import read_json_log
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError, UsageError
 from stepladder.records.audit import LogFormat, RunLog
@@ -168,6 +169,22 @@ def test_the_share_of_waiting_is_read_in_percent_or_from_two_times(tmp_path: Pat
         assert log.rows[0].data_wait_frac == 0.25
 
 
+@pytest.mark.parametrize("has_loss", [True, False])
+def test_times_of_evaluations_are_no_waits_of_training(has_loss: bool, tmp_path: Path) -> None:
+    """MMEngine's scalars.json has `data_time` and `time` in its rows of validation, too."""
+    lines = []
+    for k in range(1, 4):
+        for data_s in (0.01, 0.03):
+            train = {"lr": 0.1, "loss": 1 / k, "data_time": data_s, "time": 0.2, "step": 20 * k}
+            lines.append(json.dumps({**train, "epoch": k}))
+        loss = {"val_loss": 1 / k} if has_loss else {}
+        held_out = {"acc/top1": 0.5 + k / 100, **loss, "data_time": 0.05, "time": 0.09, "step": k}
+        lines.append(json.dumps(held_out))
+    (log,) = read(tmp_path, "\n".join(lines), name="scalars.json")
+    assert [row.data_wait_frac for row in log.rows] == pytest.approx([0.1] * 3)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx([0.51, 0.52, 0.53])
+
+
 def test_a_metric_of_any_name_is_read_when_asked_for(tmp_path: Path) -> None:
     (log,) = read(tmp_path, "epoch,val_f1\n1,0.5\n2,0.6\n", metric="val_f1")
     assert [row.score for row in log.rows] == [0.5, 0.6]
@@ -283,3 +300,42 @@ def test_numbers_and_their_decimals() -> None:
     assert read_number("tensor(0.5000, device='cuda:0')") == 0.5
     assert read_number("n/a") is None
     assert [digits_of(text) for text in ("0.785", "78.5%", "1e-3", "0.78518518518")] == [3, 3, 3, 7]
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["mrpc_en_eval_", "default/eval_", "model.val_", "student-valid_", "eval_mrpc_", "task1/dev/"],
+)
+def test_a_named_set_is_held_out_data(start: str, tmp_path: Path) -> None:
+    history: list[dict[str, float]] = []
+    for k in range(1, 6):
+        history.append({"epoch": k, "step": 10 * k, "loss": 1 / k, "learning_rate": 0.1})
+        held_out = {"loss": 2 / k, "accuracy": 0.5 + k / 50, "f1": 0.3, "runtime": 2.6}
+        named = {f"{start}{name}": value for name, value in held_out.items()}
+        history.append({"epoch": k, "step": 10 * k, **named, "eval_average_metrics": 37.8})
+    (log,) = read(tmp_path, json.dumps({"log_history": history}), name="trainer_state.json")
+    assert [row.val_loss for row in log.rows] == pytest.approx([2 / k for k in range(1, 6)])
+    assert [row.train_loss for row in log.rows] == pytest.approx([1 / k for k in range(1, 6)])
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(
+        [0.5 + k / 50 for k in range(1, 6)]
+    )
+
+
+def test_of_two_named_sets_the_first_is_used_and_parts_of_a_loss_are_no_sets(
+    tmp_path: Path,
+) -> None:
+    head = "epoch,loss,a_eval_loss,a_eval_acc,b_eval_loss,b_eval_acc\n"
+    (log,) = read(tmp_path, head + "1,3,2,0.5,1,0.7\n2,2,1.5,0.6,0.9,0.8\n")
+    assert [(row.val_loss, row.val_accuracy) for row in log.rows] == [(2, 0.5), (1.5, 0.6)]
+    head = "epoch,loss,best_val_loss,last_val_loss,val_box_loss,val_loss\n"
+    (log,) = read(tmp_path, head + "1,3,2,2,1,2.5\n2,2,1.5,2,1,2.4\n")
+    assert [row.val_loss for row in log.rows] == [2.5, 2.4]
+    (log,) = read(tmp_path, "epoch,train/loss,val/box_loss,val/map\n1,3,2,0.1\n2,2,1,0.2\n")
+    assert [row.val_loss for row in log.rows] == [None, None]
+
+
+def test_the_size_of_a_named_set_follows_from_its_rate() -> None:
+    item = {"mrpc_en_eval_runtime": 2.6183, "mrpc_en_eval_samples_per_second": 77.913}
+    text = json.dumps({"log_history": [{"epoch": 1, "mrpc_en_eval_loss": 0.5, **item}]})
+    (table,) = read_json_log(text, name="a", path="a")
+    assert table.known["num_val"] == 204

@@ -19,7 +19,7 @@ from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_ser
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
-from stepladder.diagnosis.logs.reader import read_logs
+from stepladder.diagnosis.logs.reader import logs_in, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
 from stepladder.records.audit import Audit, AuditedRun, LogFormat, RunLog, SizeSource
@@ -135,20 +135,29 @@ def _num_looks(log: RunLog, series: Series) -> int:
     return max(logged, int(log.epochs)) if logged == 1 and log.epochs else logged
 
 
-def audit(logs: Sequence[str], *, sizes: Sizes | None = None, metric: str | None = None) -> Audit:
+def audit(
+    logs: Sequence[str],
+    *,
+    sizes: Sizes | None = None,
+    metric: str | None = None,
+    is_each_one_folder: bool = False,
+) -> Audit:
     """Read logs and judge what their numbers support, without running anything.
 
     Args:
-        logs: files, folders or MLflow addresses; each may contain several trainings.
+        logs: files, folders or MLflow addresses; each may contain several trainings. Of a folder of
+            runs, such as Lightning's `lightning_logs`, all runs are read.
         sizes: of the sets, if the logs don't have them.
         metric: the column to judge; None: validation accuracy, else validation loss.
+        is_each_one_folder: refuse a folder of several runs.
 
     Raises:
         DataError: if no training can be read from any of them.
     """
+    words = logs if is_each_one_folder else [part for word in logs for part in logs_in(word)]
     found: list[RunLog] = []
     unreadable: list[DataError] = []
-    for word in logs:
+    for word in words:
         try:
             found += read_logs(word, metric=metric)
         except DataError as error:
@@ -185,6 +194,7 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
         num_val_from=size.source,
         best_epoch=None if series is None else series.rows[series.best].epoch,
         findings=tuple(_findings(log, series, size, num)),
+        best_step=None if series is None else series.rows[series.best].step,
     )
 
 
@@ -299,10 +309,15 @@ def _finite(log: RunLog) -> Finding | None:
         for value in (row.train_loss, row.val_loss, row.val_accuracy, row.train_accuracy)
         if value is not None and not math.isfinite(value)
     ]
-    if not bad:
+    places = [row for row in (log.not_finite, *bad) if row is not None]
+    if not places:
         return None
-    first = bad[0]
-    place = f"epoch {first.epoch:g}" if first.epoch is not None else "a row without an epoch"
+    first = next((row for row in places if (row.epoch, row.step) != (None, None)), places[0])
+    place = "a line without an epoch or step"
+    if first.epoch is not None:
+        place = f"epoch {first.epoch:g}"
+    elif first.step is not None:
+        place = f"step {first.step:,}"
     return Finding(
         check="finite",
         outcome=Outcome.FAILED,
@@ -359,9 +374,31 @@ def _data_wait(log: RunLog) -> Finding | None:
 
 
 def _named_apart(logs: Sequence[RunLog]) -> list[RunLog]:
-    """Replace the names of logs with equal names by their paths."""
+    """Replace equal names of logs by the ends of their paths that differ, else number them."""
     names = [log.name for log in logs]
-    return [
-        replace(log, name=log.path) if names.count(log.name) > 1 and log.path else log
-        for log in logs
-    ]
+    alike = {name for name in names if names.count(name) > 1}
+    taken = set(names) - alike
+    named = []
+    for log in logs:
+        if log.name not in alike:
+            named.append(log)
+            continue
+        end = _end_of_path(log, [other.path for other in logs if other.name == log.name])
+        name, again = end, 2
+        while name in taken:
+            name, again = f"{end} ({again})", again + 1
+        taken.add(name)
+        named.append(replace(log, name=name))
+    return named
+
+
+def _end_of_path(log: RunLog, paths: Sequence[str]) -> str:
+    """Return the shortest end of a log's path that no other path has, with its number in a file."""
+    parts = Path(log.path).parts
+    if not parts:
+        return log.name
+    others = {Path(path).parts for path in paths} - {parts}
+    num = next((k for k in range(1, len(parts)) if parts[-k:] not in {o[-k:] for o in others}), 0)
+    end = "/".join(parts[-num:]) if num and others else str(Path(log.path))
+    _, sign, number = log.name.rpartition("#")
+    return f"{end}#{number}" if sign and number.isdigit() else end

@@ -148,7 +148,7 @@ def why_unended(log: RunLog) -> str:
 
 def curves_of(log: RunLog, num_val: int | None) -> Curves:
     """Return a log as curves for judging the fit; nothing in it is on equal terms."""
-    is_diverged = any(
+    is_diverged = log.not_finite is not None or any(
         value is not None and not math.isfinite(value)
         for row in log.rows
         for value in (row.train_loss, row.val_loss)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from stepladder.diagnosis.fit.curves import MIN_PATIENCE, Curves
 from stepladder.diagnosis.fit.levels import Levels, guess_loss, levels_of, place
@@ -115,12 +116,12 @@ def judge_fit(curves: Curves) -> Fit:
     """Judge how well a model fits its data, from its curves and their noise.
 
     Overfitting is either of two: validation rose above its minimum by more than twice its noise,
-    for `patience` evaluations, while training continued to improve; or the error of the saved
-    weights on validation exceeds that on training by more than its noise and a published limit
-    (`Levels.gap_limit`). A rise after the weights that were saved does not concern them: if they
-    have learnt the training data and have no such gap, they fit well. A loss that rises while
-    accuracy rises is overconfidence. A learning rate that is too high looks like underfitting, and
-    is checked first.
+    for `patience` evaluations, or in each of them and at the end by more than that, while training
+    continued to improve; or the error of the saved weights on validation exceeds that on training
+    by more than its noise and a published limit (`Levels.gap_limit`). A rise after the weights that
+    were saved does not concern them: if they have learnt the training data and have no such gap,
+    they fit well. A loss that rises while accuracy rises is overconfidence. A learning rate that is
+    too high looks like underfitting, and is checked first.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Is any training run exhibiting
     problematic overfitting?"; Guo et al. 2017, "On Calibration of Modern Neural Networks", 3,
@@ -133,6 +134,14 @@ def judge_fit(curves: Curves) -> Fit:
             return fit
     confidence = seen.trust(is_far=not seen.is_improving)  # the fit may still change
     said = "validation has not become worse"
+    if seen.is_last_worse:
+        last, lowest = seen.values[-1], min(seen.values)
+        said = (
+            f"the last validation {seen.unit} ({seen.say(last)}) is above the lowest "
+            f"({seen.say(lowest)}) by more than twice the noise of a difference "
+            f"({seen.say(seen.end_limit)}), but the {seen.curves.patience} before it do not show "
+            "a trend"
+        )
     if seen.rise_after_saved is not None:
         said = f"{seen.rise_after_saved}; the saved weights are from before that"
     return seen.fit(FitKind.GOOD_FIT, confidence, said)
@@ -206,9 +215,45 @@ class _Seen:
         return curves.is_running or not curves.is_whole or is_assumed
 
     @property
-    def has_risen(self) -> bool:
-        """Return whether the last evaluations are above the minimum by more than the noise."""
+    def end_limit(self) -> float:
+        """Return by how much the last evaluation may exceed the lowest by chance: twice the noise.
+
+        Both are single evaluations; the minimum of the course is a mean of some.
+        """
+        return RISE * math.sqrt(2) * (self.noise or 0.0)
+
+    @property
+    def is_last_worse(self) -> bool:
+        """Return whether the last evaluation exceeds the lowest by more than the noise."""
+        is_known = self.noise is not None and bool(self.values)
+        return is_known and self.values[-1] - min(self.values) > self.end_limit
+
+    @property
+    def is_climbing(self) -> bool:
+        """Return whether validation rose in each of the last evaluations, beyond the noise.
+
+        Of curves without a trend but with independent noise, at most 2.5 % do so.
+        """
+        k = self.curves.patience
+        after = self.values[self.lowest :]
+        if len(after) <= k or not self.is_last_worse:
+            return False
+        return all(earlier < later for earlier, later in pairwise(after[-k - 1 :]))
+
+    @property
+    def lowest(self) -> int:
+        """Return the index of the lowest value, not smoothed."""
+        return min(range(len(self.values)), key=self.values.__getitem__, default=0)
+
+    @property
+    def is_level_high(self) -> bool:
+        """Return whether all of the last evaluations are above the minimum by more than noise."""
         return self.noise is not None and self.rise > RISE * self.noise
+
+    @property
+    def has_risen(self) -> bool:
+        """Return whether validation rose after its minimum by more than the noise."""
+        return self.is_level_high or self.is_climbing
 
     @property
     def rise_after_saved(self) -> str | None:
@@ -219,12 +264,34 @@ class _Seen:
         """Describe the rise, after the best validation."""
         best = self.curves.best()
         assert best is not None
+        if not self.is_level_high:
+            return (
+                f"validation {self.unit} rose after {place(best.epoch, best.step)}: in each of its "
+                f"last {self.curves.patience} evaluations, to {self.say(self.values[-1])} from "
+                f"{self.say(self.values[self.lowest])}; twice the noise of a difference is "
+                f"{self.say(self.end_limit)}"
+            )
         return (
             f"validation {self.unit} rose after {place(best.epoch, best.step)}: its last "
             f"{self.curves.patience} evaluations are {self.say(self.rise)} or more above its "
             f"lowest ({self.say(self.course[self.best])}, smoothed); twice the noise is "
             f"{self.say(RISE * (self.noise or 0.0))}"
         )
+
+    @property
+    def is_poor(self) -> bool:
+        """Return whether much of the training data is not learned."""
+        return self.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE)
+
+    @property
+    def is_gap_named(self) -> bool:
+        """Return whether the gap to validation is large; where training is poor, the larger part.
+
+        Where both are high, the larger part is named.
+        """
+        levels = self.levels
+        is_larger = levels.is_gap_larger and levels.has_gap
+        return is_larger if self.is_poor else levels.is_gap_large()
 
     @property
     def unit(self) -> str:
@@ -310,8 +377,7 @@ def _overfit(seen: _Seen) -> Fit | None:
         said = "the cause is unknown: it is not known whether training continued to improve"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, rose, said)
     if not fall.is_falling:
-        said = f"{fall.said}: this is not overfitting, but training that became unstable"
-        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, rose, said)
+        return _no_fall(seen, rose, fall)
     accuracy = _accuracy_change(seen)
     is_sure = accuracy is not None and accuracy.is_rising
     if accuracy is not None and accuracy.is_still_rising and not seen.levels.is_gap_large():
@@ -324,6 +390,14 @@ def _overfit(seen: _Seen) -> Fit | None:
     is_far = seen.rise > CLEAR_RISE * seen.noise
     confidence = seen.trust(is_far=is_far)
     return seen.fit(FitKind.OVERFIT, confidence, *said_all, is_overconfident=is_sure)
+
+
+def _no_fall(seen: _Seen, rose: str, fall: _Change) -> Fit | None:
+    """Judge a rise of validation while training did not improve; a large gap is named later."""
+    if not fall.is_rising and seen.is_gap_named:
+        return None
+    said = f"{fall.said}: this is not overfitting, but training that became unstable"
+    return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, rose, said)
 
 
 def _is_saved_before(seen: _Seen) -> bool:
@@ -373,19 +447,23 @@ def _too_few(seen: _Seen) -> Fit | None:
 
 def _large_gap(seen: _Seen) -> Fit | None:
     """Judge the saved weights by how much worse they are on validation than on training."""
-    levels = seen.levels
-    is_poor = levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE)
-    # where both are high, the larger part is named
-    is_larger = levels.is_gap_larger and levels.has_gap
-    if not (is_larger if is_poor else levels.is_gap_large()):
+    levels, is_poor = seen.levels, seen.is_poor
+    if not seen.is_gap_named:
         return None
-    said = "the loss of the saved weights is far higher on validation than on training"
+    # a third-party log does not record which weights were saved
+    of = "of the saved weights" if levels.of else "at the end"
+    said = f"the loss {of} is far higher on validation than on training"
+    if not levels.is_equal:
+        said += (
+            ", if both are the same loss (not with label smoothing, mixup, class weights or a sum "
+            "over batches in only one of them)"
+        )
     if levels.gap is not None:
         limit = "that is the larger part of it"
         if not is_poor:
             limit = f"more than {100 * levels.gap_limit:.0f} is overfitting"
         said = (
-            f"the error of the saved weights is {100 * levels.gap:.1f} percentage points higher on "
+            f"the error {of} is {100 * levels.gap:.1f} percentage points higher on "
             f"validation than on training: {limit}"
         )
     is_far = not is_poor and levels.is_gap_large(is_clear=True)
@@ -426,7 +504,8 @@ class _Change:
 def _training_fall(seen: _Seen) -> _Change | None:
     """Compare the training loss at validation's best with that at the end; None if unknown."""
     points = seen.curves.judged()
-    after = points[seen.best :]
+    best = seen.best if seen.is_level_high else seen.lowest
+    after = points[best:]
     for name, terms in (("equal_train_loss", "on equal terms"), ("train_loss", "as logged")):
         losses = [value for point in after if (value := getattr(point, name)) is not None]
         if len(losses) < 2:
@@ -437,7 +516,8 @@ def _training_fall(seen: _Seen) -> _Change | None:
         is_falling = last < first * (1 - TRAIN_FALL) if first > 0 else last < first
         went = "fell" if last < first else "went"
         said = f"training loss ({terms}) {went} from {first:.4g} to {last:.4g} meanwhile"
-        return _Change(said=said, is_falling=is_falling or is_learnt)
+        is_rising = last > first * (1 + TRAIN_FALL) and not is_learnt
+        return _Change(said=said, is_falling=is_falling or is_learnt, is_rising=is_rising)
     if not seen.curves.has_loss:
         shares = [p.train_accuracy for p in after if p.train_accuracy is not None]
         if len(shares) >= 2:

@@ -138,6 +138,10 @@ _FRACTION = re.compile(
     r"(^|_)(f1|f_score|f1_score|f1_measure|m?ap|map50|iou|miou|dice|mdice|auc|auroc|jaccard|"
     r"precision|recall|exact_match|balanced_acc\w*)(_|$)|map_?(50|0_5)|coco_eval"
 )
+_OF_PLACES = frozenset(  # words for one of several values of the same metric
+    {"last", "min", "max", "prev", "previous", "final", "old", "new", "lowest", "highest", "first"}
+)
+_PERCENT = re.compile(r"(bbox|segm|keypoints)/AP(\d+|[sml]|-.+)?")
 _ALWAYS_HELD_OUT = re.compile(r"(^|_)(m_?ap[\d_]*(_b)?|ap|ap50|m_?iou|coco_eval_bbox)$")
 _NO_METRIC = re.compile(
     r"runtime|per_second|_per_s$|(^|_)(time|mem|memory|duration|samples|steps|lr|size|epoch|step|"
@@ -191,6 +195,26 @@ def split_of(name: str) -> tuple[str | None, str]:
     split = SPLIT_OF_WORD[words[place]]  # a second time in Composer's `Train loss/train/total`
     left = [word for word in rest if SPLIT_OF_WORD.get(word) != split]
     return split, "_".join(left[1:] if left[0:1] in (["metrics"], ["metric"]) else left)
+
+
+@lru_cache(_NUM_NAMES)
+def named_set(name: str) -> tuple[str, Meaning, bool] | None:
+    """Return (the set that a column names, its meaning without it, whether it precedes the split).
+
+    `mrpc_en_eval_loss` and Hugging Face's `eval_mrpc_en_loss` are the validation loss of the set
+    `mrpc_en`; the latter may also be a part of a loss, as in `val_box_loss`. None for any other.
+    """
+    words = plain_name(name).split("_")
+    place = next((idx for idx, word in enumerate(words) if word in SPLIT_OF_WORD), None)
+    if place is None or not is_measure(name) or _OF_PLACES & set(words):
+        return None
+    before, after = words[:place], words[place + 1 :]
+    if before and (kind := _kind("_".join(after))) is not None:
+        return "_".join(before), Meaning(f"{SPLIT_OF_WORD[words[place]]}_{kind}"), True
+    kind = _kind(after[-1]) if len(after) > 1 and not before else None
+    if kind is None:
+        return None
+    return "_".join(after[:-1]), Meaning(f"{SPLIT_OF_WORD[words[place]]}_{kind}"), False
 
 
 @lru_cache(_NUM_NAMES)
@@ -270,6 +294,11 @@ def is_measure(name: str) -> bool:
 def is_fraction_name(name: str) -> bool:
     """Return True if a metric lies in [0, 1] by its definition, as F1 and mAP do."""
     return _FRACTION.search(plain_name(name)) is not None
+
+
+def is_percent_name(name: str) -> bool:
+    """Return True if a metric is in percent whatever its values are, as the AP of Detectron2."""
+    return _PERCENT.fullmatch(name.strip()) is not None
 
 
 def is_lower_better(name: str) -> bool:

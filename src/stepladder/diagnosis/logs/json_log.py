@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.diagnosis.logs.attempts import split_attempts
+from stepladder.diagnosis.logs.column_names import split_of
 from stepladder.diagnosis.logs.keras_log import read_keras_history
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
@@ -242,7 +243,7 @@ def _best_column(history: Sequence[Mapping[str, Any]], best: object) -> str | No
     columns: dict[str, list[float]] = {}
     for item in history:
         for key, number in item.items():
-            if key.startswith("eval_") and isinstance(number, (int, float)):
+            if split_of(key)[0] == "val" and isinstance(number, (int, float)):
                 columns.setdefault(key, []).append(number)
     found = [key for key, values in columns.items() if best in (min(values), max(values))]
     return found[0] if len(found) == 1 else None
@@ -256,13 +257,17 @@ def _num_evaluated(history: Sequence[Mapping[str, Any]]) -> int | None:
     """
     found = set()
     for item in history:
-        seconds, rate = item.get("eval_runtime"), item.get("eval_samples_per_second")
-        if not isinstance(seconds, (int, float)) or not isinstance(rate, (int, float)):
-            continue
-        product, doubt = seconds * rate, 6e-5 * rate + 6e-4 * seconds
-        if doubt > 0.5 or abs(product - round(product)) > doubt:
-            return None
-        found.add(round(product))
+        for key in item:
+            start = key.removesuffix("runtime")
+            if start == key or split_of(key)[0] != "val":
+                continue
+            seconds, rate = item[key], item.get(f"{start}samples_per_second")
+            if not isinstance(seconds, (int, float)) or not isinstance(rate, (int, float)):
+                continue
+            product, doubt = seconds * rate, 6e-5 * rate + 6e-4 * seconds
+            if doubt > 0.5 or abs(product - round(product)) > doubt:
+                return None
+            found.add(round(product))
     return found.pop() if len(found) == 1 else None
 
 

@@ -45,12 +45,44 @@ _KNOWN_FILES = (
     "metrics.json",
     "scalars.json",
 )
+_OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
     "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON lines, "
     "and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
+
+
+def logs_in(word: str) -> list[str]:
+    """Return the folders of trainings in a folder without a log of its own, else the word itself.
+
+    They are in the order of their numbers: `version_2` comes before `version_10`.
+    """
+    path = Path(word)
+    if is_mlflow_uri(word) or not path.is_dir() or _has_own_log(path):
+        return [word]
+    return [str(run) for run in _runs_in(path)] or [word]
+
+
+def _has_own_log(path: Path) -> bool:
+    return (
+        (path / EVENTS_FILE).is_file()
+        or bool(mlflow_runs(path))
+        or _known_file(path) is not None
+        or any(path.glob(_OF_EPOCHS))
+        or has_event_files(path)
+    )
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """Return the folders directly in a folder that contain a log, or checkpoints with one."""
+    named = runs_in(path, (EVENTS_FILE, *_KNOWN_FILES))
+    folders = [item for item in path.iterdir() if item.is_dir() and item not in named]
+    found = [*named, *(item for item in folders if _newest_trainer_state(item) is not None)]
+    return sorted(found, key=lambda run: [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", run.name)
+    ])  # fmt: skip
 
 
 def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
@@ -89,12 +121,12 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
     if runs := mlflow_runs(path):
         return _run_logs(read_mlflow_folder(runs), metric)
     if file := _known_file(path):
-        return [replace(log, name=name) for log in _read_file(file, metric)]
-    if files := list(path.glob("metrics_epoch_*.json")):
+        return _named(_read_file(file, metric), name)
+    if files := list(path.glob(_OF_EPOCHS)):
         return _run_logs(read_metrics_files(files, name=name, path=str(path)), metric)
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=name), metric)
-    if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+    if runs := _runs_in(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
         raise DataError(
@@ -108,6 +140,16 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         where=str(path),
         fix=_FORMATS,
     )
+
+
+def _named(logs: Sequence[RunLog], name: str) -> list[RunLog]:
+    """Name trainings after their folder; several in one file keep their number or their name."""
+    if len(logs) == 1:
+        return [replace(logs[0], name=name)]
+    numbers = [log.name.rpartition("#")[2] for log in logs]
+    if all(map(str.isdigit, numbers)):
+        return [replace(log, name=f"{name}#{num}") for log, num in zip(logs, numbers, strict=True)]
+    return list(logs)
 
 
 def _known_file(path: Path) -> Path | None:

@@ -18,6 +18,8 @@ from stepladder.diagnosis.logs.column_names import (
     first_of,
     is_error_rate,
     is_fraction_name,
+    is_percent_name,
+    meaning,
     plain_name,
     read_duration,
     read_number,
@@ -33,6 +35,15 @@ _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meanin
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
 )
+_WAITS = frozenset(
+    {
+        Meaning.DATA_WAIT_PERCENT,
+        Meaning.DATA_WAIT_FRAC,
+        Meaning.DATA_TIME,
+        Meaning.BATCH_TIME,
+    }
+)
+_OF_TRAINING = frozenset({Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.LEARNING_RATE})
 _ROW_VALUES = (
     "train_loss",
     "train_accuracy",
@@ -90,6 +101,7 @@ def to_run_log(table: Table) -> RunLog:
         is_val_test=reading.is_val_test,
         notes=(*table.notes, *reading.notes),
         num_unreadable=reading.num_unreadable,
+        not_finite=_first_not_finite(table.cells, reading.epoch_offset),
         **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
@@ -121,10 +133,12 @@ class _Reading:
             is_evaluation=table.is_evaluation,
         )
         rows = _without_local_steps(_values(table.cells, meanings))
+        _drop_waits_of_evaluations(rows)
         score = next((name for name, kind in meanings.items() if kind == SCORE), None)
         is_share, is_fraction = _is_share_name(score), score is not None and is_fraction_name(score)
         in_percent = {kind for kind in (*ACCURACIES, SCORE) if _is_percent(rows, kind)}
         in_percent -= {SCORE} if not is_share and not is_fraction else set()
+        in_percent |= {SCORE} if score is not None and is_percent_name(score) else set()
         for row in rows:
             for kind in in_percent & set(row):
                 row[kind] /= 100
@@ -133,7 +147,7 @@ class _Reading:
         shown = SCORE if score is not None else Meaning.VAL_ACCURACY
         digits = _digits(table, meanings, shown, is_percent=shown in in_percent)
         scores = [row[SCORE] for row in rows if SCORE in row]
-        is_in_range = all(0 <= value <= 1 for value in scores)
+        is_in_range = all(0 <= value <= 1 for value in scores if math.isfinite(value))
         return cls(
             rows=rows,
             digits=digits,
@@ -189,6 +203,33 @@ class _Reading:
         if finite:
             found["epochs"] = max(finite)
         return found
+
+
+def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
+    """Return the first line from which on a loss is not finite, also one that is not judged.
+
+    A row of evaluations is a mean of several lines, and ends later.
+    """
+    starts = []
+    for name in dict.fromkeys(name for row in cells for name in row):
+        texts = [row.get(name, "") for row in cells]
+        if meaning(name) not in (Meaning.TRAIN_LOSS, Meaning.VAL_LOSS) or _is_sparse(texts):
+            continue
+        numbers = [(idx, read_number(text)) for idx, text in enumerate(texts)]
+        known = [(idx, number) for idx, number in numbers if number is not None]
+        finite = [idx for idx, number in known if math.isfinite(number)]
+        starts += [idx for idx, _ in known if idx > max(finite, default=-1)][:1]
+    if not starts:
+        return None
+    row = cells[min(starts)]
+    epoch, step = (
+        next((read_place(text) for name, text in row.items() if meaning(name) is kind), None)
+        for kind in (Meaning.EPOCH, Meaning.STEP)
+    )
+    return LogRow(
+        epoch=None if epoch is None else epoch + epoch_offset,
+        step=None if step is None or not math.isfinite(step) else int(step),
+    )
 
 
 def _column(metric: str, columns: Mapping[str, None]) -> str | None:
@@ -270,6 +311,18 @@ def _without_local_steps(
         for row in rows:
             row.pop(Meaning.STEP, None)
     return rows
+
+
+def _drop_waits_of_evaluations(rows: Sequence[dict[Meaning | str, float]]) -> None:
+    """Remove times that rows without training values have, where rows of training have them, too.
+
+    An evaluation reads other data, in other batches: its times are no waits of training.
+    """
+    of_training = {kind for row in rows if _OF_TRAINING & set(row) for kind in _WAITS & set(row)}
+    for row in rows:
+        if not _OF_TRAINING & set(row):
+            for kind in of_training & set(row):
+                del row[kind]
 
 
 def _is_share_name(name: str | None) -> bool:
@@ -375,11 +428,11 @@ def _begins_anew(
 
 
 def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | str, float]:
-    """Return the last value of each column; of training values and waits, the mean."""
+    """Return the last value of each column; of training values and waits for data, the mean."""
     merged: dict[Meaning | str, float] = {}
     for row in group:
         merged.update(row)
-    for kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.DATA_WAIT_PERCENT):
+    for kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, *_WAITS):
         values = [row[kind] for row in group if kind in row]
         if len(values) > 1:
             merged[kind] = sum(values) / len(values)

@@ -14,6 +14,7 @@ from stepladder.diagnosis.logs.column_names import (
     is_always_held_out,
     is_measure,
     meaning,
+    named_set,
     plain_name,
     read_number,
     score_rank,
@@ -114,6 +115,7 @@ def column_meanings(
     if Meaning.DATA_TIME in found.values():
         found |= {n: Meaning.BATCH_TIME for n, kind in found.items() if kind is Meaning.TIME}
     found |= dict.fromkeys(_later_sets(columns))
+    found |= _first_named_set(found)
     bare = _held_out_without_split(cells, found, is_evaluation=is_evaluation)
     found |= {name: _AS_VAL[kind] for name in bare if (kind := found[name]) in _AS_VAL}  # type: ignore[index]
     found |= dict.fromkeys(_less_exact(cells, found))
@@ -142,6 +144,33 @@ def _later_sets(columns: Sequence[str]) -> list[str]:
     return [name for name in columns if set_number(name) > first[split_of(name)]]
 
 
+def _first_named_set(found: Meanings) -> Meanings:
+    """Return the losses and accuracies of the first named set, where no column has none.
+
+    A name after the split is that of a set only if the set has its own run time, as Hugging Face's
+    Trainer writes it: `eval_mrpc_loss` next to `eval_mrpc_runtime`.
+    """
+    plain = {plain_name(name) for name in found}
+    named = {
+        name: part
+        for name, kind in found.items()
+        if kind is None and (part := named_set(name)) is not None
+    }
+    parts = {
+        name: (of, kind)
+        for name, (of, kind, is_before) in named.items()
+        if kind not in found.values()
+        and (is_before or any(f"{word}_{of}_runtime" in plain for word in SPLIT_OF_WORD))
+    }
+    held_out = [of for of, kind in parts.values() if kind in HELD_OUT]
+    first = next(iter(held_out), None)
+    chosen: Meanings = {}
+    for name, (of, kind) in parts.items():
+        if of == first and kind not in chosen.values():
+            chosen[name] = kind
+    return chosen
+
+
 def _held_out_without_split(
     cells: Sequence[Cells], found: Meanings, *, is_evaluation: bool
 ) -> list[str]:
@@ -149,8 +178,8 @@ def _held_out_without_split(
 
     They are: all in a log of evaluations; `metrics/…` next to columns with a split (Ultralytics);
     a metric next to a training loss and a validation loss (fastai, Hugging Face's tables); a metric
-    that is only in rows without the loss and the learning rate of training (MMEngine); and what is
-    never computed on training data.
+    that is only in rows without the loss and the learning rate of training (MMEngine), and always
+    next to a validation loss if there is one; and what is never computed on training data.
     """
     bare = [
         name
@@ -172,6 +201,12 @@ def _held_out_without_split(
         held |= set(metrics)
     elif not {Meaning.VAL_LOSS, Meaning.TEST_ACCURACY, Meaning.TEST_LOSS} & set(found.values()):
         held |= _in_rows_of_their_own(cells, found, metrics)
+    else:
+        beside = [
+            row for row in cells if any(row.get(n) for n, k in found.items() if k in HELD_OUT)
+        ]
+        alone = _in_rows_of_their_own(cells, found, metrics)
+        held |= {n for n in alone if _num_values(cells, n) == _num_values(beside, n)}
     return [name for name in bare if name in held]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stepladder.errors import DataError, MissingExtraError
 from stepladder.records.audit import LogFormat
 
 _PATTERN = "*tfevents*"
+_RECORD_HEAD = 12  # bytes
 _Point = tuple[str, int, float, float]  # tag, step, value, Unix time in seconds
 
 
@@ -49,13 +51,19 @@ def read_tensorboard(path: Path, *, name: str) -> list[Table]:
     tables = []
     for place, folders in runs.items():
         attempts = _attempts(place, folders)
+        cut = [
+            f"the last record of {file.name} is incomplete and is ignored"
+            for of_folder in folders.values()
+            for file in of_folder
+            if _is_cut(file)
+        ]
         title = name if len(runs) == 1 else f"{name}/{_relative(place, path)}"
         for idx, (points, note) in enumerate(attempts):
             table = _table(
                 points,
                 title=title if len(attempts) == 1 else f"{title}#{idx + 1}",
                 path=str(path),
-                notes=(note,) if note else (),
+                notes=(*((note,) if note else ()), *cut),
             )
             if table.cells:
                 tables.append(table)
@@ -66,6 +74,21 @@ def read_tensorboard(path: Path, *, name: str) -> list[Table]:
             fix="Pass the folder that the training's SummaryWriter wrote to.",
         )
     return tables
+
+
+def _is_cut(file: Path) -> bool:
+    """Return True if a file ends within a record: length (8 bytes), CRC (4), data, CRC (4)."""
+    end = file.stat().st_size
+    with file.open("rb") as records:
+        while (at := records.tell()) < end:
+            head = records.read(_RECORD_HEAD)
+            if len(head) < _RECORD_HEAD:
+                return True
+            (length,) = struct.unpack("<Q", head[:8])
+            if at + _RECORD_HEAD + length + 4 > end:
+                return True
+            records.seek(at + _RECORD_HEAD + length + 4)
+    return False
 
 
 def _relative(folder: Path, root: Path) -> str:

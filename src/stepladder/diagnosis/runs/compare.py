@@ -164,7 +164,7 @@ def compare(
         UsageError: if they contain fewer than two trainings, or more than nine.
         DataError: if none can be read.
     """
-    found = audit(logs, sizes=sizes, metric=metric)
+    found = audit(logs, sizes=sizes, metric=metric, is_each_one_folder=True)
     num = len(found.runs)
     if not 2 <= num <= MAX_RUNS:
         few = num < 2
@@ -219,6 +219,7 @@ def _of_kept_weights(run: AuditedRun) -> AuditedRun:
         result=value,
         result_sem=kept.val_loss_sem if is_loss else series.sem(value, run.num_val),
         best_epoch=kept.epoch,
+        best_step=kept.step,
     )
 
 

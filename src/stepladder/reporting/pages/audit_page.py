@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -40,12 +40,22 @@ def audit_text(audit: Audit) -> str:
     """Return an audit as text: a table, the differences, and the findings of each training run."""
     parts = [_table(audit)]
     if audit.differences:
-        lines = [_difference_text(difference) for difference in audit.differences]
+        names = short_names([run.log.name for run in audit.runs], _TEXT_NAME)
+        lines = [_difference_text(difference, names) for difference in audit.differences]
         parts.append("\n".join(["Each compared with the previous one", *lines, _ONE_EACH]))
     parts += [_run_text(run) for run in audit.runs]
     if audit.unreadable:
         parts.append("\n".join(["Not read", *(f"  {text}" for text in audit.unreadable)]))
     return clean("\n\n".join(parts)) + "\n"
+
+
+def short_names(names: Sequence[str], length: int) -> dict[str, str]:
+    """Truncate names so that they remain distinct: at the end, else at the beginning, else not."""
+    ends = {name: short(name, length) for name in names}
+    if len(set(ends.values())) == len(ends):
+        return ends
+    tails = {name: name if len(name) <= length else f"…{name[1 - length :]}" for name in names}
+    return tails if len(set(tails.values())) == len(tails) else {name: name for name in names}
 
 
 def result_words(run: AuditedRun) -> str:
@@ -68,6 +78,15 @@ def size_words(run: AuditedRun) -> str:
 def number_words(value: float | None) -> str:
     """Return a number of epochs as text."""
     return "unknown" if value is None else f"{value:g}"
+
+
+def best_words(run: AuditedRun) -> str:
+    """Return the epoch of the best evaluation, or its step if epochs are not logged."""
+    if len(run.log.rows) < 2:
+        return "not logged"
+    if run.best_epoch is None and run.best_step is not None:
+        return f"step {run.best_step:,}"
+    return number_words(run.best_epoch)
 
 
 def time_words(seconds: float | None) -> str:
@@ -101,12 +120,13 @@ def metric_words(run: AuditedRun) -> str:
 
 
 def _table(audit: Audit) -> str:
+    names = short_names([run.log.name for run in audit.runs], _TEXT_NAME)
     rows = [
         (
-            short(run.log.name, _TEXT_NAME),
+            names[run.log.name],
             result_words(run),
             size_words(run),
-            number_words(run.best_epoch) if len(run.log.rows) > 1 else "not logged",
+            best_words(run),
             number_words(run.log.epochs),
             time_words(run.log.total_s),
         )
@@ -119,8 +139,8 @@ def _table(audit: Audit) -> str:
     )
 
 
-def _difference_text(difference: Difference) -> str:
-    names = f"{short(difference.first, _TEXT_NAME)} → {short(difference.second, _TEXT_NAME)}"
+def _difference_text(difference: Difference, short_of: Mapping[str, str]) -> str:
+    names = f"{short_of[difference.first]} → {short_of[difference.second]}"
     return f"  {difference_mark(difference):<9}  {names}\n{' ' * 13}{difference.words}"
 
 
@@ -275,7 +295,11 @@ def _head(audit: Audit) -> tuple[str, str]:
     if run.result is None:
         return "No result", "The log has no held-out metric."
     num = "" if run.num_val is None else f" over {size_words(run)} held-out examples"
-    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
+    best = ""
+    if run.best_epoch is not None:
+        best = f", at epoch {run.best_epoch:g}"
+    elif run.best_step is not None:
+        best = f", at step {run.best_step:,}"
     return result_words(run), f"The best {_metric(run)} in the log{num}{best}."
 
 
@@ -285,6 +309,7 @@ def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
     known = [pair for pair in bounds if pair is not None]
     is_drawn = len(known) > 1 and len({run.metric for run in runs}) == 1
     scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
+    names = short_names([run.log.name for run in runs], _NAME)
     rows = []
     for run, pair in zip(runs, bounds, strict=True):
         words = "unknown" if pair is None else _bound_words(pair, is_of_share=is_fraction(run))
@@ -293,12 +318,12 @@ def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
             picture = interval_line(run.result, *pair, scale=scale, title=words)
         rows.append(
             AuditRow(
-                name=short(run.log.name, _NAME),
+                name=names[run.log.name],
                 result=result_words(run),
                 bounds=words,
                 picture=picture,
                 of=size_words(run),
-                best=number_words(run.best_epoch) if len(run.log.rows) > 1 else "not logged",
+                best=best_words(run),
                 epochs=number_words(run.log.epochs),
                 time=time_words(run.log.total_s),
                 test=_test_words(run),
@@ -337,8 +362,9 @@ def change_words(difference: Difference, runs: Sequence[AuditedRun]) -> str:
 
 
 def _difference(difference: Difference, runs: Sequence[AuditedRun]) -> DifferenceRow:
+    names = short_names([run.log.name for run in runs], _NAME)
     return DifferenceRow(
-        names=f"{short(difference.first, _NAME)} → {short(difference.second, _NAME)}",
+        names=f"{names[difference.first]} → {names[difference.second]}",
         mark=difference_mark(difference),
         style={True: "clear", False: "could_not_run", None: ""}[difference.is_clear],
         change=change_words(difference, runs),

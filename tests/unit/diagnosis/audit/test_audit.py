@@ -310,6 +310,37 @@ def test_losses_that_part_are_overfit(tmp_path: Path) -> None:
     assert found.outcome is Outcome.WARNED
 
 
+def test_a_loss_of_validation_far_above_that_of_training_is_no_good_fit(tmp_path: Path) -> None:
+    """timm with a pretrained model: validation on other classes, 7.9 against 1.03."""
+    path = tmp_path / "summary.csv"
+    head = "epoch,train_loss,eval_loss,eval_top1\n"
+    rows = [f"{k},{1.036 - k / 1e4:.4f},{7.89 + k / 250:.4f},{5.0 - k / 99:.4f}" for k in range(9)]
+    path.write_text(head + "\n".join(rows))
+    found = finding(only(audit([str(path)])), "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.WARNED, "overfit")
+    assert "far higher on validation than on training, if both are the same loss" in found.evidence
+    assert "validation has not become worse" not in found.evidence
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_a_test_loss_that_climbs_back_while_training_falls_is_overfit(
+    share: float, tmp_path: Path
+) -> None:
+    """TensorFlow for R: with a gap at the end, and without one."""
+    train = [92.0, 71.3, 51.7, 44.6, 39.0, 35.2, 32.9]
+    test = [99.4, 93.2, 93.7, 89.5, 91.2, 95.0, 99.1]
+    train = [92 - share * (92 - loss) for loss in train]
+    pairs = enumerate(zip(train, test, strict=True), start=1)
+    path = tmp_path / "out.txt"
+    path.write_text("".join(
+        f"EPOCH {k} TRAIN Loss: {a:.1f}\nEPOCH {k} TEST Loss: {b}\n" for k, (a, b) in pairs
+    ))  # fmt: skip
+    found = finding(only(audit([str(path)])), "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.WARNED, "overfit")
+    assert "validation loss rose after epoch 4" in found.evidence
+    assert "to 99.1 from 89.5" in found.evidence
+
+
 def test_a_loss_that_is_nan_is_one_alarm_with_its_epoch(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,1.5,1.4\n3,nan,nan\n4,nan,nan\n")

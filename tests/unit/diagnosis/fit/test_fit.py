@@ -202,6 +202,59 @@ def test_fewer_worse_evaluations_than_patience_are_not_enough() -> None:
     assert judge_fit(replace(found, patience=2)).kind is FitKind.OVERFIT
 
 
+CLIMBING = [99.4, 93.2, 93.7, 89.5, 91.2, 95.0, 99.1]  # noisy: 91.2 is within it
+LEARNING = [92.0, 88.0, 84.0, 80.0, 76.0, 72.0, 68.0]
+
+
+def test_a_climb_in_each_of_the_last_evaluations_is_overfit_although_it_begins_in_noise() -> None:
+    found = curves(LEARNING, CLIMBING, sem=None, num_val=None, num_classes=None)
+    fit = judge_fit(found)
+    assert fit.kind is FitKind.OVERFIT
+    assert fit.best_epoch == 4
+    assert "to 99.1 from 89.5" in " ".join(fit.evidence)
+    steady = [*CLIMBING[:5], 91.6, 92.0]
+    fit = judge_fit(curves(LEARNING, steady, sem=None, num_val=None, num_classes=None))
+    assert fit.kind is not FitKind.OVERFIT, "within the noise"
+    worse = [92.0, 60.0, 45.0, 38.0, 39.0, 41.0, 43.0]
+    fit = judge_fit(curves(worse, CLIMBING, sem=None, num_val=None, num_classes=None))
+    assert fit.kind is FitKind.NOT_YET_KNOWN, "training rose, too"
+
+
+def test_a_single_jump_at_the_end_is_named_but_is_no_trend() -> None:
+    jump = [1.8, 1.2, 0.9, 0.8, 0.8, 0.79, 0.8, 1.1]
+    fit = judge_fit(curves(FALLING, jump, train_accuracy=HIGH, val_accuracy=HIGH))
+    assert fit.kind is FitKind.GOOD_FIT
+    said = " ".join(fit.evidence)
+    assert "the last validation loss (1.1) is above the lowest (0.79)" in said
+    assert "has not become worse" not in said
+
+
+def test_independent_noise_around_a_plateau_is_seldom_called_a_climb() -> None:
+    rng = torch.Generator().manual_seed(0)
+    kinds = []
+    for _ in range(400):
+        noise = 0.05 * torch.randn(15, generator=rng)
+        val = [1 + math.exp(-idx / 2) + float(noise[idx]) for idx in range(15)]
+        train = [0.9 - 0.02 * idx for idx in range(15)]
+        found = curves(train, val, sem=None, num_val=None, num_classes=10)
+        kinds.append(judge_fit(found).kind)
+    assert kinds.count(FitKind.OVERFIT) <= 0.04 * len(kinds)
+
+
+def test_a_gap_of_logged_losses_has_a_caveat_and_claims_no_saved_weights() -> None:
+    train = [1.036, 1.035, 1.034, 1.033, 1.032]
+    found = curves(train, [7.89, 7.9, 7.91, 7.92, 7.93], num_classes=None)
+    fit = judge_fit(found)
+    said = " ".join(fit.evidence)
+    assert fit.kind is FitKind.OVERFIT
+    assert "far higher on validation than on training, if both are the same loss" in said
+    assert "saved weights" not in said
+    said = " ".join(judge_fit(replace(found, best_step=10, keeps_best=True)).evidence)
+    assert "of the saved weights is far higher" in said
+    equal = curves(train, [7.89, 7.9, 7.91, 7.92, 7.93], num_classes=None, is_equal=True)
+    assert "same loss" not in " ".join(judge_fit(equal).evidence)
+
+
 def test_a_rise_with_training_that_rises_too_is_not_overfit() -> None:
     worse = [2.0, 1.2, 0.7, 0.4, 0.5, 0.6, 0.7, 0.8]
     fit = judge_fit(curves(worse, RISING, train_accuracy=HIGH))
