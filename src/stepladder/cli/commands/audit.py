@@ -29,7 +29,7 @@ class Flags(LogFlags):
 
     Examples:
       stepladder audit fit_output.txt --num-val 270   output of Keras
-      stepladder audit lightning_logs/version_0       metrics.csv of Lightning
+      stepladder audit lightning_logs                 Lightning: metrics.csv of all versions
       stepladder audit output/trainer_state.json      Hugging Face Trainer
       stepladder audit logs mlruns/0/4f…              TensorBoard files, an MLflow run
       stepladder audit runs/first other.csv           a stepladder run and a CSV
