@@ -177,27 +177,13 @@ def log_display() -> Display:
 
 
 def _name_for_others(task: Task | str | None) -> str | None:
-    """Return the name by which another process makes the task; None: the built-in one.
-
-    Raises:
-        UsageError: if it has none, such as a class of a notebook.
-    """
-    from stepladder.task.load import BUILT_IN, name_of
+    """Return the name by which another process makes the task; None: the built-in one."""
+    from stepladder.task.load import BUILT_IN, name_for_others
 
     if task is None or isinstance(task, str):
         return task
-    name = name_of(task)
-    file = Path(name.rpartition(":")[0])
-    if name == BUILT_IN:
-        return None
-    if not file.is_file() or "<locals>" in name:
-        raise UsageError(
-            f"the other processes cannot create the Task {type(task).__name__}: it is not a class "
-            "at the top level of a Python file",
-            where="task",
-            fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
-        )
-    return name
+    name = name_for_others(task)
+    return None if name == BUILT_IN else name
 
 
 def _num_gpus(kind: DeviceChoice) -> int:

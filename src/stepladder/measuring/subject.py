@@ -20,9 +20,11 @@ from stepladder.data.reading.threads import num_reading_threads
 from stepladder.measuring.probe import untouched
 from stepladder.models.checkpointing import set_checkpointing
 from stepladder.models.forwards import as_built
+from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.features.feature_pass import TrunkPass
+from stepladder.training.ranks.follower import share_start
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
@@ -36,6 +38,7 @@ from stepladder.training.setup.build import (
 )
 from stepladder.training.stage import stages_of
 from stepladder.training.step import autocast
+from stepladder.training.training import augment_part, stand_in
 
 MAX_HELD_BATCHES = 64
 
@@ -49,6 +52,9 @@ class Subject:
         recipe: with `auto` resolved for this machine.
         model: in the state of the recipe's last stage; the head is trained in all stages.
         lr: learning rate of that stage.
+        world: the ranks that take the steps together, each on its part of a batch.
+        num_steps: taken so far.
+        num_skipped: batches of `reader` that were read, but not used in a step.
     """
 
     task: Task
@@ -59,7 +65,9 @@ class Subject:
     parts: StageParts
     clock: Clock
     lr: float
+    world: World = ALONE
     num_steps: int = 0
+    num_skipped: int = 0
 
     @property
     def trunk_and_head(self) -> tuple[nn.Module, nn.Module] | None:
@@ -136,10 +144,56 @@ class Subject:
         with clock.phase(Phase.TO_DEVICE):
             moved = self.to_device(batch)
         with clock.phase(Phase.AUGMENT):
-            moved = self.task.augment(moved, seed=self.recipe.seed, epoch=0)
-        self.parts.step(moved, step=self.num_steps, lr=self.lr)
+            moved = augment_part(
+                self.recipe, self.task, moved, epoch=0, device=self.device, world=self.world
+            )
+        if self.world.is_alone:
+            self.parts.step(moved, step=self.num_steps, lr=self.lr)
+        else:
+            self._step_together(moved)
         self.num_steps += 1
         return batch
+
+    def _step_together(self, part: Batch) -> None:
+        """Take a step on this rank's part of a batch, which may be empty."""
+        is_empty = part.ids.numel() == 0
+        self.parts.step(
+            self.stand_in() if is_empty else part,
+            step=self.num_steps,
+            lr=self.lr,
+            num_global=self.num_in_step(self.num_steps, part),
+            is_stand_in=is_empty,
+        )
+
+    def stand_in(self) -> Batch:
+        """Return a training example on the device, for a step without examples for this rank."""
+        return stand_in(self.sources.train, self.device, self.memory_format)
+
+    def num_in_step(self, step: int, batch: Batch) -> int:
+        """Return the number of examples of a step, over all ranks.
+
+        Args:
+            step: counted from the first one on `reader`.
+            batch: this rank's part.
+        """
+        if self.world.is_alone:
+            return batch.ids.numel()
+        size, num = self.batch_size, self.num_held
+        return min(size, num - (step + self.num_skipped) % -(-num // size) * size)
+
+    @property
+    def num_held(self) -> int:
+        """Number of examples of an epoch of `reader`."""
+        return max(1, round(len(self.sources.train) * self._as_read().data.fraction))
+
+    def _as_read(self) -> Recipe:
+        """Return the recipe whose examples are read: some of them, if they are held in memory."""
+        recipe = self.recipe
+        if recipe.data.where is not Where.MEMORY:
+            return recipe
+        wanted = MAX_HELD_BATCHES * recipe.batch.global_batch_size
+        fraction = min(recipe.data.fraction, wanted / len(self.sources.train))
+        return replace(recipe, data=replace(recipe.data, fraction=fraction))
 
     def reader(self, batch_size: int | None = None) -> Reader:
         """Return the recipe's reader of training batches, or one of another batch size.
@@ -147,14 +201,9 @@ class Subject:
         If images are held in memory, only some are loaded: it makes no difference to a step, and
         loading all of them may take minutes.
         """
-        recipe = self.recipe
         if batch_size is not None:
-            recipe = _with_batch(recipe, batch_size)
-        elif recipe.data.where is Where.MEMORY:
-            wanted = MAX_HELD_BATCHES * recipe.batch.global_batch_size
-            fraction = min(recipe.data.fraction, wanted / len(self.sources.train))
-            recipe = replace(recipe, data=replace(recipe.data, fraction=fraction))
-        return make_train_reader(recipe, self.sources.train)
+            return make_train_reader(_with_batch(self.recipe, batch_size), self.sources.train)
+        return make_train_reader(self._as_read(), self.sources.train, self.world)
 
     def batch_of(self, num_examples: int) -> Batch:
         """Read real training examples into host memory, at most as many as there are."""
@@ -169,23 +218,36 @@ class Subject:
 
 @contextmanager
 def open_subject(
-    recipe: Recipe, task: Task, sources: Sources, *, device: torch.device
+    recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, world: World = ALONE
 ) -> Iterator[Subject]:
-    """Build a recipe's model and step for the block; restore random states and threads after it."""
+    """Build a recipe's model and step for the block; restore random states and threads after it.
+
+    Args:
+        world: the ranks that each build the same model, and take its steps together.
+    """
     threads = torch.get_num_threads()
     with untouched():
         use_threads(recipe)
         try:
-            yield _build(_resolved(recipe, sources.train), copy.copy(task), sources, device)
+            resolved = _resolved(recipe, sources.train)
+            yield _build(resolved, copy.copy(task), sources, device, world)
         finally:
             torch.set_num_threads(threads)
 
 
-def _build(recipe: Recipe, task: Task, sources: Sources, device: torch.device) -> Subject:
+def _build(
+    recipe: Recipe, task: Task, sources: Sources, device: torch.device, world: World
+) -> Subject:
     model = make_model(recipe, task, device)
+    share_start(model, world)
     clock = make_clock(device)
     stage = stages_of(recipe.train, recipe.batch)[-1]
-    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
+    example = None
+    if not world.is_alone:
+        example = stand_in(sources.train, device, MEMORY_FORMATS[recipe.device.memory_format])
+    parts = make_stage_parts(
+        recipe, stage, task, model, device=device, clock=clock, world=world, example=example
+    )
     return Subject(
         task=task,
         recipe=recipe,
@@ -195,6 +257,7 @@ def _build(recipe: Recipe, task: Task, sources: Sources, device: torch.device) -
         parts=parts,
         clock=clock,
         lr=stage.lr,
+        world=world,
     )
 
 

@@ -61,7 +61,7 @@ def joined(
     _end_with_launcher()
     try:
         with _grace(), opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
-            world = _on_host(world, is_cuda=is_cuda)
+            world = take_place(world, is_cuda=is_cuda)
             with _beating(world, store_address(place), stall_s, folder, attempt) as world:
                 yield world
                 world.barrier()  # rank 0 has the store: it stays until all others are done
@@ -144,7 +144,7 @@ def _end_with_launcher() -> None:
     threading.Thread(target=watch, name="stepladder-launcher", daemon=True).start()
 
 
-def _on_host(world: World, *, is_cuda: bool) -> World:
+def take_place(world: World, *, is_cuda: bool) -> World:
     """Return the world with the true place on this host, and take this process's cores.
 
     Spark gives every process the local rank 0, also on one host.

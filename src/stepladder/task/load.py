@@ -60,6 +60,24 @@ def name_of(task: Task) -> str:
     return f"{file or kind.__module__}:{kind.__qualname__}"
 
 
+def name_for_others(task: Task) -> str:
+    """Return the name by which another process makes a task.
+
+    Raises:
+        UsageError: if it has none, such as a class of a notebook.
+    """
+    name = name_of(task)
+    file = Path(name.rpartition(":")[0])
+    if name != BUILT_IN and (not file.is_file() or "<locals>" in name):
+        raise UsageError(
+            f"the other processes cannot create the Task {type(task).__name__}: it is not a class "
+            "at the top level of a Python file",
+            where="task",
+            fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
+        )
+    return name
+
+
 def _run_file(file: Path) -> ModuleType:
     path = file.absolute()
     if not path.is_file():

@@ -105,7 +105,7 @@ def train(
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if not world.is_alone:
-        require_parallel(job, sources, world)
+        require_parallel(job.recipe, sources, world)
         require_same_data(world, fingerprints_of(sources))
     if not world.is_main:
         follow(task, sources, device=device, clock=clock, display=display, world=world)

@@ -169,7 +169,7 @@ class Training(Course):
 
     def stand_in(self) -> Batch:
         """Return a training example on the device, for a step without examples for this rank."""
-        return _stand_in(self.train_reader.source, self.device, self.memory_format)
+        return stand_in(self.train_reader.source, self.device, self.memory_format)
 
     def num_in_step(self, batch: Batch) -> int:
         """Return the number of examples of the next step, over all ranks.
@@ -188,15 +188,14 @@ class Training(Course):
         MixUp draws partners from the global batch, so all ranks get all of its examples, and each
         keeps its part of the result.
         """
-        seed, epoch = self.recipe.seed, self.position.epoch
-        if self.world.is_alone or not self.recipe.augment.mixup_alpha:
-            return self.task.augment(batch, seed=seed, epoch=epoch)
-        own = Batch(batch.inputs.cpu().clone(), batch.targets.cpu().clone(), batch.ids.clone())
-        parts = self.world.gather(own)  # clones: a view would be sent with its whole batch
-        whole = Batch.joined(parts).to(self.device, memory_format=self.memory_format)
-        first = sum(part.ids.numel() for part in parts[: self.world.rank])
-        mixed = self.task.augment(whole, seed=seed, epoch=epoch)
-        return mixed.rows(slice(first, first + batch.ids.numel()))
+        return augment_part(
+            self.recipe,
+            self.task,
+            batch,
+            epoch=self.position.epoch,
+            device=self.device,
+            world=self.world,
+        )
 
     def take_step(self, batch: Batch, *, is_log_due: bool, num_examples: int) -> None:
         """Take a step.
@@ -383,7 +382,24 @@ class Training(Course):
         return (kept.weights,)
 
 
-def _stand_in(source: Source, device: torch.device, memory_format: torch.memory_format) -> Batch:
+def augment_part(
+    recipe: Recipe, task: Task, batch: Batch, *, epoch: int, device: torch.device, world: World
+) -> Batch:
+    """Augment a rank's part of a batch on the device, see `Training.augment`."""
+    seed = recipe.seed
+    if world.is_alone or not recipe.augment.mixup_alpha:
+        return task.augment(batch, seed=seed, epoch=epoch)
+    own = Batch(batch.inputs.cpu().clone(), batch.targets.cpu().clone(), batch.ids.clone())
+    parts = world.gather(own)  # clones: a view would be sent with its whole batch
+    memory_format = MEMORY_FORMATS[recipe.device.memory_format]
+    whole = Batch.joined(parts).to(device, memory_format=memory_format)
+    first = sum(part.ids.numel() for part in parts[: world.rank])
+    mixed = task.augment(whole, seed=seed, epoch=epoch)
+    return mixed.rows(slice(first, first + batch.ids.numel()))
+
+
+def stand_in(source: Source, device: torch.device, memory_format: torch.memory_format) -> Batch:
+    """Return an example on the device, for a step without examples for this rank."""
     batch = read_batch(source, np.arange(1))
     return batch.to(device, memory_format=memory_format)
 
@@ -392,4 +408,4 @@ def _example(recipe: Recipe, sources: Sources, device: torch.device, world: Worl
     """Return an example that shows which weights a step uses; None if this rank is alone."""
     if world.is_alone:
         return None
-    return _stand_in(sources.train, device, MEMORY_FORMATS[recipe.device.memory_format])
+    return stand_in(sources.train, device, MEMORY_FORMATS[recipe.device.memory_format])

@@ -29,6 +29,7 @@ from stepladder.measuring.reading.validation import hold_batches, open_validatio
 from stepladder.measuring.steps import difference
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.models.features import evaluating
+from stepladder.parallel.world import ALONE, World
 from stepladder.stats import autocorrelation_length
 from stepladder.task.contract import Task
 from stepladder.training.clock import Phase
@@ -134,6 +135,8 @@ class Workload:
         recipe: the recipe to run.
         sources: as the recipe reads them.
         cache: folder for temporary files such as compiled code; empty, or does not exist.
+        world: the ranks that run it together, which call the same methods; times are those of the
+            slowest rank, and an example counts once.
 
     Attributes:
         plan: the work of a block; fixed by the warm-up.
@@ -142,8 +145,16 @@ class Workload:
     """
 
     def __init__(
-        self, recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
+        self,
+        recipe: Recipe,
+        task: Task,
+        sources: Sources,
+        *,
+        device: torch.device,
+        cache: Path,
+        world: World = ALONE,
     ) -> None:
+        self._world = world
         self.one_time_s: dict[str, float] = {}
         self._cache = cache
         self._stack = ExitStack()
@@ -151,12 +162,13 @@ class Workload:
         self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
         self._trunk_batches: Iterator[Batch] | None = None
         self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last check
-        opened = open_subject(recipe, task, sources, device=device)
+        opened = open_subject(recipe, task, sources, device=device, world=world)
         self._base = base = self._stack.enter_context(opened)
         self._way = base.trunk_pass()
-        self._pass_size = batch_size_on(device)
+        size = batch_size_on(device)
+        self._pass_size = size * world.size
         if recipe.features.cached:
-            self._trunk_batches = self._stack.enter_context(_stored_batches(base, self._pass_size))
+            self._trunk_batches = self._stack.enter_context(_stored_batches(base, size))
 
     @property
     def is_compiled(self) -> bool:
@@ -256,7 +268,7 @@ class Workload:
         self._stack.callback(self._batches.close)
         recipe = base.recipe
         self._val_reader = open_validation(
-            self._subject.sources.val, recipe.batch, recipe.loader, recipe.data.where
+            self._subject.sources.val, recipe.batch, recipe.loader, recipe.data.where, self._world
         )
         if self._val_reader is not None:
             self._stack.callback(self._val_reader.close)
@@ -294,11 +306,15 @@ class Workload:
             way.features(read[-1], num_views=way.num_views)
 
         with evaluating(way.model):
-            return read_s > seconds_of(compute, way.device)
+            return self._world.from_main(read_s > seconds_of(compute, way.device))
 
     def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
         for _ in range(self._base.recipe.loader.prefetch_batches):
             next(batches)
+
+    def _slowest(self, seconds: float) -> float:
+        """Return the seconds of the slowest rank; the same on all, so that they decide alike."""
+        return max(self._world.gather(seconds))
 
     def _pilot_steps(self, min_s: float) -> float:
         """Fix the number of steps in a block; return the seconds of one."""
@@ -309,9 +325,10 @@ class Workload:
         of_steps_s = min_s if self._trunk_batches is None else min_s * _SHARE
         num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
         pilot = self._time_steps(num_steps)
-        waited_s = pilot.phases_s.get(Phase.DATA_WAIT, 0.0)
+        waited_s = self._slowest(pilot.phases_s.get(Phase.DATA_WAIT, 0.0))
         begins_dry = waited_s > _MIN_WAIT_FRAC * pilot.step_s
-        apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * num_steps)
+        apart = self._world.from_main(autocorrelation_length(pilot.steps_s))
+        apart = min(apart, _MAX_STRETCH * num_steps)
         num_steps = max(num_steps, round(apart))
         self.plan = replace(self.plan, num_steps=num_steps, begins_dry=begins_dry)
         self.pilot = replace(self.pilot, step_s=pilot.step_s, num_steps=pilot.num_steps)
@@ -327,7 +344,7 @@ class Workload:
         for _ in range(2):
             started = time.perf_counter()
             validation_s = self._time_validation(1)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(self._slowest(time.perf_counter() - started))
         fits = round(min_s * _SHARE / seconds[1])
         self.plan = replace(self.plan, num_val_batches=min(max(1, fits), reader.steps_per_epoch))
         self.pilot = replace(self.pilot, validation_s=validation_s)
@@ -338,18 +355,20 @@ class Workload:
         subject, device = self._subject, self._subject.device
         if self.plan.begins_dry:
             self._forget_read_ahead(self._batches)
+            subject.num_skipped += subject.recipe.loader.prefetch_batches
         wait_for(device)
+        self._world.barrier()
         device_timeline = subject.clock.device
         before = device_timeline.close() if device_timeline else subject.clock.host()
         num_examples, marks = 0, [time.perf_counter()]
         for _ in range(num_steps):
             step = subject.num_steps
-            ids = subject.step_on(self._batches).ids
-            self._rows_of[step] = ids.numpy()
-            num_examples += ids.numel()
+            batch = subject.step_on(self._batches)
+            self._rows_of[step] = batch.ids.numpy()
+            num_examples += subject.num_in_step(step, batch)
             marks.append(time.perf_counter())
         wait_for(device)
-        seconds = time.perf_counter() - marks[0]
+        seconds = self._slowest(time.perf_counter() - marks[0])
         after = device_timeline.close() if device_timeline else subject.clock.host()
         full_steps = num_examples / self._reader.global_batch_size
         phases = difference(before, after).phases_s
@@ -369,6 +388,7 @@ class Workload:
             return 0.0
         hold_batches(reader, num_batches)
         wait_for(subject.device)
+        self._world.barrier()
         started = time.perf_counter()
         result = evaluate(
             subject.task,
@@ -378,8 +398,10 @@ class Workload:
             precision=subject.recipe.device.precision,
             memory_format=subject.memory_format,
             max_batches=num_batches,
+            world=self._world,
         )
-        per_example_s = (time.perf_counter() - started) / max(1, result.rows.size)
+        seconds = self._slowest(time.perf_counter() - started)
+        per_example_s = seconds / max(1, result.rows.size)
         return per_example_s * reader.num_examples
 
     def _time_trunk(self, num_batches: int, *, num_views: int | None = None) -> float:
@@ -397,12 +419,13 @@ class Workload:
                 # meanwhile the next batch is read, as usual
                 way.features(next(batches), num_views=views).cpu()
             wait_for(way.device)
+            self._world.barrier()
             started, num_examples = time.perf_counter(), 0
             for _ in range(num_batches):
                 batch = next(batches)
                 way.features(batch, num_views=views).cpu()
                 num_examples += batch.ids.numel()
-        return (time.perf_counter() - started) / num_examples
+        return self._slowest(time.perf_counter() - started) / (num_examples * self._world.size)
 
 
 @contextmanager

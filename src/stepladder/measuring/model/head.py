@@ -24,6 +24,7 @@ from stepladder.training.features.feature_pass import batch_size_on, num_views
 from stepladder.training.features.feature_task import FeatureTask
 from stepladder.training.setup.build import Sources, make_clock, make_stage_parts
 from stepladder.training.stage import stages_of
+from stepladder.training.training import stand_in
 
 MAX_ROWS = 4096
 """Maximum rows of synthetic features; their number makes no difference to a step."""
@@ -149,7 +150,19 @@ def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
         test=None,
     )
     stage = stages_of(recipe.train, recipe.batch)[-1]
-    parts = make_stage_parts(recipe, stage, task, subject.model, device=subject.device, clock=clock)
+    world, example = subject.world, None
+    if not world.is_alone:
+        example = stand_in(sources.train, subject.device, subject.memory_format)
+    parts = make_stage_parts(
+        recipe,
+        stage,
+        task,
+        subject.model,
+        device=subject.device,
+        clock=clock,
+        world=world,
+        example=example,
+    )
     return replace(
         subject, task=task, recipe=recipe, sources=sources, parts=parts, clock=clock, num_steps=0
     )

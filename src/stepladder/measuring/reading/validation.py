@@ -12,6 +12,7 @@ from stepladder.config.recipe import BatchConfig, LoaderConfig
 from stepladder.data.reading.examples import PictureSource, ReadCost
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.measuring.subject import Subject
+from stepladder.parallel.world import ALONE, World
 from stepladder.training.evaluate import evaluate
 from stepladder.training.setup.build import make_held_out_reader
 
@@ -54,7 +55,11 @@ class KeptPictures(PictureSource):
 
 
 def open_validation(
-    source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
+    source: Source | None,
+    batch: BatchConfig,
+    loader: LoaderConfig,
+    where: Where,
+    world: World = ALONE,
 ) -> Reader | None:
     """Return the reader of a held-out split that reads only requested rows.
 
@@ -62,10 +67,11 @@ def open_validation(
 
     Args:
         where: where a run holds its images.
+        world: the ranks that each read a part.
     """
     if where is Where.MEMORY and isinstance(source, PictureSource):
         source = KeptPictures(source)
-    return make_held_out_reader(source, batch, loader, Where.STREAM)
+    return make_held_out_reader(source, batch, loader, Where.STREAM, world)
 
 
 def hold_batches(reader: Reader, num_batches: int) -> None:

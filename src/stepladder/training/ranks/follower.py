@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.errors import InterruptedRun, UsageError
 from stepladder.models.features import hash_trunk
@@ -99,8 +100,8 @@ class Follower(Training):
         return self.agreed_reason_to_stop()
 
 
-def require_parallel(job: JobConfig, sources: Sources, world: World) -> None:
-    """Check that a job can be trained by several ranks.
+def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
+    """Check that a recipe can be trained by several ranks.
 
     Raises:
         UsageError: if its data cannot be divided, or some ranks would never have an example.
@@ -112,7 +113,7 @@ def require_parallel(job: JobConfig, sources: Sources, world: World) -> None:
             where="device.count",
             fix="Return a map-style Dataset from data(Split.TRAIN), or type --devices 1.",
         )
-    batch = job.recipe.batch.global_batch_size
+    batch = recipe.batch.global_batch_size
     most = min(batch, len(sources.train))
     if world.size > most:
         kind = "a batch of" if most == batch else "the training data of"

@@ -1,0 +1,60 @@
+"""A process of a team: `python -m stepladder.measuring.ranks.member FD`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from stepladder.measuring.ranks.team import Answer, Member, as_answer
+from stepladder.parallel.group import opened_world
+from stepladder.parallel.join import take_place
+
+_POLL_S: Final = 0.5
+
+
+def main(descriptor: int) -> None:
+    """Join the other processes, and answer commands until the connection is closed."""
+    connection: Connection[Any, Any] = Connection(descriptor)
+    _end_with_parent()
+    member: Member = connection.recv()
+    with opened_world(member.place, is_cuda=member.is_cuda, start_s=member.meet_s) as world:
+        world = take_place(world, is_cuda=member.is_cuda)
+        connection.send(Answer())  # all have met
+        try:
+            made = member.make(world, **member.arguments)
+        except Exception as error:
+            connection.send(as_answer(error))
+            os._exit(1)  # the others may wait for this one
+        connection.send(Answer())
+        while True:
+            try:
+                command, arguments = connection.recv()
+            except (EOFError, OSError):
+                break
+            try:
+                answer = Answer(getattr(made, command)(**arguments))
+            except Exception as error:
+                answer = as_answer(error)
+            connection.send(answer)
+    sys.stdout.flush()
+    os._exit(0)  # threads of readers and collectives need not end
+
+
+def _end_with_parent() -> None:
+    """End this process once the one that started it has died, also within a collective."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stepladder-parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

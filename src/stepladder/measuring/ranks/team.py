@@ -1,0 +1,237 @@
+"""Processes that join this one's measurements: one for each device, which wait for commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from stepladder.errors import ResourceError, StepladderError
+from stepladder.parallel.place import (
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    MASTER_ADDR,
+    MASTER_PORT,
+    RANK,
+    WORLD_SIZE,
+    Place,
+)
+
+_HERE: Final = "127.0.0.1"
+_POLL_S: Final = 0.05
+_END_S: Final = 5.0  # for a process to end by itself
+_MEET_S: Final = 120.0  # until all processes have imported torch and met
+_LAST_LINES: Final = 3
+_OF_LAUNCHERS: Final = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT)
+
+
+class Member(NamedTuple):
+    """What a process of a team is told at its start.
+
+    Attributes:
+        place: its place among the others.
+        is_cuda: it uses the GPU of its local rank.
+        meet_s: seconds to wait for the others.
+        make: makes what answers its commands, from the world and `arguments`; called in the
+            process, so it is a function at the top level of a module.
+    """
+
+    place: Place
+    is_cuda: bool
+    meet_s: float
+    make: Callable[..., Any]
+    arguments: dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """What a process returns for a command.
+
+    Attributes:
+        value: the result; None if it failed.
+        error: what it failed with.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Team:
+    """Processes on this machine that have joined each other, and wait for commands.
+
+    A context manager. A process that dies ends all of them, and none outlives this process.
+
+    Args:
+        num: of processes.
+        make: called in each process as `make(world, **arguments)`; returns an object whose methods
+            are the commands, and whose `close` is called at the end. A function at the top level
+            of a module, as it is pickled.
+        arguments: of it, pickled.
+        is_cuda: gradients are on GPUs.
+        folder: for what the processes print.
+
+    Attributes:
+        start_s: seconds until all processes had met.
+
+    Raises:
+        ResourceError: if a process ends before it is ready.
+        StepladderError: if `make` raises it.
+    """
+
+    def __init__(
+        self,
+        num: int,
+        make: Callable[..., Any],
+        arguments: dict[str, Any],
+        *,
+        is_cuda: bool,
+        folder: Path,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._logs = [folder / f"rank-{rank}.log" for rank in range(num)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection[Any, Any]] = []
+        started = time.perf_counter()
+        # this process has the store by which the others find each other
+        self._store = TCPStore(
+            _HERE, 0, is_master=True, timeout=timedelta(seconds=_MEET_S), wait_for_workers=False
+        )
+        try:
+            for rank in range(num):
+                self._start(rank)
+            for rank, connection in enumerate(self._connections):
+                place = Place(
+                    rank=rank,
+                    size=num,
+                    local_rank=rank,
+                    local_size=num,
+                    address=_HERE,
+                    port=self._store.port,
+                    has_agent=True,
+                )
+                connection.send(Member(place, is_cuda, _MEET_S, make, arguments))
+            self._answers()
+            self.start_s = time.perf_counter() - started
+            self._answers()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, command: str, **arguments: Any) -> list[Any]:
+        """Run a command in all processes at once, and return the results in their order.
+
+        Raises:
+            StepladderError: what a process has raised.
+            ResourceError: if a process ended.
+        """
+        for connection in self._connections:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: `_answers` reports it
+                connection.send((command, arguments))
+        return self._answers()
+
+    def close(self) -> None:
+        """End the processes, and wait for them."""
+        for connection in self._connections:
+            connection.close()  # which ends a process that waits for a command
+        until = time.monotonic() + _END_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._connections, self._processes = [], []
+
+    def _start(self, rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        environ = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
+        with self._logs[rank].open("ab") as log, theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stepladder.measuring.ranks.member", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                env=environ,
+                start_new_session=True,  # Ctrl-C ends this process, which ends the others
+            )
+        self._processes.append(process)
+        self._connections.append(Connection(ours.detach()))
+
+    def _answers(self) -> list[Any]:
+        """Wait for the answers of all processes; the first error ends the wait."""
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(self._connections):
+            for rank, connection in enumerate(self._connections):
+                if rank in answers:
+                    continue
+                answer = self._answer(rank, connection)
+                if answer is None:
+                    continue
+                if answer.error is not None:
+                    raise answer.error
+                answers[rank] = answer
+        return [answers[rank].value for rank in range(len(answers))]
+
+    def _answer(self, rank: int, connection: Connection[Any, Any]) -> Answer | None:
+        """Return the answer of one process; None if there is none yet.
+
+        Raises:
+            ResourceError: if it has ended.
+        """
+        try:
+            if connection.poll(_POLL_S):
+                answer: Answer = connection.recv()
+                return answer
+        except (EOFError, OSError):
+            pass
+        else:
+            return None
+        process = self._processes[rank]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+        code = process.returncode
+        how = f"ended with code {code}"
+        if code is None:
+            how = "closed its connection"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        raise ResourceError(
+            f"the process of device {rank} {how}",
+            why=self._last_words(rank) or "If nobody killed it, the machine ran out of memory.",
+        )
+
+    def _last_words(self, rank: int) -> str:
+        try:
+            lines = self._logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return " ".join(line.strip() for line in lines[-_LAST_LINES:])
+
+
+def as_answer(error: BaseException) -> Answer:
+    """Return an error as an answer; other errors than our own become text, as they may not pickle.
+
+    A `DivergedError` stays one: it decides the verdict on a rung.
+    """
+    if isinstance(error, StepladderError):
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return Answer(error=error)
+    what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return Answer(error=ResourceError(f"a device failed: {what}"))
