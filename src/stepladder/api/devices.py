@@ -93,19 +93,31 @@ def _written(job: JobConfig, folder: Path, *, is_local: bool) -> Iterator[Path]:
     yield file
 
 
-def refuse_several(job: JobConfig) -> None:
-    """Check that a job to be measured runs in one process.
+def for_ladder(job: JobConfig) -> JobConfig:
+    """Return a job as a climb starts it: on one device, with the others for `more_gpus`.
 
     Raises:
-        UsageError: if it asks for several devices.
+        UsageError: in a process that a launcher has started, or if one should start the processes.
+        ResourceError: if this machine has fewer GPUs.
     """
-    if job.recipe.device.count > 1 or place_of() is not None:
+    num = max(job.recipe.device.count, job.ladder.devices)
+    if place_of() is not None:
         raise UsageError(
-            "a climb supports only one device so far",
-            where="device.count",
-            fix="Climb with --devices 1, then train the resulting config on several: stepladder "
-            f"train RUN/config.yaml --devices {max(job.recipe.device.count, 2)} --run.dir OTHER",
+            "a climb starts its own processes on one machine, and cannot join others",
+            where="environment",
+            fix="Start it without torchrun or srun: stepladder climb JOB --devices NUMBER",
         )
+    if num > 1 and job.run.launch is not Launcher.PROCESSES:
+        raise UsageError(
+            f"a climb measures devices of this machine, not those of {job.run.launch.title()}",
+            where="run.launch",
+            fix="Type --launch processes; then train the resulting config with "
+            f"--launch {job.run.launch}.",
+        )
+    if num > 1:
+        _require_gpus(num, job.recipe.device.kind)
+    recipe = replace(job.recipe, device=replace(job.recipe.device, count=1))
+    return replace(job, recipe=recipe, ladder=replace(job.ladder, devices=num))
 
 
 def prints_result(job: JobConfig) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepladder.api.call import default_display, is_own, job_of, made_task, refuse_random_trunk
 from stepladder.api.checks import checks_before_climb
-from stepladder.api.devices import refuse_several
+from stepladder.api.devices import for_ladder, launch
 from stepladder.api.pictures import on_store
 from stepladder.api.runs import Run
 from stepladder.config.choices import ClimbAim
@@ -87,7 +87,7 @@ def _climb(
     """Climb with a resolved config; if interrupted before the training, write a partial report."""
     from stepladder.ladder.climb_run import climb as climb_run
 
-    refuse_several(job)
+    job = for_ladder(job)
     run = Run(job.run.dir)
     try:
         with display or default_display() as shown:
@@ -102,6 +102,9 @@ def _climb(
                 is_fresh=fresh,
                 may_overwrite=overwrite,
                 check=lambda: checks_before_climb(job, made, message=shown.message),
+                launch=lambda found: launch(
+                    found, task, dry_run=False, overwrite=False, accept_new_data=False
+                ),
             )
     except InterruptedRun:
         if not (run.path / "config.yaml").exists():  # else the report is that of a training
@@ -139,7 +142,7 @@ def advise_job(
     """Return the advice for a resolved config, and the same as text."""
     from stepladder.ladder.climb_run import advise as advise_run
 
-    refuse_several(job)
+    job = for_ladder(job)
     with display or default_display() as shown:
         job = on_store(job, shown, has_own_task=is_own(task))
         made, name = made_task(task, job.recipe)

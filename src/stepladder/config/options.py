@@ -204,6 +204,9 @@ class LadderConfig:
     """Minimum length of a timing block in seconds."""
     max_cache_bytes: int = 20_000_000_000
     """Maximum bytes on disk for features or a decoded copy; rungs that need more are rejected."""
+    devices: int = 1
+    """Devices of this machine that a climb may use, one process each; same as --devices. The rung
+    more_gpus tries them. On a CPU, each has a part of the cores."""
     prices: Path | None = None
     """CSV of GPUs and prices, see docs/rungs.md; none: use built-in data of common GPUs."""
 
@@ -219,6 +222,7 @@ class LadderConfig:
         require(self.num_blocks >= 8, "ladder.num_blocks", self.num_blocks, "8 or more")
         require(self.num_seeds >= 2, "ladder.num_seeds", self.num_seeds, "2 or more")
         require(self.block_s > 0, "ladder.block_s", self.block_s, "above 0")
+        require(self.devices >= 1, "ladder.devices", self.devices, "1 or more")
         cap = self.max_cache_bytes
         require(cap >= 0, "ladder.max_cache_bytes", cap, "0 or more")
 

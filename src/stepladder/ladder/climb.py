@@ -35,11 +35,13 @@ from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
+from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.records import to_json
 from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
+from stepladder.rungs.devices.more_gpus import on_several_devices
 from stepladder.training.output.display import Display
 
 _LATER: Final = 0.5
@@ -216,10 +218,12 @@ class Climb:
         if earlier is not None and earlier.no_advice_because is None:
             profile = earlier  # recorded again: the last profile of a ledger is of the result
         else:
-            self.display.message("measuring the job …")
+            if self.recipe.device.count == 1:
+                self.display.message("measuring the job …")
             told = nullcontext() if self.profiles else job_faults_told(self.lab.task)
             with doing("measuring the job", left_s=self.profile_s()), told:
-                profile = self._taken()
+                is_one = self.recipe.device.count == 1
+                profile = self._taken() if is_one else self._of_several()
         self.profiles.append(profile)
         self.lab.reserve_s = min(profile.time.total_s, _RESERVE_FRAC * self.lab.budget_s)
         at_s = time.monotonic() - self._started
@@ -231,6 +235,15 @@ class Climb:
                 fix="Look for work outside the named phases: hooks, threads, or other processes.",
             )
         return profile
+
+    def _of_several(self) -> Profile:
+        """Return the profile of a recipe on several devices, from the trial that was kept last.
+
+        A profile is taken in one process, so it cannot be repeated.
+        """
+        trial, before = self.trials[-1], self.profile
+        time = trial.after or (trial.prediction.time if trial.prediction else None) or before.time
+        return on_several_devices(before, time)
 
     def _taken(self) -> Profile:
         epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
@@ -250,6 +263,29 @@ class Climb:
             budget_s=self.profile_s(),
         )
         return replace(profile, epoch_range=self.lab.epoch_range(self.recipe))
+
+    def measure_devices(self) -> None:
+        """Add several devices to the profile, if the climb may use them and has not yet.
+
+        Raises:
+            StepladderError: if their processes fail.
+        """
+        num, recipe = self.options.devices, self.recipe
+        if num == 1 or recipe.device.count > 1 or self.profile.devices is not None:
+            return
+        material = self.lab.material(recipe)
+        self.display.message(f"measuring {num} devices …")
+        with doing(f"measuring {num} devices"):
+            devices = probe_devices(
+                num,
+                recipe,
+                material.task,
+                device=self.lab.device,
+                folder=self.lab.cache / "devices",
+                copies=self.lab.copies,
+                exchanged_bytes=self.profile.trainable_bytes,
+            )
+        self.profiles[-1] = replace(self.profile, devices=devices)
 
     def profile_s(self) -> float:
         """Return the seconds for the next profile: at most a tenth of the budget for the first."""
@@ -326,6 +362,8 @@ class Climb:
 
     def consider(self, rung: Rung) -> tuple[Trial, Recipe]:
         """Decide on one rung: refuse, skip, or predict and try it."""
+        if rung.needs_devices:
+            self.measure_devices()
         refusal = self.why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe

@@ -31,7 +31,7 @@ from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.limits.budget import budget_warning
 from stepladder.ladder.revisit import anew_words, more_to_try
 from stepladder.ladder.summary.climb_summary import end_line
-from stepladder.ladder.summary.final_training import summary_in, train_kept
+from stepladder.ladder.summary.final_training import Launch, summary_in, train_kept
 from stepladder.ladder.summary.result import (
     CLIMB_FILE,
     measure_baseline,
@@ -85,10 +85,12 @@ def climb(
     is_fresh: bool = False,
     may_overwrite: bool = False,
     check: Callable[[], None] | None = None,
+    launch: Launch | None = None,
 ) -> dict[str, Any]:
     """Try the rungs on a job, train with those that are kept, and write climb.json.
 
     Args:
+        launch: trains a job on several devices; None: the climb uses only one.
         check: called once the folder is locked, to check the job; may raise.
 
     Returns:
@@ -158,6 +160,7 @@ def climb(
             is_new=is_fresh or may_overwrite,
             ledger=ledger,
             again=again,
+            launch=launch,
         )
         loads.append(_load("training", usage))
         display.message("timing the original job and the result in turn …")
@@ -196,7 +199,9 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
     ):
         climbing = _climb(lab, Ledger(Path(folder)), display, task_name, reads_ledger=False)
         climbing.disk = _least_room(job.run.dir, features_folder(job, task))
-        profile = climbing.measure()
+        climbing.measure()
+        climbing.measure_devices()
+        profile = climbing.profile
         if lab.expected_epochs(job.recipe)[2] is not Provenance.ASSUMED:
             refuse_end_by_clock(job.recipe, profile.time)
         advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)

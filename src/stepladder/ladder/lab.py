@@ -173,6 +173,11 @@ class Lab:
 
     # -- data -------------------------------------------------------------------------------
 
+    @property
+    def copies(self) -> Path:
+        """Folder with decoded copies of the store."""
+        return self.cache / "copies"
+
     def material(self, recipe: Recipe) -> Material:
         """Return task and sources for a recipe; a decoded copy is made in the cache."""
         form = _form(recipe)
@@ -180,7 +185,7 @@ class Lab:
             return Material(task=self.task, sources=self.sources)
         if form not in self._materials:
             started = time.monotonic()
-            task = self.task.as_read_by(recipe, copies=self.cache / "copies")
+            task = self.task.as_read_by(recipe, copies=self.copies)
             self._materials[form] = Material(task=task, sources=open_sources(task))
             if recipe.data.decode_once:
                 self.store_s[form] = time.monotonic() - started

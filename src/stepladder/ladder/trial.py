@@ -13,6 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
 from stepladder.ladder.accuracy.comparison import Comparison, compare
 from stepladder.ladder.accuracy.exactness import compute, describe_difference, is_compared_in_fp32
+from stepladder.ladder.accuracy.on_devices import check_on_devices
 from stepladder.ladder.keys import learning_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import BudgetEnded, TrialFailed, Watchdog, guarded
@@ -46,6 +47,8 @@ from stepladder.rungs.contract import Rung
 _DROPPED: Final = Decision.DROPPED
 _FEATURES_TIMES: Final = 5.0
 """Times the duration that the profile predicts before new features count as hung."""
+_START_S: Final = 60.0
+"""Seconds after which processes that do not meet count as hung."""
 _FIRST_VARIANT: Final = 0.95
 _SECOND_VARIANT: Final = 0.975  # of the accuracy bound: both together hold in at least 92.5 %
 _UNKNOWN_TO_LEARNING: Final = (
@@ -336,6 +339,17 @@ def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison
 
 def _check_exact(trying: _Trying, found: _Found, exactness: Exactness) -> str:
     lab, before, after = trying.lab, trying.before, found.after
+    if before.device.count != after.device.count:
+        material = lab.material(after)
+        trying.watchdog.expect(_START_S + few_steps_s(trying.profile, before, after))
+        return check_on_devices(
+            after,
+            material.task,
+            material.sources,
+            device=lab.device,
+            folder=trying.folder,
+            copies=lab.copies,
+        )
     steps = before.optimizer != after.optimizer
     results = []
     foreseen = found.prediction.time

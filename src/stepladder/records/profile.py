@@ -105,6 +105,26 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Several devices of this machine, measured while all of them compute.
+
+    Attributes:
+        num: of devices, one process each; on a CPU each has a part of the cores.
+        start_s: starting the processes until all have met.
+        share_step_s: a step on one device's part of a batch, without reading it and without the
+            exchange of gradients; None: the batch is too small to be divided.
+        exchange_fixed_s, exchange_byte_s: a and c of t(n) = a + c n, the seconds to add up n bytes
+            of gradients over all devices.
+    """
+
+    num: int
+    start_s: float
+    share_step_s: float | None
+    exchange_fixed_s: float
+    exchange_byte_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """Facts about a model, its data and a machine under one recipe.
 
@@ -183,6 +203,7 @@ class Profile:
         noise_scale_unknown_because: the reason, in words; None if it is known.
         save_s: time to save the final checkpoint, including best weights; None: not measured.
         larger_trunks: names of larger trunks whose weights are available.
+        devices: several devices; None: the climb may use only one, or has not come to them.
         provenance: by field name.
     """
 
@@ -251,6 +272,7 @@ class Profile:
     noise_scale_unknown_because: str | None = None
     save_s: float | None = None
     larger_trunks: tuple[str, ...] = ()
+    devices: Devices | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
 

@@ -39,6 +39,7 @@ class Rung(ABC):
         is_enabler: a MEMORY rung, judged together with the rung that it makes possible.
         looks_first: names of rungs that are retried before this one, if they are due, because its
             change would prevent them.
+        needs_devices: its prediction needs `Profile.devices`, which is measured right before it.
         against: the part of the error that an ACCURACY rung reduces; None: both.
     """
 
@@ -49,6 +50,7 @@ class Rung(ABC):
     is_prediction_only: ClassVar[bool] = False
     is_enabler: ClassVar[bool] = False
     looks_first: ClassVar[tuple[str, ...]] = ()
+    needs_devices: ClassVar[bool] = False
     against: ClassVar[Against | None] = None
 
     @abstractmethod

@@ -17,6 +17,7 @@ from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.devices.gpus import Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
+from stepladder.rungs.devices.more_gpus import MoreGpus
 from stepladder.rungs.speed.all_data import AllData
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.channels_last import ChannelsLast
@@ -61,6 +62,7 @@ RUNGS: tuple[Rung, ...] = (
     FewerValidations(),
     _ALL_DATA,
     LargerGpu(),
+    MoreGpus(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 

@@ -29,7 +29,7 @@ from stepladder.training.stage import stages_of
 from stepladder.training.step import autocast
 
 NUM_BATCHES: Final = 3
-_MOST_EXAMPLES: Final = 32
+MOST_EXAMPLES: Final = 32
 _HALVES: Final = (Precision.BF16, Precision.FP16)
 MAX_DIFFERENCE: Final = 1e-3
 """Largest difference that counts as rounding, relative to the largest value of the tensor."""
@@ -98,7 +98,7 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     found = Computed()
     opened = open_subject(recipe, material.task, material.sources, device=device)
     with without_tf32(device), opened as base:
-        _drop_nothing(base.model)
+        drop_nothing(base.model)
         if recipe.features.cached:
             require_features(base.trunk_pass(), base.recipe.train, base.sources.train)
         subject = _on_features(base) if recipe.features.cached else base
@@ -118,7 +118,7 @@ def is_compared_in_fp32(recipe: Recipe) -> bool:
 
 def _comparable(recipe: Recipe) -> Recipe:
     """Return the recipe to compute the compared numbers with."""
-    size = min(recipe.batch.micro_batch_size or recipe.batch.global_batch_size, _MOST_EXAMPLES)
+    size = min(recipe.batch.micro_batch_size or recipe.batch.global_batch_size, MOST_EXAMPLES)
     batch = replace(
         recipe.batch,
         global_batch_size=size,
@@ -177,7 +177,7 @@ def _largest(value: Tensor) -> float:
     return float(value.abs().max()) if value.numel() else 0.0
 
 
-def _drop_nothing(model: nn.Module) -> None:
+def drop_nothing(model: nn.Module) -> None:
     """Set the rates of dropout layers to 0."""
     for module in model.modules():
         for name in ("p",) if isinstance(module, Dropout) else _RATES:

@@ -7,7 +7,7 @@ import io
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,8 @@ from stepladder.training.output.finish import SUMMARY_FILE
 from stepladder.training.run import train
 from stepladder.training.setup.run_folder import CHECKPOINTS, CONFIG, RunFolder
 
+Launch = Callable[[JobConfig], None]
+"""Trains a job on several devices in its run folder, and waits for it."""
 _SIGNAL_EXIT: Final = 128
 """Above the number of the signal that ended a run, in its exit code."""
 
@@ -147,6 +149,7 @@ def train_kept(
     is_new: bool,
     ledger: Ledger,
     again: str,
+    launch: Launch | None = None,
 ) -> float:
     """Train with the kept rungs; a finished training is not repeated.
 
@@ -155,6 +158,7 @@ def train_kept(
         is_new: replace any training that the folder holds.
         ledger: holds the state at the start of an interrupted or finished training.
         again: what to type after a signal.
+        launch: trains on several devices; None: the job uses one.
 
     Returns:
         Seconds that computing the features took that were already cached; they count as part of
@@ -174,7 +178,11 @@ def train_kept(
         began = KeptTraining(ready=tuple(sorted(keys_in(cache))), since=time.time())
         ledger.training(began, recipe=key)
     try:
-        summary = train(job, task, task_name=task_name, display=display)
+        if launch is None or job.recipe.device.count == 1:
+            summary = train(job, task, task_name=task_name, display=display)
+        else:
+            launch(job)
+            summary = summary_in(path) or {}
     except InterruptedRun as error:
         error.fix = again
         raise

@@ -9,7 +9,8 @@ from typing import Final
 
 from stepladder.ladder.limits.guard import TooSlow, Watchdog
 from stepladder.measuring.blocks.block import mean_times
-from stepladder.measuring.blocks.workload import BlockTimes, Workload, align_plans
+from stepladder.measuring.blocks.workload import BlockTimes, align_plans
+from stepladder.measuring.ranks.workload import AnyWorkload
 from stepladder.records.profile import TrainingTime
 from stepladder.stats import choose_num_blocks
 
@@ -37,7 +38,7 @@ class Side:
         blocks: measured so far.
     """
 
-    workload: Workload
+    workload: AnyWorkload
     to_time: ToTime
     loads_s: tuple[float, ...] = ()
     blocks: list[BlockTimes] = field(default_factory=list)
@@ -81,8 +82,8 @@ class Race:
 
     def __init__(
         self,
-        before: Workload,
-        after: Workload,
+        before: AnyWorkload,
+        after: AnyWorkload,
         *,
         block_s: float,
         watchdog: Watchdog,
@@ -118,7 +119,7 @@ class Race:
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
             self._pair += 1
-            timed: dict[Workload, BlockTimes] = {}
+            timed: dict[AnyWorkload, BlockTimes] = {}
             for side in sides:
                 if side.workload not in timed:
                     self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)

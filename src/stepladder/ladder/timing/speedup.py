@@ -27,7 +27,8 @@ from stepladder.ladder.timing.interleaved_blocks import (
     wanted_blocks,
 )
 from stepladder.ladder.verdict import judge_speed
-from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
+from stepladder.measuring.blocks.workload import BlockTimes, training_time
+from stepladder.measuring.ranks.workload import open_workload
 from stepladder.records.ladder import Decision, Interval
 from stepladder.records.profile import EpochRange, Profile, TrainingTime
 from stepladder.rungs.formulas import checkpoints_s
@@ -204,8 +205,13 @@ def measure_speed(
         workloads = []
         for (name, one), material in zip(recipes.items(), materials, strict=True):
             watchdog.expect(few_s)
-            workload = Workload(
-                one, material.task, material.sources, device=lab.device, cache=folder / name
+            workload = open_workload(
+                one,
+                material.task,
+                material.sources,
+                device=lab.device,
+                cache=folder / name,
+                copies=lab.copies,
             )
             workloads.append(stack.enter_context(closing(workload)))
         race = Race(

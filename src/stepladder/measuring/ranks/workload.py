@@ -32,7 +32,7 @@ def open_workload(
     device: torch.device,
     cache: Path,
     copies: Path,
-) -> Workload | RanksWorkload:
+) -> AnyWorkload:
     """Return the workload of a recipe, on as many devices as it asks for; the caller closes it.
 
     Args:
@@ -107,14 +107,29 @@ class RanksWorkload:
         self._team.close()
 
 
+AnyWorkload = Workload | RanksWorkload
+
+
+def task_of_rank(recipe: Recipe, name: str, *, copies: Path) -> tuple[Task, Sources]:
+    """Return a task and its data, in the process of a device.
+
+    Args:
+        name: see `name_for_others`.
+        copies: folder with decoded copies of the store.
+    """
+    task = load_task(name, store=recipe.data.store, recipe=recipe)
+    if isinstance(task, ImageClassification):
+        task = task.as_read_by(recipe, copies=copies)
+    return task, open_at_version(task, recipe.data.table_version)
+
+
 class _Member:
     """One device of a workload, in a process of its own."""
 
-    def __init__(self, world: World, *, recipe: Recipe, task: str, cache: Path, copies: Path) -> None:
-        made = load_task(task, store=recipe.data.store, recipe=recipe)
-        if isinstance(made, ImageClassification):
-            made = made.as_read_by(recipe, copies=copies)
-        sources = open_at_version(made, recipe.data.table_version)
+    def __init__(
+        self, world: World, *, recipe: Recipe, task: str, cache: Path, copies: Path
+    ) -> None:
+        made, sources = task_of_rank(recipe, task, copies=copies)
         require_parallel(recipe, sources, world)
         self._workload = Workload(
             recipe,

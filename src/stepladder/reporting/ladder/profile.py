@@ -21,6 +21,7 @@ PART_WORDS = {
     "compile": "compiling, once",
     "store": "decoding into a store, once",
     "load": "loading, once",
+    "start": "starting the processes, once",
     "download": "downloading from the object store, once",
 }
 

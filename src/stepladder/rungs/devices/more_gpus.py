@@ -1,0 +1,192 @@
+"""Train on several devices of this machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Devices, Profile, TrainingTime
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import loader_floor_s, predict_time, with_one_time
+
+_BUCKET_BYTES: Final = 25 * 1024**2
+"""Gradients that DistributedDataParallel sends in one message (`bucket_cap_mb`)."""
+_WAITS: Final = 0.25
+"""Share of a step from which waiting for data, or the exchange, is named as the limit."""
+
+
+class MoreGpus(Rung):
+    """Train on several devices of this machine, one process each, with the same global batch.
+
+    Each device takes its part of every batch, and gradients are added up over all devices, so that
+    the result is the same up to the order of sums. A BatchNorm that is trained uses the statistics
+    of the whole batch, for the same reason. On a CPU, the cores are divided among the processes.
+
+    Trades: other devices, and their price; a smaller part of the batch on each device.
+    Source: Sergeev and Del Balso 2018, "Horovod", arXiv:1802.05799; overlap of the exchange: Li et
+    al. 2020, "PyTorch Distributed", arXiv:2006.15704; Amdahl 1967.
+    """
+
+    name: ClassVar[str] = "more_gpus"
+    level: ClassVar[int] = 10
+    needs_devices: ClassVar[bool] = True
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse without several devices, or if a batch cannot be divided among them."""
+        if recipe.device.count > 1:
+            return "already on"
+        devices = profile.devices
+        if devices is None:
+            return "only one device may be used: --devices 2 or more tries several"
+        batch = recipe.batch.global_batch_size
+        if devices.share_step_s is None:
+            return f"a batch of {batch} is too small for {devices.num} devices"
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Add up a step on a part of the batch, the exchange, and the wait for data.
+
+            step' = share + exchange + wait                          (CPU: all share the cores)
+            step' = max(share + exposed exchange, time of the loader)    (GPU)
+
+        Bytes travel while gradients are computed, except for the last bucket; on a CPU, nothing is
+        free to send them meanwhile. Validation shrinks like the step without the exchange.
+        """
+        devices = profile.devices
+        assert devices is not None
+        assert devices.share_step_s is not None
+        now, share_s = profile.time, devices.share_step_s
+        is_cpu = profile.device == "cpu"
+        exchange_s = _exchange_s(devices, profile.trainable_bytes)
+        alone_s = profile.replay_host_s if is_cpu else profile.replay_device_s
+        wait_s = max(0.0, now.step_s - (alone_s or now.step_s))
+        if is_cpu:
+            step_s = share_s + exchange_s + wait_s
+            shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
+        else:
+            backward_s = share_s * _backward_frac(profile)
+            last_s = _exchange_s(devices, min(profile.trainable_bytes, _BUCKET_BYTES))
+            exposed_s = max(last_s, exchange_s - backward_s)
+            floor_s = loader_floor_s(profile, recipe)
+            step_s = max(share_s + exposed_s, min(floor_s, now.step_s))
+            shrink = max(share_s, min(floor_s, now.step_s)) / max(now.step_s, 1e-12)
+        after = self._after(profile, recipe, devices, step_s=step_s, shrink=min(1.0, shrink))
+        inputs = {
+            "devices": float(devices.num),
+            "share_step_s": share_s,
+            "exchange_s": exchange_s,
+            "wait_s": wait_s,
+            "exchanged_bytes": float(profile.trainable_bytes),
+            "start_s": devices.start_s,
+        }
+        note = self._note(profile, recipe, after, inputs)
+        return predict_time(self.name, profile, after, inputs=inputs, note=note)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Use all devices; a BatchNorm that is trained uses the statistics of the whole batch."""
+        num = profile.devices.num if profile.devices is not None else recipe.device.count
+        has_trained_norm = profile.num_batchnorm > 0 and not profile.is_trunk_frozen
+        device = replace(
+            recipe.device,
+            count=num,
+            sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm,
+        )
+        return replace(recipe, device=device)
+
+    def _after(
+        self, profile: Profile, recipe: Recipe, devices: Devices, *, step_s: float, shrink: float
+    ) -> TrainingTime:
+        now = profile.time
+        after = with_one_time(
+            replace(now, step_s=step_s, validation_s=now.validation_s * shrink),
+            start=devices.start_s,
+        )
+        features_s = now.one_time_s.get("features")
+        if not recipe.features.cached or features_s is None or profile.device == "cpu":
+            return after  # on a CPU, the trunk has the same cores as before
+        load_s = 1 / profile.loader_per_s if profile.loader_per_s else 0.0
+        read_s = load_s * (profile.num_train + profile.num_val)
+        return with_one_time(after, features=max(features_s / devices.num, min(read_s, features_s)))
+
+    def _note(
+        self, profile: Profile, recipe: Recipe, after: TrainingTime, inputs: dict[str, float]
+    ) -> str:
+        """Return what a device gets, and what limits the gain."""
+        num, batch = int(inputs["devices"]), recipe.batch.global_batch_size
+        own = f"{batch // num}" if batch % num == 0 else f"{batch // num} or {batch // num + 1}"
+        parts = [f"{num} devices with {own} of {batch} examples each"]
+        if inputs["wait_s"] > _WAITS * profile.time.step_s:
+            share = inputs["wait_s"] / profile.time.step_s
+            parts.append(f"{share:.0%} of a step waits for data, and more devices would wait, too")
+        if inputs["exchange_s"] > _WAITS * after.step_s:
+            megabytes = profile.trainable_bytes / 1e6
+            share = min(1.0, inputs["exchange_s"] / after.step_s)
+            parts.append(f"sending {megabytes:.3g} MB of gradients takes {share:.0%} of a step")
+        if inputs["start_s"] > _WAITS * after.total_s:
+            parts.append(f"starting the processes takes {inputs['start_s']:.1f} s")
+        efficiency = profile.time.total_s / max(after.total_s, 1e-12) / num
+        parts.append(f"efficiency {efficiency:.0%}")
+        return "; ".join(parts)
+
+
+def on_several_devices(profile: Profile, time: TrainingTime) -> Profile:
+    """Return what is known of a recipe on several devices, from the profile of one device.
+
+    Args:
+        profile: of one device; or of several, after another change.
+        time: measured on several devices.
+
+    Returns:
+        The profile with their time, and with a step t(b) = a + c b in which c shrinks like the step
+        on a part of the batch, and the rest, such as the exchange, is fixed.
+    """
+    now = profile.time
+    growth = now.steps_per_epoch / max(time.steps_per_epoch, 1e-12)  # of the batch
+    shrink = time.step_s / max(now.step_s * growth, 1e-12)
+    per_example_s, fixed_s = profile.step_per_example_s, None
+    if per_example_s is not None:
+        per_example_s *= _share_of_model(profile)
+        batch = profile.num_train / max(time.steps_per_epoch, 1e-12)
+        fixed_s = max(0.0, time.step_s - per_example_s * batch)
+    return replace(
+        profile,
+        time=time,
+        phases_s={name: seconds * shrink for name, seconds in profile.phases_s.items()},
+        replay_host_s=_times(profile.replay_host_s, shrink),
+        replay_device_s=_times(profile.replay_device_s, shrink),
+        step_by_batch_s={},
+        step_per_example_s=per_example_s,
+        step_fixed_s=fixed_s,
+    )
+
+
+def _times(seconds: float | None, factor: float) -> float | None:
+    return None if seconds is None else seconds * factor
+
+
+def _share_of_model(profile: Profile) -> float:
+    """Return a step on a part of the batch, over that on all of it; 1 once several are used."""
+    devices, whole_s = profile.devices, profile.replay_device_s
+    if devices is None or not devices.share_step_s or not whole_s:
+        return 1.0
+    is_several = "start" in profile.time.one_time_s
+    return 1.0 if is_several else min(1.0, devices.share_step_s / whole_s)
+
+
+def _exchange_s(devices: Devices, num_bytes: float) -> float:
+    """Return the seconds to add up gradients over all devices, one message for each bucket.
+
+    The sum of losses travels separately, which is one small message more.
+    """
+    num_messages = 1 + math.ceil(num_bytes / _BUCKET_BYTES)
+    return num_messages * devices.exchange_fixed_s + num_bytes * devices.exchange_byte_s
+
+
+def _backward_frac(profile: Profile) -> float:
+    """Return the share of the backward pass in the model's time; two thirds if unknown."""
+    forward_s, backward_s = (profile.phases_s.get(name, 0.0) for name in ("forward", "backward"))
+    total_s = forward_s + backward_s
+    return backward_s / total_s if total_s > 0 else 2 / 3
