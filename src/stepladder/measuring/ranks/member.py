@@ -9,7 +9,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from stepladder.measuring.ranks.team import Answer, Member, as_answer
+from stepladder.measuring.ranks.team import Answer, Member, as_answer, receive, send
 from stepladder.parallel.group import opened_world
 from stepladder.parallel.join import take_place
 
@@ -20,26 +20,26 @@ def main(descriptor: int) -> None:
     """Join the other processes, and answer commands until the connection is closed."""
     connection: Connection[Any, Any] = Connection(descriptor)
     _end_with_parent()
-    member: Member = connection.recv()
+    member: Member = receive(connection)
     with opened_world(member.place, is_cuda=member.is_cuda, start_s=member.meet_s) as world:
         world = take_place(world, is_cuda=member.is_cuda)
-        connection.send(Answer())  # all have met
+        send(connection, Answer())  # all have met
         try:
             made = member.make(world, **member.arguments)
         except Exception as error:
-            connection.send(as_answer(error))
+            send(connection, as_answer(error))
             os._exit(1)  # the others may wait for this one
-        connection.send(Answer())
+        send(connection, Answer())
         while True:
             try:
-                command, arguments = connection.recv()
+                command, arguments = receive(connection)
             except (EOFError, OSError):
                 break
             try:
                 answer = Answer(getattr(made, command)(**arguments))
             except Exception as error:
                 answer = as_answer(error)
-            connection.send(answer)
+            send(connection, answer)
     sys.stdout.flush()
     os._exit(0)  # threads of readers and collectives need not end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -119,7 +120,7 @@ class Team:
                     port=self._store.port,
                     has_agent=True,
                 )
-                connection.send(Member(place, is_cuda, _MEET_S, make, arguments))
+                send(connection, Member(place, is_cuda, _MEET_S, make, arguments))
             self._answers()
             self.start_s = time.perf_counter() - started
             self._answers()
@@ -142,7 +143,7 @@ class Team:
         """
         for connection in self._connections:
             with contextlib.suppress(BrokenPipeError):  # it has ended: `_answers` reports it
-                connection.send((command, arguments))
+                send(connection, (command, arguments))
         return self._answers()
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class Team:
         """
         try:
             if connection.poll(_POLL_S):
-                answer: Answer = connection.recv()
+                answer: Answer = receive(connection)
                 return answer
         except (EOFError, OSError):
             pass
@@ -223,6 +224,19 @@ class Team:
         except OSError:
             return ""
         return " ".join(line.strip() for line in lines[-_LAST_LINES:])
+
+
+def send(connection: Connection[Any, Any], value: object) -> None:
+    """Send a value, pickled.
+
+    `Connection.send` would share the memory of tensors, which outlives neither process.
+    """
+    connection.send_bytes(pickle.dumps(value))
+
+
+def receive(connection: Connection[Any, Any]) -> Any:
+    """Receive a value of `send`, from a process of the same team."""
+    return pickle.loads(connection.recv_bytes())
 
 
 def as_answer(error: BaseException) -> Answer:
