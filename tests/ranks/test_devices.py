@@ -239,7 +239,7 @@ def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
         text=True,
         check=False,
     )
-    assert "the other processes cannot create the Task" in done.stderr
+    assert "the other processes of the run cannot create the Task" in done.stderr
 
 
 def torchrun(*words: str, folder: Path) -> Command:

@@ -175,7 +175,7 @@ def test_a_task_reports_file_and_row(spark: Any, tmp_path: Path) -> None:
 def test_tables_without_rows_hold_no_pictures(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns(range(1))).slice(0, 0), source)
-    with pytest.raises(DataError, match="contains no pictures"):
+    with pytest.raises(DataError, match="contain no pictures"):
         make(tmp_path / "store", source, engine=EngineName.SPARK)
 
 

@@ -48,9 +48,9 @@ def launch(
     num, name = job.recipe.device.count, _name_for_others(task)
     if job.run.launch is Launcher.RAY:
         raise UsageError(
-            "Ray cannot start the processes of a run yet",
+            "--launch ray is not supported yet: Ray cannot start the processes of a run",
             where="run.launch",
-            fix="Type --launch processes or spark, or start the command with torchrun.",
+            fix="Use --launch processes or --launch spark, or start the command with torchrun.",
         )
     is_local = job.run.launch is Launcher.PROCESSES
     if is_local:
@@ -101,7 +101,7 @@ def refuse_several(job: JobConfig) -> None:
     """
     if job.recipe.device.count > 1 or place_of() is not None:
         raise UsageError(
-            "a climb supports only one device so far",
+            "stepladder climb can use only one device so far, but more were requested",
             where="device.count",
             fix="Climb with --devices 1, then train the resulting config on several: stepladder "
             f"train RUN/config.yaml --devices {max(job.recipe.device.count, 2)} --run.dir OTHER",
@@ -192,8 +192,9 @@ def _name_for_others(task: Task | str | None) -> str | None:
         return None
     if not file.is_file() or "<locals>" in name:
         raise UsageError(
-            f"the other processes cannot create the Task {type(task).__name__}: it is not a class "
-            "at the top level of a Python file",
+            f"the other processes of the run cannot create the Task {type(task).__name__}, "
+            "because it "
+            "is not a class at the top level of a Python file",
             where="task",
             fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
         )
@@ -221,5 +222,6 @@ def _require_gpus(num: int, kind: DeviceChoice) -> None:
             f"{num} devices were requested, but this machine has {there} "
             f"GPU{'s' if there > 1 else ''}",
             where="device.count",
-            fix=f"Type --devices {there}, or --device.kind cpu.",
+            fix=f"Train on all of them: --devices {there}. Or train on the CPU, with {num} "
+            "processes: --device.kind cpu",
         )

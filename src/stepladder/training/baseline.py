@@ -105,9 +105,11 @@ def read_baseline(config: RunConfig) -> Baseline | None:
             errors.append(Mark(at, 1 - share, sem, _errors(event.get("val_right"))))
     if not losses and not errors:
         raise UsageError(
-            "the baseline run has no validations to compare with",
+            "the earlier run that was named as baseline recorded no validations, so this run "
+            "cannot be compared with it",
             where=f"{flag}: {folder}",
-            fix="Pass the folder of a run that was validated (the one that contains events.jsonl).",
+            fix="Name the folder of a run that reached its first validation, or leave out "
+            "--baseline.",
         )
     return Baseline(
         run=str(folder),
@@ -128,7 +130,7 @@ def _require_folder(folder: Path, own: Path, flag: str) -> None:
     """
     what, fix = None, "Name the folder of an earlier run."
     if folder.resolve() == own.resolve():
-        what = "a run cannot be its own baseline"
+        what = "this is the folder of the run itself, which cannot be compared with itself"
     elif folder.is_file():
         what = "this is a file, but a baseline is the folder of a run"
         fix = f"Name the folder: --baseline {folder.parent}"

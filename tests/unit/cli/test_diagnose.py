@@ -85,7 +85,7 @@ def test_a_folder_without_a_run_is_exit_3(
     assert main(["diagnose", str(tmp_path / "gone")]) == 3
     assert "the folder does not exist" in capsys.readouterr().err
     assert main(["diagnose", str(tmp_path)]) == 3
-    assert "does not contain a run" in capsys.readouterr().err
+    assert "this is not the folder of a run" in capsys.readouterr().err
 
 
 def test_a_target_error_in_percent_is_exit_2(

@@ -249,7 +249,7 @@ def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
 
 
 def test_a_run_is_not_a_baseline_of_itself(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its own baseline"):
+    with pytest.raises(UsageError, match="cannot be compared with itself"):
         read_baseline(RunConfig(dir=tmp_path, baseline=tmp_path))
 
 
@@ -257,7 +257,7 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no validations to compare with"):
+    with pytest.raises(UsageError, match="recorded no validations"):
         run(job(tmp_path / "run", baseline=tmp_path / "empty"), points())
     assert not (tmp_path / "run").exists()
 

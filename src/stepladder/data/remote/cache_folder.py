@@ -28,7 +28,9 @@ def cache_folder(named: Path | None) -> Path:
     if named is not None:
         if (place := supported_place(named)) is not None:
             raise UsageError(
-                "the cache must be a local folder, not an object store",
+                "the cache of downloaded files must be a folder on this machine, but this is an "
+                "address "
+                "in an object store",
                 where=str(place),
                 fix="Use a folder on a local disk: --data.cache-dir FOLDER",
             )

@@ -41,7 +41,7 @@ def fit_errors(outcomes: Sequence[Outcome], *, target: float = 0.0) -> FitErrors
     learnt = [_learnt(one, has_classes=has_classes) for one in found]
     training = [value for value in learnt if value is not None]
     if len(training) < len(found):
-        raise TrialFailed("the training error was not measured")
+        raise TrialFailed("the error on training examples was not measured")
     held_out = [_held_out(one, has_classes=has_classes) for one in found]
     num = len({row for one in found for row in one.rows})
     training_sem, held_out_sem = (

@@ -33,8 +33,9 @@ def probe(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
         abilities = try_abilities(folder, calls)
     if not abilities.has_file_rename:
         raise ResourceError(
-            f"the file system of {folder} cannot replace a file by renaming another",
-            fix="Choose another --run.dir.",
+            f"the file system of {folder} cannot replace a file by renaming another, which is how "
+            "checkpoints are saved safely",
+            fix="Choose a folder on another disk: --run.dir FOLDER",
         )
     return abilities
 
@@ -68,7 +69,7 @@ def require_space(folder: Path, num_bytes: int, *, purpose: str) -> None:
             f"not enough disk space for {purpose}: {num_bytes / 1e6:.0f} MB needed, "
             f"{free / 1e6:.0f} MB free",
             where=str(folder),
-            fix="Free some space, or choose another --run.dir.",
+            fix="Free some space, or choose a folder on another disk: --run.dir FOLDER",
         )
 
 

@@ -58,7 +58,7 @@ def test_errors_of_another_shape_are_named(
     )
     broken.write_text(source)
     found = stepladder.diagnose(chain_run, task=f"{broken}:Chain")
-    assert any("of stage ring" in said for said in found.could_not)
+    assert any("of the stage ring" in said for said in found.could_not)
 
 
 def test_one_network_has_no_stages(underfit_run: Path, task_file: Path) -> None:

@@ -342,7 +342,7 @@ def test_features_of_a_job_that_has_none_are_refused(make: Make, tmp_path: Path)
             return None
 
     recipe = replace(RECIPE, train=TrainMode.ALL, features=FeaturesConfig(cached=True))
-    with pytest.raises(UsageError, match="does not name a head"):
+    with pytest.raises(UsageError, match="does not say which part of its model is the head"):
         make(recipe, Whole()).block(MIN_S)
 
 
