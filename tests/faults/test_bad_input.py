@@ -201,7 +201,7 @@ def flip_a_pixel(shard: Path) -> None:
     ("damage", "found"),
     [
         (cut, "store: shard train-all.parquet has "),
-        (flip_a_pixel, "the picture fails its checksum (CRC)"),
+        (flip_a_pixel, "the picture is damaged: its checksum (CRC)"),
         (Path.unlink, "store: shard train-all.parquet is missing"),
     ],
 )

@@ -690,7 +690,7 @@ def test_a_store_that_is_replaced_is_never_mixed(
     prepared(photos, size=16)
     with pytest.raises(
         UsageError,
-        match=r"already has a store, .* other pictures or options: size \(that store has 16, you requested 24\)",
+        match=r"made from other pictures or options: size \(that store has 16, you requested 24\)",
     ):
         prepared(photos, size=24)
     proxy.requests.clear()

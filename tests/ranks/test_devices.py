@@ -128,7 +128,7 @@ def test_a_dead_rank_is_replaced_and_the_run_ends_as_without(start: Start, tmp_p
     command.ranks()[1].kill()
     printed = command.ended()
     assert command.process.returncode == 0, printed
-    assert "(rank 1) was killed by SIGKILL; starting all again" in printed
+    assert "(rank 1) was killed by SIGKILL; starting all processes again" in printed
     quiet = start("Plain", *words, run="quiet")
     quiet.ended()
     results = [
@@ -152,7 +152,7 @@ def test_an_error_of_one_rank_is_shown_once_and_does_not_start_again(
     assert "ValueError: the third batch of rank 1" in last[1]
     assert "tasks.py:" in last[2]
     assert str(tmp_path / "run" / "logs" / "rank-1.log") in last[-1]
-    assert "starting all again" not in printed
+    assert "starting all processes again" not in printed
 
 
 @pytest.mark.distributed

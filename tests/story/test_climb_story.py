@@ -199,7 +199,7 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
     ("words", "said"),
     [
         (["climb", "job.yaml", "--budget", "soon"], "is not a length of time"),
-        (["climb", "job.yaml", "--train", "head_then_all"], "trains twice"),
+        (["climb", "job.yaml", "--train", "head_then_all"], "means two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "the Task's file does not exist"),
         (["ledger", "store"], "this is not the folder of a climb"),

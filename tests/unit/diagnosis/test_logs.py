@@ -257,7 +257,7 @@ BROKEN = {
     "half of JSON": ('{"epoch": 3.0, "log_history": [{"epoch": 1.0, "lo', "not valid JSON"),
     "wrong JSON": ('[{"epoch": 1, "val_loss": 2.0}, {"epoch": 2]}', "not valid JSON"),
     "other JSON": ('{"a": 1}', "this JSON file is not a training log"),
-    "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of its columns"),
+    "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of the columns"),
     "bytes": ("\x00\x01\x02", "not text"),
 }
 

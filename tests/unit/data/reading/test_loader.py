@@ -285,7 +285,7 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
             {"n": 7, "drop_last": True},
             r"fewer examples \(7\) than the smallest batch that drop_last keeps \(8\)",
         ),
-        ({"n": 0}, "the data has no examples"),
+        ({"n": 0}, "the dataset is empty"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"num_epochs": 1.5}, "num_epochs is 1.5"),
         ({"seed": 1.5}, "seed is 1.5"),
@@ -308,12 +308,15 @@ def test_an_epoch_below_0_is_refused() -> None:
     ("wrong", "said"),
     [
         (None, "it is a NoneType, not a dict"),
-        ({"position": 10**9}, "no valid position in an epoch of 40 examples .position 1000000000"),
+        (
+            {"position": 10**9},
+            "it does not contain a position in an epoch of 40 examples .position 1000000000",
+        ),
         ({"position": 40}, "position 40"),
         ({"position": -1}, "position -1"),
         ({"position": "8"}, "position '8'"),
         ({"epoch": -1, "epochs_done": -2}, "epoch -1, epochs_done -2"),
-        ({"mode": ["global"]}, "different loader"),
+        ({"mode": ["global"]}, "saved by a Loader with other data or settings"),
     ],
     ids=str,
 )

@@ -429,7 +429,7 @@ def test_a_cell_that_is_not_a_number_is_named_and_logging_is_not_blamed(tmp_path
     assert "row 4, val_accuracy: 'x' is not a number and is ignored" in run.log.notes
     length = finding(run, "length")
     assert "1 cell could not be read" in length.evidence
-    assert "Log every epoch" not in length.fix
+    assert "Log the validation after every epoch" not in length.fix
 
 
 def test_a_text_is_not_a_log_whatever_its_commas(tmp_path: Path) -> None:
