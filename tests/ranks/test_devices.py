@@ -224,12 +224,8 @@ def test_what_measures_a_job_runs_in_one_process(name: str) -> None:
 
 def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
     code = (
-        "import stepladder\n"
-        "from tests.ranks.tasks import Plain\n"
-        "def made():\n"
-        "    class Local(Plain): pass\n"
-        "    return Local()\n"
-        "stepladder.train(task=made(), devices=2)\n"
+        "import stepladder\nfrom tests.ranks.tasks import Plain\ndef made():\n    class "
+        "Local(Plain): pass\n    return Local()\nstepladder.train(task=made(), devices=2)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

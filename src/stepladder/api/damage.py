@@ -68,8 +68,7 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
             "stepladder verify --repair cannot repair a store in an object store",
             where=str(place),
             fix="Repeat your stepladder prepare command with --overwrite; it uploads only the "
-            "files "
-            "that are damaged.",
+            "files that are damaged.",
         )
     from stepladder.data.store.repair import repair_store
 

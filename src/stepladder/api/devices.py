@@ -192,9 +192,8 @@ def _name_for_others(task: Task | str | None) -> str | None:
         return None
     if not file.is_file() or "<locals>" in name:
         raise UsageError(
-            f"the other processes of the run cannot create the Task {type(task).__name__}, "
-            "because it "
-            "is not a class at the top level of a Python file",
+            f"the other processes of the run cannot create the Task {type(task).__name__}, because "
+            "it is not a class at the top level of a Python file",
             where="task",
             fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
         )

@@ -182,8 +182,7 @@ def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> fl
             "the model was not exported, because its outputs would differ from those of the "
             f"original by {largest:.2g} times the largest output (limit: {TOLERANCE:g})",
             fix="Export it in the other format (--format onnx or --format torch), and please "
-            "report "
-            "the name of the model as a bug.",
+            "report the name of the model as a bug.",
         )
     return largest
 

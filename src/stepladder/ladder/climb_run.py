@@ -244,8 +244,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
         if isinstance(source, ArrivalSource):
             raise UsageError(
                 "a climb cannot train on an IterableDataset, because its trials read examples by "
-                "their "
-                "index",
+                "their index",
                 where=type(task).__name__,
                 fix="Return a Dataset with __getitem__ from data() of the Task, or train without a "
                 "climb: stepladder train",

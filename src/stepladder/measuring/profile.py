@@ -236,8 +236,7 @@ class _Measuring:
         if self.head is None:
             raise UsageError(
                 "features cannot be cached: the model has no frozen part (trunk) that returns a "
-                "single "
-                "tensor for a batch",
+                "single tensor for a batch",
                 where="features.cached",
                 fix="Train with --features.no-cached.",
             )

@@ -55,7 +55,7 @@ def read_tensors(file: BinaryIO, *, where: str) -> dict[str, Tensor]:
         raise DataError(
             f"the safetensors file is damaged ({error})",
             where=where,
-            fix="Copy or download it again.",
+            fix="Copy or download the file again.",
         ) from None
     return tensors
 

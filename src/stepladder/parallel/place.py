@@ -52,14 +52,11 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
         if MASTER_ADDR not in environ or MASTER_PORT not in environ:
             raise UsageError(
                 f"the environment variables {RANK} and {WORLD_SIZE} say that this is one of "
-                "several "
-                f"processes of a run, but {MASTER_ADDR} and {MASTER_PORT}, the address of rank "
-                "0, are "
-                "not set",
+                f"several processes of a run, but {MASTER_ADDR} and {MASTER_PORT}, the address of "
+                "rank 0, are not set",
                 where="environment",
                 fix="Start the command with torchrun, which sets all four. To train in one "
-                "process: "
-                f"unset {RANK} {WORLD_SIZE}",
+                f"process: unset {RANK} {WORLD_SIZE}",
             )
         size = _number(environ, WORLD_SIZE)
         return _checked(

@@ -393,8 +393,8 @@ def _open(
         display.message(f"resumed from {loaded.name} (attempt {start.attempt})")
         for sentence in start.changed:
             run.warn(
-                "the weights will differ slightly from those of a run without interruption: "
-                f"{sentence}"
+                "the weights will differ slightly from those of a run without interruption, "
+                f"because this has changed since: {sentence}"
             )
         if start.has_new_data:
             begin_on_new_data(run, run.state)

@@ -215,9 +215,8 @@ class Step:
             wanted = (batch.ids.numel(),)
             if tuple(losses.shape) != wanted:
                 raise UsageError(
-                    f"loss() of the Task returned a tensor of shape {tuple(losses.shape)} "
-                    "instead of "
-                    f"{wanted}",
+                    f"loss() of the Task returned a tensor of shape {tuple(losses.shape)} instead "
+                    f"of {wanted}",
                     where=type(self._task).__name__,
                     why="stepladder averages the losses itself, over batches of different sizes.",
                     fix="Return one loss for each example, such as F.cross_entropy(…, "

@@ -97,11 +97,8 @@ def test_a_target_error_in_percent_is_exit_2(
 
 def test_its_help_imports_no_torch() -> None:
     code = (
-        "import sys\n"
-        "from stepladder.cli.main import main\n"
-        "try:\n    main(['diagnose', '--help'])\n"
-        "except SystemExit:\n    pass\n"
-        "sys.exit('torch' in sys.modules)\n"
+        "import sys\nfrom stepladder.cli.main import main\ntry:\n    main(['diagnose', "
+        "'--help'])\nexcept SystemExit:\n    pass\nsys.exit('torch' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -280,14 +280,10 @@ def test_sigterm_is_the_ending_in_the_report_and_on_a_page_made_again(left: Path
 
 def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:
     code, report = watch(
-        "import os, sys, torch\np = torch.nn.Parameter(torch.ones(2))\n"
-        "o = torch.optim.SGD([p], 0.1)\n"
-        "for _ in range(5):\n    o.zero_grad(); p.sum().backward(); o.step()\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    o.zero_grad(); p.sum().backward(); o.step()\n"
-        "    os._exit(9)\n"
-        "print(os.waitpid(child, 0)[1] >> 8)\n"
+        "import os, sys, torch\np = torch.nn.Parameter(torch.ones(2))\no = torch.optim.SGD([p], "
+        "0.1)\nfor _ in range(5):\n    o.zero_grad(); p.sum().backward(); o.step()\nchild = "
+        "os.fork()\nif child == 0:\n    o.zero_grad(); p.sum().backward(); o.step()\n    "
+        "os._exit(9)\nprint(os.waitpid(child, 0)[1] >> 8)\n"
     )
     assert code == 0
     assert report["num_steps"] == 5

@@ -315,8 +315,8 @@ def test_another_task_or_other_data_of_the_baseline_is_reported(
     of_other = job(tmp_path / "other", baseline=small)
     summary = train(of_other, points(num_train=40), task_name="o.py:Rings", display=display)
     texts = "\n".join(summary["warnings"])
-    assert "was trained on another task, points.py:PointsTask, and this run on o.py:Rings" in texts
-    assert "run.baseline used other training data (fingerprint " in texts
+    assert "trained another Task, points.py:PointsTask, than this run, o.py:Rings" in texts
+    assert "the earlier run (run.baseline) used other training data (fingerprint " in texts
     same = run(job(tmp_path / "same", baseline=small), points())
     assert "run.baseline" not in "\n".join(same["warnings"])
 

@@ -110,7 +110,9 @@ class _Reading:
     def pictures(self) -> list[Picture]:
         top = self._unwrap(self.walk.start())
         if top.path:
-            self.warnings.append(f"{self.root}: read {printable(top.path)}, the only folder in it")
+            self.warnings.append(
+                f"{self.root}: read the pictures in {printable(top.path)}, the only folder in it"
+            )
         top = self._join_parts(top)
         if self.options.label_pattern is not None:
             return self._list_by_pattern(top, self.options.label_pattern)
@@ -127,7 +129,9 @@ class _Reading:
         inner = self._find_inner_splits(below)
         if inner is not None:
             shown = ", ".join(f"{printable(name)} as {split}" for name, split in inner.items())
-            self.warnings.append(f"{self.root}: read the folders inside the classes: {shown}")
+            self.warnings.append(
+                f"{self.root}: took the folders inside the class folders for splits: {shown}"
+            )
             return self._list_inner_splits(folders, inner)
         self._refuse_crossing(folders, below)
         refuse_names_of_splits(self.root, [folder.name for folder in folders])
@@ -399,7 +403,7 @@ class _Reading:
             if name.lower() not in SPLIT_NAMES
         ]
         if unusual:
-            self.warnings.append(f"{self.root}: read {', '.join(unusual)}")
+            self.warnings.append(f"{self.root}: took folders for splits: {', '.join(unusual)}")
 
     def _subfolders(self, folder: Folder) -> list[Folder]:
         folders: list[Folder] = []

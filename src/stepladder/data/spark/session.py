@@ -88,7 +88,8 @@ def require_spark() -> None:
         if error.name != "pyspark":
             raise
         raise UsageError(
-            "PySpark is not installed", fix="pip install 'stepladder[spark]'"
+            "PySpark, with which stepladder uses Spark, is not installed",
+            fix="Install it: pip install 'stepladder[spark]'",
         ) from None
     if int(pyspark.__version__.partition(".")[0]) < _MIN_PYSPARK:
         raise UsageError(

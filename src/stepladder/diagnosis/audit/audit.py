@@ -308,9 +308,8 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
         check=check,
         outcome=Outcome.PASSED,
         evidence=f"{series.name} was measured on {size.num:,} examples ({source}): one example "
-        "more or less "
-        f"changes it by {100 / size.num:.2g} percentage points, and its standard error is "
-        f"{100 * (sem or 0):.2g} points",
+        f"more or less changes it by {100 / size.num:.2g} percentage points, and its standard "
+        f"error is {100 * (sem or 0):.2g} points",
         numbers={"num_val": size.num, "one_example": 1 / size.num, "sem": sem},
     )
 

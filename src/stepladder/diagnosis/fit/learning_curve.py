@@ -81,8 +81,7 @@ def measure_learning_curve(
     if num_used * FRACTIONS[0] < MIN_ROWS:
         raise DataError(
             f"{num_used} training examples are too few for a learning curve (the error by the "
-            "number "
-            "of training examples)",
+            "number of training examples)",
             fix=f"Train on at least {math.ceil(MIN_ROWS / FRACTIONS[0])} examples.",
         )
     num = len(FRACTIONS) * num_seeds

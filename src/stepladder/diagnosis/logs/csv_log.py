@@ -231,7 +231,10 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
         notes.append("the last line is incomplete and is ignored")
         short.pop()
     if short:
-        notes.append(f"{len(short)} of {len(body)} rows have fewer cells than there are columns")
+        notes.append(
+            f"{len(short)} of {len(body)} rows have fewer cells than there are columns; cells that "
+            "are missing at the end of a row are left out"
+        )
     return header, body, tuple(notes)
 
 

@@ -78,8 +78,7 @@ def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
                 where=path,
                 why="The program that wrote it may have been stopped in the middle.",
                 fix="Pass another copy of the log; of Hugging Face, the trainer_state.json of an "
-                "older "
-                "checkpoint.",
+                "older checkpoint.",
             ) from None
     note = "the file is truncated; the complete entries are read"
     tables = _tables(value, name=name, path=path)

@@ -48,10 +48,9 @@ _KNOWN_FILES = (
 _OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
-    "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, "
-    "Hugging Face's "
-    "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON lines, "
-    "and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
+    "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
+    "Face's trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON "
+    "lines, and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
 
 

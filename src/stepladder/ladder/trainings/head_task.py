@@ -38,9 +38,8 @@ class HeadTask(Task):
         parts = base.split(model)
         if parts is None:
             raise UsageError(
-                "only the head (last layers) of the model is to be trained, but the Task does "
-                "not say "
-                "which part of its model that is",
+                "only the head (last layers) of the model is to be trained, but the Task does not "
+                "say which part of its model that is",
                 where=type(base).__name__,
                 fix="Add a method split(model) to the Task that returns (trunk, head).",
             )

@@ -291,7 +291,9 @@ class Checkpoints:
             with suppress(DataError):  # the files of a damaged checkpoint are unknown
                 self._frozen.remove_unused(self._used_frozen())
         except OSError as error:
-            self.warnings.append(f"old checkpoints could not be removed: {one_line(error)}")
+            self.warnings.append(
+                f"old checkpoints could not be removed, and still use disk space: {one_line(error)}"
+            )
 
     def verify(self) -> list[str]:
         """Read every checkpoint and list all problems; empty if all are intact."""

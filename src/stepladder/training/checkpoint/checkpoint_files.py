@@ -269,7 +269,9 @@ def open_member(folder: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
     where = str(folder / name)
     try:
         if folder.is_symlink():
-            raise DataError("a checkpoint may not be a symbolic link", where=str(folder))
+            raise DataError(
+                "this checkpoint is a symbolic link, which is not followed", where=str(folder)
+            )
         handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)

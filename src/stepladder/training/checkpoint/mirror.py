@@ -254,7 +254,10 @@ def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> li
         try:
             _fetch(copies, folders, name)
         except DataError as error:
-            said.append(f"{name} in the mirror {copies} is damaged: {one_line(error)}")
+            said.append(
+                f"the copy of the checkpoint {name} in {copies} (run.mirror) is damaged, and an "
+                f"older one is used: {one_line(error)}"
+            )
             continue
         for best in sorted(n for n in whole if n.startswith("best-") and is_name(n)):
             with suppress(DataError):  # a run can resume without
@@ -274,8 +277,7 @@ def _forget(copies: Copies) -> None:
             except OSError as error:
                 raise ResourceError(
                     "this copy of a checkpoint, of an earlier run, cannot be removed from the "
-                    "folder of "
-                    f"copies (run.mirror): {error.strerror}",
+                    f"folder of copies (run.mirror): {error.strerror}",
                     where=f"{copies}/{name}",
                     fix="Make that folder writable, or choose another one: --run.mirror FOLDER",
                 ) from error

@@ -58,9 +58,8 @@ class SparkFeatures:
         self._task_name = task_name if is_built_in else f"{Path(file).absolute()}{colon}{name}"
         if not is_built_in and not Path(file).is_file():
             raise UsageError(
-                f"Spark's executors cannot load the Task {task_name}, because its class is not "
-                "in a "
-                "Python file",
+                f"Spark's executors cannot load the Task {task_name}, because its class is not in "
+                "a Python file",
                 where="task",
                 fix="Put its class into a Python file, and pass it as FILE.py:NAME.",
             )
@@ -197,8 +196,7 @@ class FeatureTasks:
         if hash_trunk(trunk) != self.trunk:
             raise ResourceError(
                 "one of Spark's executors built another network (other layers or weights) than "
-                "this "
-                "machine, so its features would differ",
+                "this machine, so its features would differ",
                 where="spark",
                 fix="Install the same versions of stepladder, torch and timm on the executors.",
             )

@@ -95,8 +95,7 @@ def serve_features(way: TrunkPass, sources: Sources, world: World) -> None:
                 f"{work.split} than "
                 "that of rank 0, but the processes of a run divide the same examples among them",
                 fix="Let the Task read the same files in the same order in every process: sort "
-                "lists "
-                "of files, and seed random splits.",
+                "lists of files, and seed random splits.",
             )
         for _ in _parts(way, sources, work, world):
             pass

@@ -91,8 +91,7 @@ class Conditions:
                 f"the run cannot be resumed, because its checkpoint does not contain "
                 f"{error.args[0]!r}",
                 fix="Install the release of stepladder that wrote the checkpoint, or train again "
-                "from "
-                "scratch: --overwrite",
+                "from scratch: --overwrite",
             ) from None
 
 

@@ -180,8 +180,7 @@ def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:
         if not torch.equal(tensor.cpu(), weights[name]):
             raise DataError(
                 f"{name} of the model has other values after it was saved in a checkpoint and "
-                "loaded "
-                "again, so a resumed run would train another model",
+                "loaded again, so a resumed run would train another model",
                 fix="Correct load_state_dict() of the model or its hooks, so that they restore it "
                 "unchanged.",
             )

@@ -220,16 +220,14 @@ class RunFolder:
         if not self.holds_run and own:
             raise UsageError(
                 f"the folder for the run already has a file {own[0]} that is not from a run and "
-                "would "
-                "be replaced",
+                "would be replaced",
                 where=str(path),
                 fix=f"Move {own[0]} away, or choose another folder: --run.dir FOLDER",
             )
         if not self.holds_run and (folder := self._foreign_folder()):
             raise UsageError(
                 "the folder for the run must be new or empty, or have an earlier run, but it "
-                "contains "
-                f"another folder, {folder}",
+                f"contains another folder, {folder}",
                 where=str(path),
                 why="Files of a run among pictures or other runs could be mistaken for some of "
                 "these.",
@@ -293,8 +291,7 @@ class RunFolder:
             if foreign:
                 raise UsageError(
                     "--overwrite removes the earlier run in this folder, but the folder is not "
-                    "that of "
-                    f"a run: it contains {foreign[0]}",
+                    f"that of a run: it contains {foreign[0]}",
                     where=str(self.path),
                     fix="Choose another folder: --run.dir FOLDER",
                 )

@@ -329,8 +329,7 @@ def input_too_large(seen: Seen) -> Answer:
             return Found(
                 evidence=f"images have {given:,} pixels, so that the last pooling layer of "
                 f"{model.built} averages {model.pooled_pixels:,} positions, each of which sees "
-                "only "
-                "a small part of the image",
+                "only a small part of the image",
                 fix="Resize images to half or a quarter of the pixels; the time falls in "
                 "proportion.",
                 where=model.called_at,

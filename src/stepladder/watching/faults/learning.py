@@ -112,8 +112,7 @@ def parameters_twice(seen: Seen) -> Answer:
         if one.num_shared >= _MIN_SHARED:
             return Found(
                 evidence=f"{len(one.shared)} weights of the optimizer {one.kind} are also in "
-                "another "
-                "optimizer, so each step changes them twice by the same gradients: "
+                "another optimizer, so each step changes them twice by the same gradients: "
                 f"{_listed(one.shared)}",
                 fix="Pass each weight to one optimizer only, or clear gradients and call backward "
                 "between their steps.",
@@ -137,9 +136,8 @@ def frozen_by_accident(seen: Seen) -> Answer:
         if names:
             return Found(
                 evidence=f"{len(names)} of {one.num_params} weights in the optimizer {one.kind} "
-                "had "
-                f"no gradient at any of {one.num_looked} inspected steps, so they are not trained: "
-                f"{_listed(names)}",
+                f"had no gradient at any of {one.num_looked} inspected steps, so they are not "
+                f"trained: {_listed(names)}",
                 fix="Look for detach(), no_grad(), .data or .item() between them and the loss. If "
                 "they are meant to be frozen, leave them out of the optimizer.",
                 where=one.built_at or one.stepped_at,

@@ -161,8 +161,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
         if steps >= 20 and has_time and seen.is_over:
             return Found(
                 evidence=f"the scheduler {one.kind} took no step in {steps} steps of the "
-                "optimizer: "
-                f"the learning rate stayed at {one.base_rate or 0:g}",
+                f"optimizer: the learning rate stayed at {one.base_rate or 0:g}",
                 fix="Call scheduler.step() once per epoch or once per step, as the schedule "
                 "requires.",
                 where=one.built_at,
@@ -412,8 +411,7 @@ def batch_norm_tiny_batch(seen: Seen) -> Answer:
         if max(counts) <= _TINY_BATCH:
             return Found(
                 evidence=f"{kind} normalises by the mean and variance of only {max(counts)} "
-                "examples at "
-                "a time, which are mostly noise",
+                "examples at a time, which are mostly noise",
                 fix="Use GroupNorm or LayerNorm, a larger batch, or SyncBatchNorm.",
                 where=next((m.called_at for m in seen.models if m.called_at), None),
                 numbers={"num_examples": max(counts)},

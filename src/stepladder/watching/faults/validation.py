@@ -194,8 +194,7 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
     if not whole:
         return Found(
             evidence="the saved checkpoints contain the weights, but nothing else that is needed "
-            "to "
-            "resume the training",
+            "to resume the training",
             fix="To resume training, also save the optimizer, the scheduler, the GradScaler, the "
             "epoch and the step.",
             where=saved[0].where,

@@ -62,8 +62,7 @@ def test_without_classes_the_loss_may_rise_by_that_share_of_itself(
         (
             -0.012,
             "the accuracy may fall by more than 1 point: with 732 held-out examples, the change "
-            "in accuracy "
-            "is known only to ± 0.8 points",
+            "in accuracy is known only to ± 0.8 points",
         ),
     ],
 )
