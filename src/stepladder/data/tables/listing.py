@@ -138,8 +138,8 @@ def list_table(
         return _list_pinned(place) if version is None else _list_delta(place, version, option)
     if version is not None and _is_there(file_system, path, place):
         raise UsageError(
-            "a version of the table was requested, but only Delta tables have versions, and this "
-            "is none",
+            "a version of the table was requested, but this is not a Delta table, and other tables "
+            "have no versions",
             where=place,
             fix=f"Leave out version, or pass the folder of a Delta table, which contains "
             f"{LOG_FOLDER}.",

@@ -130,7 +130,7 @@ def judge_noise(series: Series, num: int | None) -> Finding | None:
         check="epochs_differ",
         outcome=Outcome.PASSED,
         evidence=f"{alike} of {len(series.values)} evaluations {'are' if alike > 1 else 'is'} as "
-        f"good as the best one ({series.name} {series.say(best)}), as far as can be told: the "
+        f"good as the best one ({series.name} {series.say(best)}) up to noise: the "
         f"difference is below twice the noise between evaluations, {series.say_change(noise)}",
         numbers={"alike": alike, "noise": noise},
     )

@@ -248,7 +248,7 @@ def test_places_without_a_table_are_reported(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="there are no Parquet files of a table here"):
             open_table(path)
     for path in (tmp_path, tmp_path / "*.parquet"):
-        with pytest.raises(UsageError, match="only Delta tables have versions"):
+        with pytest.raises(UsageError, match="this is not a Delta table"):
             open_table(path, version=1)
     with pytest.raises(DataError, match="the file, folder or bucket does not exist"):
         open_table(tmp_path / "none", version=1)

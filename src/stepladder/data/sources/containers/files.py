@@ -74,7 +74,7 @@ def expand_braces(pattern: str) -> list[str]:
         first, last, width = int(span[1]), int(span[2]), len(span[1])
         if abs(last - first) >= _MAX_EXPANDED:
             raise UsageError(
-                f"{{{inner}}} stands for more than a million file names",
+                f"{{{inner}}} is short for more than a million file names",
                 where=pattern,
                 fix="Set --source to the folder of the files, or write * instead of the range.",
             )
@@ -100,10 +100,10 @@ def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
     others = [name for name, split in zip(names, splits, strict=True) if split is None]
     if others:
         raise DataError(
-            "the names of some source files begin with train, val or test, but those of others "
-            f"do not: {name_some(others)}",
+            "the names of some source files begin with train, val or test, but these names do "
+            f"not: {name_some(others)}",
             where=str(where),
-            why="It is therefore unknown which split the pictures in these others belong to.",
+            why="It is therefore unknown which split the pictures in these files belong to.",
             fix="Rename them, such as to train-0.tar, or set --source to a quoted pattern that "
             "leaves them out, such as 'FOLDER/train-*'.",
         )

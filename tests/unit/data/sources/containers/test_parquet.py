@@ -220,7 +220,7 @@ def test_hugging_face_names_classes_paths_and_splits(shop: Any) -> None:
 def test_files_of_which_some_name_a_split_are_refused(shop: Any) -> None:
     for name in ("train-0", "test-0", "extra"):
         hugging_face(shop, f"hub/{name}.parquet", range(6))
-    with pytest.raises(DataError, match=r"others do not: extra\.parquet"):
+    with pytest.raises(DataError, match=r"these names do not: extra\.parquet"):
         shop.make(shop.folder / "hub")
     picked = shop.make(f"{shop.folder}/hub/{{train,test}}-0.parquet")
     assert set(picked.manifest.class_counts) == {"train", "val", "test"}
