@@ -73,7 +73,7 @@ def test_two_budgets_are_refused() -> None:
 
 def test_a_task_file_without_its_task_suggests_what_to_add() -> None:
     Path("my_job.py").write_text("class Digits: ...\n")
-    with pytest.raises(UsageError, match="name of the Task") as caught:
+    with pytest.raises(UsageError, match="which Task of this Python file to use") as caught:
         read_job(climb.Flags, ["my_job.py"], command="climb")
     assert "stepladder climb my_job.py:" in (caught.value.fix or "")
 

@@ -354,7 +354,9 @@ def _learning_rate(fit: Fit) -> Finding | None:
         check="learning_rate",
         outcome=Outcome.WARNED,
         fault="learning_rate_too_high",
-        evidence=fit.evidence[0] if fit.evidence else "training stays poor and its loss jumps",
+        evidence=fit.evidence[0]
+        if fit.evidence
+        else "the training loss stays high, and jumps up and down",
         fix="Train again with a tenth of the learning rate.",
     )
 

@@ -291,7 +291,9 @@ class OneIsBad(Points):
 def test_a_loss_that_is_not_finite_names_task_step_and_example(
     make: Make, are_inputs: bool, kind: str
 ) -> None:
-    with pytest.raises(DivergedError, match="the loss or its gradient is not finite") as caught:
+    with pytest.raises(
+        DivergedError, match="the loss or its gradient became NaN or infinite"
+    ) as caught:
         make(task=OneIsBad(are_inputs=are_inputs)).block(0.05)
     error = caught.value
     assert error.where == "OneIsBad"
