@@ -155,7 +155,10 @@ def _no_worse(change: Interval, margin: float, num_held_out: int) -> Finding:
 def _no_higher(evidence: Evidence, max_share: float) -> Finding:
     change = evidence.loss
     if change is None or evidence.loss_before is None:
-        return Finding(_UNDECIDED, "there are no held-out examples")
+        return Finding(
+            _UNDECIDED,
+            "there are no held-out examples (no validation split) on which to compare models",
+        )
     margin = max_share * abs(evidence.loss_before)
     if change.high <= margin:
         return Finding(Decision.KEPT, "")

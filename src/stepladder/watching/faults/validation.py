@@ -105,8 +105,8 @@ def eval_mode_in_training(seen: Seen) -> Answer:
         left = model.left_train_mode_at
         if acts and left is not None and model.num_eval_mode >= _MIN_EVAL:
             return Found(
-                evidence=f"{model.built} switched to evaluation mode at step {left} and stayed in "
-                "it while training",
+                evidence=f"{model.built} switched to evaluation mode at step {left} and was "
+                "trained on in it, so dropout and the updates of BatchNorm statistics are off",
                 fix="Call model.train() at the start of each epoch.",
                 where=model.called_at,
                 numbers={"step": left},
