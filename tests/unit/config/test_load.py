@@ -101,7 +101,7 @@ def test_none_of_an_enum_is_its_member() -> None:
         ("seed: 1:30", 1, ["1:30 is not a whole number"]),
         ("seed: '1'", 1, ["Remove the quotes"]),
         ("seed: [1]", 1, ["is a list; it must be a whole number"]),
-        ("seed: {a: 1}", 1, ["a group is not a whole number"]),
+        ("seed: {a: 1}", 1, ["is a group; it must be a whole number"]),
         ("batch:\n  lr: true", 2, ["true is not a number"]),
         ("batch:\n  lr: .inf", 2, [".inf is not a number"]),
         ("batch:\n  lr: .nan", 2, [".nan is not a number"]),

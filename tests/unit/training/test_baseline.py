@@ -266,7 +266,7 @@ def test_a_validation_set_of_another_size_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
-    assert any("used 20 validation examples" in text for text in summary["warnings"])
+    assert any("was validated on 20 examples" in text for text in summary["warnings"])
     assert read_json(tmp_path / "second" / "summary.json") == summary
 
 

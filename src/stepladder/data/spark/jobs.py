@@ -94,7 +94,10 @@ def slot_wait_s() -> float:
         wait_s = 0.0
     if not wait_s > 0:
         raise UsageError(
-            f"{text!r} is not a number of seconds", where=SLOT_WAIT, fix=f"Set {SLOT_WAIT}=600"
+            f"this environment variable, how many seconds to wait for Spark, is {text!r}, which "
+            "is not a number",
+            where=SLOT_WAIT,
+            fix=f"Set it to a number of seconds: export {SLOT_WAIT}=600",
         )
     return wait_s
 

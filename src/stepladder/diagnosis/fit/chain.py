@@ -53,7 +53,8 @@ def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
             )
         if stages[-1].error is None:
             raise UsageError(
-                f"the last stage, {stages[-1].name}, has no error function",
+                f"the last stage of the model, {stages[-1].name}, has no error function, so it is "
+                "unknown how good its outputs are",
                 where=type(run.task).__name__,
                 fix="Pass error=... to the last ChainStage, a function that returns one value per "
                 "example.",

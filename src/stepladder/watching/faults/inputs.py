@@ -319,8 +319,10 @@ def input_too_large(seen: Seen) -> Answer:
         given, wanted = model.given_pixels or 0, model.wanted_pixels
         if wanted and given > _PIXELS * wanted:
             return Found(
-                evidence=f"images have {given:,} pixels, and {model.built} was designed for "
-                f"{wanted:,}: {given / wanted:.0f} times as many",
+                evidence=f"images have {given:,} pixels, {given / wanted:.0f} times as many as the "
+                f"{wanted:,} that {model.built} was designed for, so each step takes much longer "
+                "than "
+                "necessary",
                 fix=f"Resize images to about {round(wanted**0.5)} × {round(wanted**0.5)} pixels.",
                 where=model.called_at,
                 numbers={"given": given, "wanted": wanted},

@@ -109,7 +109,7 @@ def test_a_label_pattern_keeps_the_splits_of_folders(tmp_path: Path) -> None:
         "test1/cat.3.jpg": ("cat", Split.TEST),
     }
     said = " ".join(listing.warnings)
-    assert "read test1 as test" in said
+    assert "took folders for splits: test1 as test" in said
     assert "skipped everything that is not in a folder of train, val or test: x" in said
     assert "1 picture(s) that --label-pattern does not match ('test1/4.jpg')" in said
     (tmp_path / "x" / "dog.6.jpg").touch()

@@ -242,7 +242,7 @@ def test_a_single_folder_around_the_classes_is_named(
     listing = listed(fill(tmp_path, *names))
     assert {picture.label for picture in listing.pictures} == {"a", "b"}
     assert sorted(paths(listing)) == sorted(names)
-    assert f"read {inside}, the only folder in it" in listing.warnings[0]
+    assert f"read the pictures in {inside}, the only folder in it" in listing.warnings[0]
 
 
 def test_a_single_folder_in_each_split_is_skipped(tmp_path: Path) -> None:
