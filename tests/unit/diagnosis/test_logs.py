@@ -215,7 +215,7 @@ def test_a_test_set_that_was_read_at_each_epoch_takes_the_place_of_validation(
     assert [row.val_accuracy for row in log.rows] == [0.6, 0.7]
     assert [row.val_loss for row in log.rows] == [1.5, 1.2]
     assert (log.num_val, log.test_accuracy, log.test_loss) == (50, None, None)
-    assert "using test_loss, test_acc instead" in log.notes[0]
+    assert "so test_loss, test_acc is judged instead" in log.notes[0]
 
 
 @pytest.mark.parametrize(
