@@ -108,7 +108,7 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
         return found(
             "frozen_by_accident",
             f"{len(held)} weights have a gradient but did not change in {steps}: {listed(held)}",
-            fix="Look for code that sets these weights back. If there is none, the learning rate "
+            fix="Look for code that sets these weights back. Without such code, the learning rate "
             "is too small for their dtype.",
             coverage=steps,
             names=[*held],

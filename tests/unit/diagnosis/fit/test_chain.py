@@ -46,7 +46,9 @@ def test_a_last_stage_without_an_error_is_named(
     broken.write_text(task_file.read_text().replace(", error=wrong)", ")"))
     found = stepladder.diagnose(chain_run, task=f"{broken}:Chain")
     assert found.chain is None
-    assert any("the last stage of the model, ring, has no error" in said for said in found.could_not)
+    assert any(
+        "the last stage of the model, ring, has no error" in said for said in found.could_not
+    )
 
 
 def test_errors_of_another_shape_are_named(
