@@ -74,7 +74,7 @@ def run(argv: list[str]) -> int:
         )
     if not flags.path.is_dir():
         raise DataError(
-            "the folder to clean does not exist",
+            "the folder does not exist",
             where=str(flags.path),
             fix="Pass a folder that contains runs or stores, or none, to clean the current folder.",
         )
