@@ -94,8 +94,8 @@ def slot_wait_s() -> float:
         wait_s = 0.0
     if not wait_s > 0:
         raise UsageError(
-            f"this environment variable, how many seconds to wait for Spark, is {text!r}, which "
-            "is not a number",
+            f"{text!r} is not a number of seconds above 0; this environment variable sets how long "
+            "to wait for Spark",
             where=SLOT_WAIT,
             fix=f"Set it to a number of seconds: export {SLOT_WAIT}=600",
         )
