@@ -43,7 +43,7 @@ def newest_state(folder: str = "run") -> Path:
 
 def test_a_missing_folder_is_a_usage_error(prepare: Run) -> None:
     said = prepare("phtos", code=2)
-    assert said.startswith("phtos: does not exist\n  Set --source to a folder")
+    assert said.startswith("phtos: the source does not exist\n  Set --source to a folder")
 
 
 @pytest.mark.parametrize("name", ["nothere.parquet", "nothere.tar", "table/"])
@@ -62,7 +62,7 @@ def test_an_archive_that_is_not_read_is_reported_with_what_is(
     file = tmp_path / ("in/0.tar.zst" if name == "in" else name)
     file.write_bytes(b"BZh91AY&SY")
     said = prepare(name, code=2)
-    assert said.startswith(f"{file.name}: this archive format is not supported")
+    assert said.startswith(f"{file.name}: archives of this format cannot be read")
     assert ".tar.gz" in said
 
 
@@ -90,15 +90,15 @@ def test_places_of_other_kinds_are_refused_and_make_no_folder(
 def test_an_empty_class_is_named(photos: Path, prepare: Run) -> None:
     (photos / "durian").mkdir()
     said = prepare(code=3)
-    assert "photos: class folders without pictures: durian\n" in said
-    assert "or remove them" in said
+    assert "photos: these class folders contain no pictures that can be read: durian\n" in said
+    assert "or remove the folders" in said
 
 
 def test_one_class_is_not_enough(photos: Path, prepare: Run) -> None:
     for name in ("bread", "corn"):
         shutil.rmtree(photos / name)
     said = prepare(code=3)
-    assert said.startswith("photos: only one class, 'apple'\n")
+    assert said.startswith("photos: all pictures of the source have the same label, 'apple'\n")
 
 
 def test_a_label_column_that_is_not_there_is_told_with_the_flag(photos: Path, prepare: Run) -> None:
@@ -201,7 +201,7 @@ def flip_a_pixel(shard: Path) -> None:
     ("damage", "found"),
     [
         (cut, "store: shard train-all.parquet has "),
-        (flip_a_pixel, "the picture fails its checksum (CRC)"),
+        (flip_a_pixel, "the picture is damaged: its checksum (CRC)"),
         (Path.unlink, "store: shard train-all.parquet is missing"),
     ],
 )
@@ -233,8 +233,8 @@ def test_a_folder_that_is_not_a_store_is_reported(photos: Path, train: Run) -> N
     Path("notes").mkdir()
     Path("notes/plan.txt").touch()
     said = train("--data.store", "notes", code=3)
-    assert "notes: no pictures in class folders" in said
-    assert "Create one folder per class" in said
+    assert "notes: this folder contains no class folders with pictures" in said
+    assert "create one folder for each class" in said
     said = train("--data.store", "nowhere", code=3)
     assert said.startswith("nowhere: the folder does not exist")
     assert "stepladder prepare" in said
@@ -248,9 +248,11 @@ def test_a_store_replaced_between_run_and_resume(photos: Path, prepare: Run, tra
         Image.new("RGB", (40, 40), (20 * idx, 90, 30)).save(photos / "corn" / f"new{idx}.png")
     prepare("photos", "--overwrite")
     said = train(epochs=2, code=3)
-    assert said.startswith("run: the data has changed since the run began\n")
+    assert said.startswith(
+        "run: the training data have changed since this run began, so it cannot simply be resumed\n"
+    )
     assert "--accept-new-data" in said
-    assert "the best result is reset" in train("--accept-new-data", epochs=2)
+    assert "earlier validations no longer count" in train("--accept-new-data", epochs=2)
     summary = read_json(Path("run/summary.json"))
     assert summary["epochs"] == summary["best_epoch"] == 2
     assert summary["fingerprint"] == read_json(Path("store/manifest.json"))["fingerprint"]
@@ -329,7 +331,10 @@ def test_another_config_in_the_same_folder_is_refused(
     prepare()
     train()
     said = train("--batch.lr", "0.5", code=2)
-    assert said.startswith("run/config.yaml: this folder has a run with a different config\n")
+    assert said.startswith(
+        "run/config.yaml: this folder already has a run with other options, so the new run "
+        "cannot use it\n"
+    )
     assert "batch.lr: 0.001 -> 0.5" in said
     assert "--overwrite" in said
 

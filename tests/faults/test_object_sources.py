@@ -273,7 +273,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(proxy: Proxy) -> 
     file = arrow_files.object_filesystem().open_input_file("photos/replaced")
     assert file.read(3) == b"old"
     S3Objects().put_bytes(place, b"new" * 1000)
-    with pytest.raises(DataError, match="photos/replaced: the object was replaced while"):
+    with pytest.raises(DataError, match="photos/replaced: another program replaced the object"):
         file.read(3)
 
 

@@ -86,7 +86,7 @@ def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path:
     assert not (mount / "store" / MARKER).exists()
     assert not list((tmp_path / "tmp").glob("*/*.partial"))
     assert prepare(PrepareConfig(source=photos, out=mount / "store", size=16)).is_up_to_date
-    with pytest.raises(UsageError, match="made with different size"):
+    with pytest.raises(UsageError, match="made from other pictures or options: size"):
         prepare(PrepareConfig(source=photos, out=mount / "store", size=24))
     prepare(PrepareConfig(source=photos, out=mount / "store", size=24, overwrite=True))
     assert verify_store(mount / "store") == []
@@ -149,7 +149,7 @@ def test_checkpoints_on_it_are_saved_replaced_and_pruned(mount: Path) -> None:
 
 
 def test_the_cache_is_not_put_on_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="does not support locks"):
+    with pytest.raises(UsageError, match="does not support file locks"):
         FileCache(mount / "cache", 1000)
     monkeypatch.chdir(mount)
     assert cache_folder(None).is_relative_to(tempfile.gettempdir())

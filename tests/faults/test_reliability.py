@@ -331,7 +331,7 @@ def test_bombs_and_huge_files_take_no_memory(photos: Path) -> None:
         ("sof.jpg", "has 65500x65500 pixels"),
         ("wide.png", "has 40000x40000 pixels"),
         ("large.png", "has 10000x10000 pixels, more than the limit of 50000000"),
-        ("huge.jpg", "larger than the maximum size of a picture"),
+        ("huge.jpg", "more than --max-pixels allows for a picture"),
     ):
         assert re.search(rf"{name},.*{reason}", listed), listed
 
@@ -413,8 +413,8 @@ def test_one_picture_a_class_is_told_with_a_way_out(photos: Path, prepare: Run) 
         for name in ("apple", "bread", "corn"):
             (photos / name / f"{name}{idx}.jpg").unlink()
     said = prepare("photos", "--val-frac", "0.5", code=3)
-    assert "the split val has no pictures" in said
-    assert "Each class has only one picture: add pictures" in said
+    assert "no pictures are left for the split val" in said
+    assert "Each class has only one picture, which is in train." in said
 
 
 def test_a_run_never_goes_on_with_other_classes(photos: Path, prepare: Run, train: Run) -> None:
@@ -424,7 +424,10 @@ def test_a_run_never_goes_on_with_other_classes(photos: Path, prepare: Run, trai
     (photos / "bread").rename(photos / "aardvark")
     prepare("photos", "--overwrite")
     said = train("--accept-new-data", epochs=2, code=3)
-    assert said.startswith("the classes have changed since the run began\n  0: apple -> aardvark")
+    assert said.startswith(
+        "the classes of the data have changed since this run began, so it cannot be resumed\n  "
+        "0: apple -> aardvark"
+    )
     assert "--run.dir" in said
     assert read_json(Path("run/summary.json"))["epochs"] == 1
 
@@ -575,7 +578,8 @@ def test_a_label_that_is_no_class_is_told_by_file_and_row(tmp_path: Path, label:
     with pytest.raises(DataError) as caught:
         _ = split.labels
     assert str(caught.value).startswith(
-        f"{tmp_path}/store/train-all.parquet: row 2: label {label} is not one of the 2 classes"
+        f"{tmp_path}/store/train-all.parquet: row 2: the store is damaged: label {label} is not "
+        "one of the 2 classes"
     )
 
 
@@ -583,7 +587,7 @@ def test_a_file_too_large_for_a_page_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "huge.jpg").open("wb") as file:
         file.truncate(3 << 30)
     tracemalloc.start()
-    with pytest.raises(BadPictureError, match="larger than the maximum size of a picture"):
+    with pytest.raises(BadPictureError, match="more than --max-pixels allows for a picture"):
         read_file(str(tmp_path / "huge.jpg"), max_pixels=10**10)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -631,10 +635,10 @@ def test_what_cannot_be_made_as_it_was_is_left_and_told(
     for file in Path("moved/apple").glob("*.jpg"):
         file.write_bytes(file.read_bytes() + b" ")  # each is now a different file
     said = run("verify", "store", "--repair", "--source", "moved", code=3)
-    assert "cannot recreate train-all.parquet" in said
+    assert "cannot be made again: train-all.parquet" in said
     assert "`stepladder prepare` command with --overwrite" in said
     assert Path("store/train-all.parquet").read_bytes() == b"PAR1"
     log = json.loads(Path("store/prepare_log.json").read_text())
     del log["config"]
     Path("store/prepare_log.json").write_text(json.dumps(log))
-    assert "does not record how the store was created" in run("verify", "store", "--repair", code=3)
+    assert "does not record from which pictures" in run("verify", "store", "--repair", code=3)

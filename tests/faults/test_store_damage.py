@@ -126,9 +126,9 @@ def test_a_cut_index_does_not_kill_the_process(
     words = [sys.executable, "-c", CUT_INDEX, str(tmp_path / "s"), mode]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ("train-0.parquet.index: the file was truncated or replaced" in done.stdout) == (
-        code == 3
-    )
+    assert (
+        "train-0.parquet.index: this file of the store was truncated or replaced" in done.stdout
+    ) == (code == 3)
 
 
 def test_a_sector_that_cannot_be_read_is_damage_of_its_file(

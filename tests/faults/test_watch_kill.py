@@ -146,7 +146,7 @@ def test_a_script_killed_before_anything_was_written_is_reported(
     assert list((tmp_path / "seen").iterdir()) == []
     assert main(["report", str(tmp_path / "seen")]) == 3
     words = capsys.readouterr().err
-    assert "this folder does not contain a run" in words
+    assert "this is not the folder of a run" in words
     assert "Traceback" not in words
 
 

@@ -227,7 +227,7 @@ class Split2(Own):
     ("recipe", "task", "words"),
     [
         (replace(FOLDED, train=TrainMode.ALL), None, "the trunk is trained"),
-        (FOLDED, Own(), "needs a trunk"),
+        (FOLDED, Own(), "does not say which part that is"),
         (FOLDED, Split2(), "no BatchNorm2d"),
         (replace(CHECKPOINTED, train=TrainMode.HEAD), None, "the trunk is frozen"),
         (CHECKPOINTED, Own(), "does not support device.gradient_checkpointing"),

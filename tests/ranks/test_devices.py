@@ -128,7 +128,7 @@ def test_a_dead_rank_is_replaced_and_the_run_ends_as_without(start: Start, tmp_p
     command.ranks()[1].kill()
     printed = command.ended()
     assert command.process.returncode == 0, printed
-    assert "(rank 1) was killed by SIGKILL; starting all again" in printed
+    assert "(rank 1) was killed by SIGKILL; starting all processes again" in printed
     quiet = start("Plain", *words, run="quiet")
     quiet.ended()
     results = [
@@ -152,7 +152,7 @@ def test_an_error_of_one_rank_is_shown_once_and_does_not_start_again(
     assert "ValueError: the third batch of rank 1" in last[1]
     assert "tasks.py:" in last[2]
     assert str(tmp_path / "run" / "logs" / "rank-1.log") in last[-1]
-    assert "starting all again" not in printed
+    assert "starting all processes again" not in printed
 
 
 @pytest.mark.distributed
@@ -224,12 +224,8 @@ def test_what_measures_a_job_runs_in_one_process(name: str) -> None:
 
 def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
     code = (
-        "import stepladder\n"
-        "from tests.ranks.tasks import Plain\n"
-        "def made():\n"
-        "    class Local(Plain): pass\n"
-        "    return Local()\n"
-        "stepladder.train(task=made(), devices=2)\n"
+        "import stepladder\nfrom tests.ranks.tasks import Plain\ndef made():\n    class "
+        "Local(Plain): pass\n    return Local()\nstepladder.train(task=made(), devices=2)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -239,7 +235,7 @@ def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
         text=True,
         check=False,
     )
-    assert "the other processes cannot create the Task" in done.stderr
+    assert "the other processes of the run cannot create the Task" in done.stderr
 
 
 def torchrun(*words: str, folder: Path) -> Command:

@@ -175,7 +175,7 @@ def test_a_task_reports_file_and_row(spark: Any, tmp_path: Path) -> None:
 def test_tables_without_rows_hold_no_pictures(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns(range(1))).slice(0, 0), source)
-    with pytest.raises(DataError, match="contains no pictures"):
+    with pytest.raises(DataError, match="contain no pictures"):
         make(tmp_path / "store", source, engine=EngineName.SPARK)
 
 
@@ -222,7 +222,7 @@ def test_a_table_is_read_by_its_name(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["no.such.table.here", "no_such_table", "no table"])
 def test_a_table_that_is_not_there_is_named(spark: Any, tmp_path: Path, name: str) -> None:
     options = {"engine": EngineName.SPARK, "source_format": SourceFormat.TABLE}
-    with pytest.raises(UsageError, match="does not find this table") as caught:
+    with pytest.raises(UsageError, match="has no table of this name") as caught:
         make(tmp_path / "store", Path(name), **options)
     assert name in str(caught.value)
     assert not (tmp_path / "store").exists()

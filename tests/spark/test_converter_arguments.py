@@ -119,5 +119,5 @@ def test_an_epoch_is_resumed_by_other_shards(spark: Any, tmp_path: Path) -> None
     assert sorted(seen) == list(range(103))
     with pytest.raises(UsageError, match="batch_size is 0"):
         converter.loader(0)
-    with pytest.raises(UsageError, match="order: invalid choice 'bogus'"):
+    with pytest.raises(UsageError, match="order: 'bogus' is not one of the possible values"):
         converter.loader(8, order="bogus")

@@ -198,11 +198,11 @@ def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["climb", "job.yaml", "--budget", "soon"], "is not a time span"),
-        (["climb", "job.yaml", "--train", "head_then_all"], "trains twice"),
+        (["climb", "job.yaml", "--budget", "soon"], "is not a length of time"),
+        (["climb", "job.yaml", "--train", "head_then_all"], "means two trainings"),
         (["climb", "nothing.yaml"], "nothing.yaml"),
         (["climb", "nothing.py:Task"], "the Task's file does not exist"),
-        (["ledger", "store"], "does not contain a run of `stepladder climb`"),
+        (["ledger", "store"], "this is not the folder of a climb"),
     ],
 )
 def test_mistakes_are_reported(

@@ -58,7 +58,11 @@ def job_of(
         task: names the run folder if there is no file.
     """
     if recipe is not None and config is not None:
-        raise UsageError("both recipe and config are given", fix="Pass only one of them.")
+        raise UsageError(
+            "the arguments recipe and config are both set, but each contains all options of the "
+            "training",
+            fix="Pass only one of the two.",
+        )
     named = {"data.store": store, "run.dir": dir}
     settings = settings | {key: value for key, value in named.items() if value is not None}
     base = JobConfig(recipe=recipe) if recipe is not None else None
@@ -109,10 +113,11 @@ def refuse_random_trunk(recipe: Recipe, task: Task) -> None:
     if getattr(type(task), "build_model", None) is ImageClassification.build_model:
         source = "packaged" if recipe.model.name == ModelConfig.name else "hub"
         raise UsageError(
-            f"train {recipe.train} freezes the model's trunk, and model.weights none leaves its "
-            "weights random: the head would be trained on the outputs of random weights",
-            fix="Type --train all to train all weights, or "
-            f"--model.weights {source} for pretrained ones.",
+            f"with --train {recipe.train} only the last layers (head) are trained, but with "
+            "--model.weights none the others (trunk) have random weights, so there is little to "
+            "learn from",
+            fix="To train all weights: --train all. To begin with pretrained weights: "
+            f"--model.weights {source}",
         )
 
 
@@ -157,7 +162,8 @@ def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
     if not has_any(folder, (*RUN_MARKS, CONFIG_FILE)):
         runs = runs_in(folder, marks)
         raise DataError(
-            "this folder does not contain a run" + (", but its subfolders do" if runs else ""),
+            "this is not the folder of a run"
+            + (", but it contains folders that are" if runs else ""),
             where=str(folder),
             why=_NOTHING_LEFT if or_watched and not runs else None,
             fix=did_you_mean(runs) if runs else _WROTE[or_watched],

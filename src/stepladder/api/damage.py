@@ -65,9 +65,10 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
     """
     if (place := supported_place(Path(path))) is not None:
         raise UsageError(
-            "a store in an object store cannot be repaired in place",
+            "stepladder verify --repair cannot repair a store in an object store",
             where=str(place),
-            fix="Run `stepladder prepare` again with --overwrite; only damaged files are uploaded.",
+            fix="Repeat your stepladder prepare command with --overwrite; it uploads only the "
+            "files that are damaged.",
         )
     from stepladder.data.store.repair import repair_store
 

@@ -48,9 +48,9 @@ def launch(
     num, name = job.recipe.device.count, _name_for_others(task)
     if job.run.launch is Launcher.RAY:
         raise UsageError(
-            "Ray cannot start the processes of a run yet",
+            "--launch ray is not supported yet: Ray cannot start the processes of a run",
             where="run.launch",
-            fix="Type --launch processes or spark, or start the command with torchrun.",
+            fix="Use --launch processes or --launch spark, or start the command with torchrun.",
         )
     is_local = job.run.launch is Launcher.PROCESSES
     if is_local:
@@ -219,5 +219,6 @@ def _require_gpus(num: int, kind: DeviceChoice) -> None:
             f"{num} devices were requested, but this machine has {there} "
             f"GPU{'s' if there > 1 else ''}",
             where="device.count",
-            fix=f"Type --devices {there}, or --device.kind cpu.",
+            fix=f"Train on all of them: --devices {there}. Or train on the CPU, with {num} "
+            "processes: --device.kind cpu",
         )

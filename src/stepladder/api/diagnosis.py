@@ -80,7 +80,8 @@ def diagnose(
         raise ResourceError(
             f"the diagnosis cannot be written ({error.strerror or error})",
             where=str(folder),
-            fix="Free some disk space, fix the permissions, or copy the run to another folder.",
+            fix="Free some disk space, get write permission for the folder, or copy the run to "
+            "another folder and diagnose that.",
         ) from error
     return found.diagnosis
 

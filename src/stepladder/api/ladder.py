@@ -172,9 +172,9 @@ def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
     files = sorted(p for name in (LEDGER_FILE, EARLIER_FILE) for p in folder.rglob(name))
     if not files:
         raise DataError(
-            "the folder does not contain a run of `stepladder climb`",
+            "this is not the folder of a climb, nor does it contain one",
             where=str(folder),
-            fix="Run `stepladder climb` first, or use the folder that contains its run.",
+            fix="Pass the folder that stepladder climb wrote (its --run.dir), or climb first.",
         )
     calibration = calibration_of(files)
     return calibration, calibration_table(calibration)

@@ -81,18 +81,23 @@ def write_result(target: Path, value: object, *, option: str) -> None:
 
 def _why_not(target: Path, kind: Kind, inputs: Iterable[Path | str]) -> str | None:
     if any(_is_same(target, Path(word)) for word in inputs):
-        return f"the {kind.words} would overwrite an input"
+        return f"the {kind.words} would overwrite a file that this command reads"
     if target.name in RUN_FILES and has_any(target.parent, JOB_MARKS):
         return f"this is a file of the run {target.parent}"
     try:
         if not target.exists():
             return None
         if not target.is_file():
-            return f"this is a folder; the {kind.words} needs a file"
+            return f"the {kind.words} must be written to a file, but this is a folder"
         is_free = target.stat().st_size == 0 or kind.is_ours(target)
     except OSError:
         return None  # writing the file will raise the error
-    return None if is_free else f"the file exists and is not a {kind.words} written by stepladder"
+    return (
+        None
+        if is_free
+        else f"the file already exists, and would be lost: it is not a {kind.words} written by "
+        "stepladder"
+    )
 
 
 def _is_same(target: Path, other: Path) -> bool:

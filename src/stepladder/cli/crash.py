@@ -33,8 +33,9 @@ def known_error(error: Exception) -> StepladderError | None:
         return ResourceError(error.strerror or "", where=where, fix=_FIXES[error.errno])
     if type(error).__name__ == "OutOfMemoryError":  # torch's; torch is not imported here
         return ResourceError(
-            "the device ran out of memory for this batch",
-            fix="Set --batch.micro-batch-size to a smaller number; results stay the same.",
+            "the GPU does not have enough memory for a batch",
+            fix="Compute each batch in smaller parts, with the same results: "
+            "--batch.micro-batch-size 8 (or smaller)",
         )
     if isinstance(error, MemoryError):
         return ResourceError(

@@ -132,9 +132,9 @@ def read_job(
     file = one_file(read.config_flag, None if data is not None else read.target)
     if file is not None and file.suffix == ".py":
         raise UsageError(
-            "the name of the Task is missing",
+            "the command does not say which Task of this Python file to use",
             where=str(file),
-            fix=f"Add it after a colon, such as `stepladder {command} {file}:MyTask`.",
+            fix=f"Add the name of the class after a colon: stepladder {command} {file}:MyTask",
         )
     job = JobConfig(recipe=read.recipe, run=read.run)
     if isinstance(read, LadderFlags):
@@ -144,9 +144,10 @@ def read_job(
         if key in settings:
             where = settings[key].origin
             raise UsageError(
-                f"this option is already set by {setting.origin}",
+                "this option cannot be changed here, because it is already set by "
+                f"{setting.origin}",
                 where=where,
-                fix="Remove this option.",
+                fix=f"Leave out this option, or {setting.origin}.",
             )
         settings[key] = setting
     short = _short_settings(read, words)
@@ -154,8 +155,9 @@ def read_job(
         short.append(("data.store", Setting(value=data, origin=str(data))))
     for key, setting in short:
         if key in settings:
-            what = f"this sets the same option as {settings[key].origin}"
-            raise UsageError(what, where=setting.origin, fix="Use one of the two.")
+            what = f"this sets the same option as {settings[key].origin}, so it is unclear which "
+            what += "value is meant"
+            raise UsageError(what, where=setting.origin, fix="Use only one of the two.")
         settings[key] = setting
     resolved = resolve(settings_of_file(file) if file else {}, settings)
     return read, with_run_folder(resolved, file=file, task=read.task)
@@ -188,9 +190,9 @@ def _is_data(target: Path) -> bool:
         return False
     if has_any(target, RUN_MARKS):
         raise UsageError(
-            "this is the folder of a run",
+            "this is the folder of an earlier run, not of pictures or a store",
             where=str(target),
-            fix=f"To resume it, use its config: {target / CONFIG_FILE}",
+            fix=f"To resume that run, pass its config instead: {target / CONFIG_FILE}",
         )
     if target.is_dir() or is_address(target):
         return True
@@ -226,7 +228,9 @@ def seconds_of(text: str, *, where: str) -> float:
     seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0.0
     if seconds <= 0:
         raise UsageError(
-            f"{text!r} is not a time span", where=where, fix="Write it as 90s, 10m or 2h."
+            f"{text!r} is not a length of time above 0",
+            where=where,
+            fix="Write it with s, m or h, such as 90s, 10m or 2h.",
         )
     return seconds
 
@@ -243,5 +247,9 @@ def _task_as_flag(argv: Sequence[str]) -> list[str]:
         words += ["--task", word] if is_task and before != "--task" else [word]
     named = [word for word in words if word == "--task" or word.startswith("--task=")]
     if len(named) > 1:
-        raise UsageError("two Tasks are given", where="--task", fix="Pass only one of them.")
+        raise UsageError(
+            "the command names two Tasks, but a run has only one",
+            where="--task",
+            fix="Name only one Task.",
+        )
     return words

@@ -117,7 +117,7 @@ def one_file(flag: Path | None, word: Path | None) -> Path | None:
         UsageError: if both are given.
     """
     if flag is not None and word is not None:
-        what = f"--config sets another file of options, {flag}"
+        what = f"there are two files of options: this one, and {flag}, which --config names"
         raise UsageError(what, where=str(word), fix="Pass only one of the two files.")
     return flag or word
 

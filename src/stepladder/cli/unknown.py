@@ -74,7 +74,7 @@ def refuse_unknown(flags: type, argv: Sequence[str], *, command: str) -> None:
         shown = [f"{name} {shlex.quote(value)}" if value else name for name in meant]
         listed = f"`stepladder {command} --help` lists the options."
         fix = f"Did you mean {' or '.join(shown)}?" if shown else listed
-        raise UsageError("unknown option", where=flag, fix=fix)
+        raise UsageError("this command has no such option", where=flag, fix=fix)
 
 
 def _meant(word: str, names: Sequence[str]) -> list[str]:

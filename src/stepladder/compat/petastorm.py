@@ -190,7 +190,8 @@ class SparkDatasetConverter:
         found = [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
         if not found:
             raise UsageError(
-                f"no column matches {', '.join(pattern.pattern for pattern in patterns)}",
+                "the table has no column that matches "
+                f"{', '.join(pattern.pattern for pattern in patterns)}",
                 where="schema_fields",
                 fix=f"The columns are: {', '.join(names)}.",
             )
@@ -239,7 +240,7 @@ def make_spark_converter(
     folder = parent_cache_dir_url or df.sparkSession.conf.get(name, None)
     if not folder:
         raise UsageError(
-            "no cache folder is set in which to save the DataFrame",
+            "make_spark_converter writes the DataFrame to a cache folder, but none is set",
             where="make_spark_converter",
             fix=f"Type: spark.conf.set('{name}', 'file:///...')",
         )
@@ -264,7 +265,10 @@ def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
         )
     if ignored := sorted(without_effect | (names & _WITHOUT_EFFECT)):
         warnings.warn(
-            f"these arguments have no effect: {', '.join(ignored)}", UserWarning, stacklevel=5
+            "these arguments exist only for compatibility with Petastorm and have no effect: "
+            f"{', '.join(ignored)}",
+            UserWarning,
+            stacklevel=5,
         )
 
 

@@ -69,9 +69,11 @@ class _Batches:
         with self._turn:
             if self._is_closed:
                 raise UsageError(
-                    "the dataset is read after the end of its with block",
+                    "the dataset can be read only inside the with block that created it, which has "
+                    "ended",
                     where="make_tf_dataset",
-                    fix="Read all batches inside the block.",
+                    fix="Move the code that reads batches into the block `with "
+                    "converter.make_tf_dataset(…) as dataset:`.",
                 )
             return next(batches, None)
 

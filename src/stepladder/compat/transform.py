@@ -34,9 +34,10 @@ class TransformSpec:
     ) -> None:
         if removed_fields and selected_fields is not None:
             raise UsageError(
-                "removed_fields and selected_fields are both set",
+                "removed_fields and selected_fields are both set, but each of them decides which "
+                "columns remain",
                 where="TransformSpec",
-                fix="Use one of them.",
+                fix="Set only one of the two.",
             )
         self.func = func
         self.edit_fields = list(edit_fields or ())
@@ -177,9 +178,10 @@ class TransformedSource(Source):
         missing = [name for name in names if name not in given]
         if missing or not names:
             raise UsageError(
-                f"missing column{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
+                f"the TransformSpec names missing column{'s' if len(missing) > 1 else ''}: "
+                f"{', '.join(missing)}"
                 if missing
-                else "all columns are removed",
+                else "the TransformSpec removes all columns",
                 where="transform_spec",
                 fix=f"The columns are: {', '.join(map(str, given))}.",
             )

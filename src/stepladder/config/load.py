@@ -59,7 +59,7 @@ def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node,
         return []
     names = [key.partition(".")[2] for key in options() if key.startswith(f"{name}.")]
     raise UsageError(
-        f"{name} is a group of options, not an option with a value",
+        f"{name} is a group of options, and cannot have a value itself",
         where=place(path, node),
         fix=f"Indent its options below it: {', '.join(names)}.",
     )
@@ -70,7 +70,7 @@ def _read(path: Path, option: Option, node: yaml.Node) -> Setting:
     if not isinstance(node, yaml.ScalarNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a group"
         raise UsageError(
-            f"{option.key}: {kind} is not {option.wanted}",
+            f"the value of {option.key} is {kind}; it must be {option.wanted}",
             where=where,
             fix="Write one value after the colon.",
         )

@@ -122,7 +122,7 @@ def find_option(key: str, *, where: str | None = None) -> Option:
     name = key.replace("-", "_")
     option = options().get(name)
     if option is None:
-        raise UsageError(f"{name}: unknown option", where=where, fix=_suggestion(name))
+        raise UsageError(f"{name}: there is no such option", where=where, fix=_suggestion(name))
     return option
 
 

@@ -44,7 +44,7 @@ def read_yaml(path: Path) -> yaml.MappingNode | None:
         return None
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
-            f"the file is {_kind(node)}, not options with their values",
+            f"the file of options contains {_kind(node)} instead of options with their values",
             where=place(path, node),
             fix="Write one option per line, such as `seed: 1`.",
         )
@@ -75,7 +75,7 @@ def entries(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node
         name = key.value.replace("-", "_")
         if name in seen:
             raise UsageError(
-                f"{name} is set twice",
+                f"the option {name} is set twice in this file",
                 where=place(path, key),
                 why=f"It is already set in line {_line(seen[name])}.",
                 fix="Remove one of the two lines.",
@@ -128,13 +128,15 @@ class _StrictLoader(yaml.SafeLoader):
 def _read_text(path: Path) -> str:
     if path.is_dir():
         raise UsageError(
-            "this is a folder, not a YAML file",
+            "this is a folder, but a YAML file of options is needed",
             where=str(path),
             fix="Pass a YAML file. To make a store from a folder of pictures: stepladder prepare "
             "FOLDER",
         )
     if not path.is_file():
-        raise UsageError("the file does not exist", where=str(path), fix=nearest_file(path))
+        raise UsageError(
+            "the file of options does not exist", where=str(path), fix=nearest_file(path)
+        )
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -171,9 +173,9 @@ def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
         ) from None
     if "single document" in (error.context or ""):
         raise UsageError(
-            "the file contains a second YAML document",
+            "a second YAML document begins here, but a file of options has only one",
             where=where,
-            fix="Keep only one, and remove the line `---` between them.",
+            fix="Remove this line, which is `---`, and options that are not needed.",
         ) from None
     raise UsageError(
         f"not valid YAML: {problem}", where=where, fix="Check this line and the one before it."

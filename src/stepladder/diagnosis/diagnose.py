@@ -178,13 +178,15 @@ class _Work:
         """Open the run's Task and data again."""
         job = self.files.job
         if job is None:
-            self.could_not.append("nothing was remeasured: the run's config cannot be read.")
+            self.could_not.append(
+                "the model was not evaluated again, because the run's config.yaml cannot be read."
+            )
             return None
         if make_task is None:
             named = "" if task_name == _OWN else f", {task_name}"
             self.could_not.append(
-                f"nothing was remeasured: the run was trained with a custom Task{named}. "
-                f"Pass it with --task {task_name}"
+                f"the model was not evaluated again, because only the Task of the run{named} can "
+                f"build it. Pass that Task: --task {task_name}"
             )
             return None
         make = make_task

@@ -71,9 +71,9 @@ def predict(
     if predictions and all(item.error for item in predictions):
         first = predictions[0]
         raise DataError(
-            f"none of the pictures can be read; the first {first.error}",
+            f"none of the pictures can be read; the first one, this file, {first.error}",
             where=str(first.path),
-            fix="Use JPEG, PNG or other pictures, or folders of them.",
+            fix="Pass files in JPEG, PNG or other picture formats, or folders of them.",
         )
     return predictions
 
@@ -144,9 +144,9 @@ def _files(path: Path) -> list[Path]:
     )
     if not found:
         raise DataError(
-            "the folder contains no pictures",
+            "the folder contains no files that are pictures by their names",
             where=str(path),
-            fix=f"Names of pictures must end in {', '.join(SUFFIXES)}.",
+            fix=f"Pass a folder with pictures, whose names end in {', '.join(SUFFIXES)}.",
         )
     return found
 

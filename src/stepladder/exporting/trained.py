@@ -68,7 +68,8 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
         raise UsageError(
             f"the run was trained with a custom Task, {name}",
             where=str(run),
-            fix="Pass that Task in Python: predict(run, pictures, task=YourTask()).",
+            why="Only that Task can build the model.",
+            fix="Call it from Python, with the Task: predict(run, pictures, task=YourTask()).",
         )
     model.float()
     check_fits(model.state_dict(), loaded)

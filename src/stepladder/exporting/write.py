@@ -75,7 +75,7 @@ def export_run(
         write_json(path.with_suffix(".json"), facts)
     except OSError as error:
         raise ResourceError(
-            f"the model cannot be written ({error.strerror})",
+            f"the exported model cannot be written to this file ({error.strerror})",
             where=str(path),
             fix="Choose a writable file: --out FILE",
         ) from error
@@ -110,9 +110,9 @@ def trace(trained: Trained) -> torch.export.ExportedProgram:
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
         raise UsageError(
-            f"the model cannot be traced ({type(error).__name__}: {first})",
-            why="torch.export does not support control flow that depends on values of tensors.",
-            fix="Use torch.where or torch.cond for it in the model's forward().",
+            f"torch.export cannot export this model ({type(error).__name__}: {first})",
+            why="It cannot export an if or a loop in forward() that depends on values of tensors.",
+            fix="Write these with torch.where or torch.cond.",
         ) from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
@@ -163,7 +163,9 @@ def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> fl
     """Compare an exported model with the original on random images; None if it cannot run."""
     if exported is None:
         warnings.warn(
-            "the exported model was not verified: onnxruntime is not installed", stacklevel=3
+            "the exported model was written, but not compared with the original, because "
+            "onnxruntime is not installed: pip install onnxruntime",
+            stacklevel=3,
         )
         return None
     generator = torch.Generator().manual_seed(0)
@@ -177,9 +179,10 @@ def _verify(trained: Trained, exported: Callable[[Tensor], Tensor] | None) -> fl
         largest = max(largest, difference.item())
     if not largest <= TOLERANCE:
         raise ResourceError(
-            f"the outputs of the exported model differ from the original's by {largest:.2g} times "
-            f"the largest logit (limit: {TOLERANCE:g})",
-            fix="Try the other --format, and please report the model's name as a bug.",
+            "the model was not exported, because its outputs would differ from those of the "
+            f"original by {largest:.2g} times the largest output (limit: {TOLERANCE:g})",
+            fix="Export it in the other format (--format onnx or --format torch), and please "
+            "report the name of the model as a bug.",
         )
     return largest
 

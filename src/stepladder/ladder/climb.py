@@ -230,9 +230,11 @@ class Climb:
         self.ledger.profile(profile, recipe=key, at_s=at_s)
         if profile.no_advice_because is not None:
             raise NoAdvice(
-                f"cannot predict gains for this job: {profile.no_advice_because}",
+                "it cannot be predicted what would make this job faster: "
+                f"{profile.no_advice_because}",
                 why="Predictions from times that do not add up would be guesses.",
-                fix="Look for work outside the named phases: hooks, threads, or other processes.",
+                fix="Look for work that is not part of a training step, such as hooks, threads or "
+                "other processes, then try again without it.",
             )
         return profile
 

@@ -236,10 +236,10 @@ def _keyed(
 def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConfig]:
     if job.recipe.train is TrainMode.HEAD_THEN_ALL:
         raise UsageError(
-            "head_then_all trains twice, first the head and then all weights, but a climb supports "
-            "only one training",
+            "train: head_then_all means two trainings, first of the head and then of all weights, "
+            "but a climb can speed up only one",
             where="train",
-            fix="Climb with --train head first, then again with --train all.",
+            fix="Climb once with --train head, then once with --train all.",
         )
     _rungs(job)  # raises now if the list of prices cannot be read
     device = open_device(job.recipe.device.kind)
@@ -248,9 +248,11 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
     for source in vars(sources).values():
         if isinstance(source, ArrivalSource):
             raise UsageError(
-                "an IterableDataset is not supported here: trials read rows by index",
+                "a climb cannot train on an IterableDataset, because its trials read examples by "
+                "their index",
                 where=type(task).__name__,
-                fix="Use a map-style Dataset, or `stepladder train`.",
+                fix="Return a Dataset with __getitem__ from data() of the Task, or train without a "
+                "climb: stepladder train",
             )
     recipe = settled(job.recipe, task, sources, device=device, folder=features_folder(job, task))
     job = resolve_auto(replace(job, recipe=recipe), sources)
@@ -367,8 +369,8 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
     raise UsageError(
         "the folder contains another run, which this climb would replace",
         where=str(folder.path),
-        why="It is not a climb, or the recipe, or the task's code, arguments, model or examples, "
-        "have changed since. (A random split needs a fixed seed.)",
+        why="That run is not a climb, or was a climb with other options, or with other code or "
+        "data of the Task. (A Task that splits at random needs a fixed seed.)",
         fix=f"Add --overwrite to replace it, or {beside(folder.path)} to keep both.",
     )
 

@@ -233,9 +233,10 @@ def trials_of(path: Path) -> Iterator[Trial]:
                 continue
     except OSError as error:
         raise ResourceError(
-            f"the ledger, which records earlier trials, cannot be read ({error.strerror})",
+            f"the record of earlier trials cannot be read ({error.strerror})",
             where=str(path),
-            fix="Make it readable (chmod u+r), or move it away: all trials are then repeated.",
+            fix=f"Make it readable: chmod u+r {path}. Or move it away, and all trials are "
+            "repeated.",
         ) from error
 
 

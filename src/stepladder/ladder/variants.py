@@ -255,7 +255,7 @@ def quality_of(comparison: Comparison) -> Interval:
         return Interval(
             estimate=-change.estimate / size, low=-change.high / size, high=-change.low / size
         )
-    raise TrialFailed(comparison.why_not or "nothing was evaluated")
+    raise TrialFailed(comparison.why_not or "no training was evaluated on held-out examples")
 
 
 def chance_to_be_kept(quality: Interval, max_loss: float) -> float:

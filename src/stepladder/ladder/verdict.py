@@ -147,14 +147,18 @@ def _no_worse(change: Interval, margin: float, num_held_out: int) -> Finding:
     half = 100 * (change.high - change.low) / 2
     return Finding(
         _UNDECIDED,
-        f"may be worse by more than {_points(100 * margin)}: {_told_apart(num_held_out, half)}",
+        f"the accuracy may fall by more than {_points(100 * margin)}: "
+        f"{_told_apart(num_held_out, half)}",
     )
 
 
 def _no_higher(evidence: Evidence, max_share: float) -> Finding:
     change = evidence.loss
     if change is None or evidence.loss_before is None:
-        return Finding(_UNDECIDED, "there are no held-out examples")
+        return Finding(
+            _UNDECIDED,
+            "there are no held-out examples (no validation split) on which to compare models",
+        )
     margin = max_share * abs(evidence.loss_before)
     if change.high <= margin:
         return Finding(Decision.KEPT, "")
@@ -231,5 +235,7 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
     cost, allowed = 1 / speed.estimate, options.time_per_point ** (100 * change.estimate)
     if cost > allowed:
         words = f"{gain(cost, 2)} the time for {points(change.estimate)} points"
-        return Finding(_DROPPED, f"{words}; at most {gain(allowed, 2)} is allowed")
+        return Finding(
+            _DROPPED, f"{words}; ladder.time_per_point allows at most {gain(allowed, 2)} for them"
+        )
     return Finding(Decision.KEPT, "")

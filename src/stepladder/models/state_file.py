@@ -55,7 +55,7 @@ def read_tensors(file: BinaryIO, *, where: str) -> dict[str, Tensor]:
         raise DataError(
             f"the safetensors file is damaged ({error})",
             where=where,
-            fix="Copy or download it again.",
+            fix="Copy or download the file again.",
         ) from None
     return tensors
 
@@ -73,12 +73,13 @@ def refuse_misfit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, 
         return
     more = f"\n    and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     raise DataError(
-        f"{len(lines)} tensors do not fit the model; nothing was loaded",
+        f"{len(lines)} of the weights in this file do not fit the model, so none were loaded",
         where=where,
         why="First differences:"
         + "".join(f"\n    {line}" for line in islice(lines, _SHOWN))
         + more,
-        fix="Use weights of this model, or set --model.name to the model of the weights.",
+        fix="Set --model.weights to a file with weights of this model, or --model.name to the "
+        "model that the file is for.",
     )
 
 

@@ -149,8 +149,9 @@ def _create(name: str, image_size: int | None, weights: Path | None = None) -> n
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
         raise UsageError(
-            f"model.name: timm cannot build {name!r} ({type(error).__name__}: {first})",
-            fix="Choose another model or image size.",
+            f"model.name: timm cannot build the model {name!r} for these pictures "
+            f"({type(error).__name__}: {first})",
+            fix="Choose another model (--model.name), or prepare the store with another --size.",
         ) from error
 
 

@@ -37,13 +37,15 @@ def build_optimizer(
     learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
     if not learning:
         raise UsageError(
-            "the model has no trainable weights",
-            fix="Type --train all, or set requires_grad=True for the weights to train.",
+            "there is nothing to train: all weights of the model are frozen (requires_grad=False)",
+            fix="Type --train all, or set requires_grad=True for the weights to be trained.",
         )
     spec = spec_of(config.name)
     if config.fused and not spec.fused_on:
         raise UsageError(
-            f"optimizer.fused: {spec.title} has no fused kernel", fix="Use --optimizer.no-fused."
+            f"optimizer.fused: {spec.title} has no fused version, which updates all weights in one "
+            "operation",
+            fix="Use --optimizer.no-fused.",
         )
     return spec.construct(
         Setup(

@@ -131,6 +131,7 @@ def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool)
 
 def _misfit(what: str) -> DataError:
     return DataError(
-        f"the optimizer state in the checkpoint does not fit the model: {what}",
-        fix="Resume with the original config of the run.",
+        "the run cannot be resumed, because the optimizer state in its checkpoint does not fit "
+        f"the model: {what}",
+        fix="Resume it with the options with which it began; they are in config.yaml of the run.",
     )

@@ -82,8 +82,11 @@ class Failure:
 
     def error(self, folder: Path) -> RankLost:
         """Return an error with the exit code and the last lines of the failure."""
-        head = f"rank {self.rank} on {self.host} failed first:"
-        log = f"its log: {log_file(folder, self.rank)}"
+        head = (
+            f"the run ended because one of its processes failed first, rank {self.rank} on "
+            f"{self.host}:"
+        )
+        log = f"its whole log is {log_file(folder, self.rank)}"
         error = RankLost("\n  ".join([head, *self.lines, log]))
         error.exit_code = self.exit_code  # type: ignore[misc]
         return error
@@ -160,10 +163,12 @@ def lost(folder: Path, *, rank: int, attempt: int) -> StepladderError:
     failure = first_failure(folder, attempt=attempt)
     if failure is None:
         return RankLost(
-            f"rank {rank} lost the connection to another rank, which ended without a message",
-            why="It was killed, for example because its host ran out of memory, or the network "
-            "failed.",
-            fix=f"Read the logs: {folder / LOGS}",
+            f"the process of rank {rank} lost the connection to another process of the run, which "
+            "ended without a message",
+            why="That process was killed, for example because its host ran out of memory, or the "
+            "network failed.",
+            fix=f"Read the logs of all processes in {folder / LOGS}, then type the same command to "
+            "resume.",
         )
     if failure.exit_code > 128:
         number = failure.exit_code - 128

@@ -148,14 +148,17 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
     where = f"{place.address}:{place.port}"
     if _IN_USE in str(error):
         return ResourceError(
-            f"rank 0 cannot listen on port {place.port}: another program uses it",
+            f"the processes of the run cannot connect, because another program uses the port "
+            f"{place.port} of rank 0",
             where=where,
             fix="Choose another port, with torchrun --master-port PORT or with MASTER_PORT.",
         )
     return ResourceError(
-        f"rank {place.rank} could not connect to all {place.size} ranks of the run within "
-        f"{start_s:g} s",
+        f"the process of rank {place.rank} could not connect to all {place.size} processes of "
+        f"the run within {start_s:g} s",
         where=where,
-        why="A process did not start, the address or port is wrong, or a firewall blocks it.",
-        fix="Check the processes that did not start, and on this host type: stepladder doctor",
+        why="Some process did not start, the address or port of rank 0 is wrong, or a firewall "
+        "blocks it.",
+        fix="Check that all processes have started and have the same MASTER_ADDR and "
+        "MASTER_PORT; on this host, type: stepladder doctor",
     )

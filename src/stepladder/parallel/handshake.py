@@ -65,7 +65,8 @@ def require_same_data(world: World, fingerprints: Mapping[str, str]) -> None:
         {f"data {split}": value[:12] for split, value in fingerprints.items()},
         "read different data",
         kind=DataError,
-        fix="Let all ranks read the same store, or the same files in the same order.",
+        fix="Let the Task read the same store, or the same files in the same order, in every "
+        "process.",
     )
 
 
@@ -79,8 +80,9 @@ def differences_of_hosts(world: World, *, device: str) -> list[str]:
         if len(set(values)) > 1:
             rank = next(rank for rank, value in enumerate(values) if value != values[0])
             found.append(
-                f"ranks differ in {name}: {values[0]} of rank 0, {values[rank]} of rank {rank} on "
-                f"{all_facts[rank]['host']}; each step takes as long as the slowest of them"
+                f"the machines of this run differ in {name}: {values[0]} for rank 0, "
+                f"{values[rank]} for rank {rank} on {all_facts[rank]['host']}; each step takes as "
+                "long as the slowest of them"
             )
     return found + _clocks(world)
 
@@ -92,7 +94,10 @@ def _clocks(world: World) -> list[str]:
     apart = times[worst] - times[0]
     if abs(apart) < _MAX_CLOCK_S:
         return []
-    return [f"the clock of rank {worst} differs from that of rank 0 by {apart:+,.0f} s"]
+    return [
+        f"the clock of the machine of rank {worst} differs from that of rank 0 by {apart:+,.0f} s, "
+        "so times in their logs cannot be compared"
+    ]
 
 
 def _require_equal(
@@ -115,7 +120,11 @@ def _require_equal(
             if ours != theirs:
                 lines.append(f"{name}: {ours} on rank 0, {theirs} on rank {rank} ({host})")
     if lines:
-        raise kind(f"the ranks {what}", why="\n  ".join(_shown(lines)), fix=fix)
+        raise kind(
+            f"the processes of this run (ranks) {what}",
+            why="\n  ".join(_shown(lines)),
+            fix=fix,
+        )
 
 
 def _shown(lines: Sequence[str]) -> list[str]:

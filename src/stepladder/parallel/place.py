@@ -51,10 +51,12 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
     if RANK in environ and WORLD_SIZE in environ:
         if MASTER_ADDR not in environ or MASTER_PORT not in environ:
             raise UsageError(
-                f"{RANK} and {WORLD_SIZE} are set, but not {MASTER_ADDR} and {MASTER_PORT}",
+                f"the environment variables {RANK} and {WORLD_SIZE} say that this is one of "
+                f"several processes of a run, but {MASTER_ADDR} and {MASTER_PORT}, the address of "
+                "rank 0, are not set",
                 where="environment",
-                fix="Start with torchrun, which sets all four; or unset RANK and WORLD_SIZE to "
-                "train in one process.",
+                fix="Start the command with torchrun, which sets all four. To train in one "
+                f"process: unset {RANK} {WORLD_SIZE}",
             )
         size = _number(environ, WORLD_SIZE)
         return _checked(
@@ -121,7 +123,10 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
         return int(value or "")
     except ValueError:
         raise UsageError(
-            f"{name} is {value!r}, not a number" if value else f"{name} is not set",
+            f"the environment variable {name} is {value!r}, which is not a number"
+            if value
+            else f"the environment variable {name} is not set, although others say that this is "
+            "one of several processes of a run",
             where="environment",
             fix="Start with torchrun or srun, which set it.",
         ) from None
@@ -130,10 +135,10 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
 def _checked(place: Place) -> Place:
     if not 0 <= place.rank < place.size or not 0 <= place.local_rank < place.local_size:
         raise UsageError(
-            f"rank {place.rank} of {place.size}, local rank {place.local_rank} of "
-            f"{place.local_size}: a rank must be between 0 and the number of processes - 1",
+            f"the environment variables contradict each other: rank {place.rank} of {place.size} "
+            f"processes, and local rank {place.local_rank} of {place.local_size} on this machine; "
+            "a rank must be from 0 to the number of processes - 1",
             where="environment",
-            fix="Start with torchrun or srun, which set RANK, LOCAL_RANK and the sizes "
-            "consistently.",
+            fix="Start the command with torchrun or srun, which set these variables correctly.",
         )
     return place

@@ -102,7 +102,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise DataError("the file does not exist", where=str(path), fix=_fix(path)) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"not valid JSON ({error})", where=str(path), fix=_fix(path)) from None
+        raise DataError(
+            f"the file is not valid JSON ({error})", where=str(path), fix=_fix(path)
+        ) from None
 
 
 def _fix(path: Path) -> str:

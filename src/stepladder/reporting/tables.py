@@ -96,10 +96,10 @@ def read_run(run: Path) -> RunRecords:
     events = _events(run / "events.jsonl", missing)
     if not summary and not events and not climb and not (run / "config.yaml").exists():
         raise DataError(
-            "the folder does not contain a run: no config.yaml, events.jsonl, trials.jsonl or "
+            "this is not the folder of a run: it has no config.yaml, events.jsonl, trials.jsonl or "
             "summary.json",
             where=str(run),
-            fix="Use a folder written by `stepladder train` or `climb`.",
+            fix="Pass a folder that stepladder train or stepladder climb wrote (its --run.dir).",
         )
     return RunRecords(
         name=run.resolve().name,

@@ -43,7 +43,8 @@ def load_task(name: str, *, store: Path, recipe: Recipe | None = None) -> Task:
     file, _, attribute = name.rpartition(":")
     if not file or not file.endswith(".py") or not attribute:
         raise UsageError(
-            f"{name} does not name a Task", fix="Type --task FILE.py:NAME, such as task.py:Digits."
+            f"--task {name} does not name a Task, which is a class in a Python file",
+            fix="Type --task FILE.py:NAME, such as --task task.py:Digits.",
         )
     return _make(_find(_run_file(Path(file)), attribute, file), name, store)
 
@@ -70,8 +71,8 @@ def name_for_others(task: Task) -> str:
     file = Path(name.rpartition(":")[0])
     if name != BUILT_IN and (not file.is_file() or "<locals>" in name):
         raise UsageError(
-            f"the other processes cannot create the Task {type(task).__name__}: it is not a class "
-            "at the top level of a Python file",
+            f"the other processes of the run cannot create the Task {type(task).__name__}, because "
+            "it is not a class at the top level of a Python file",
             where="task",
             fix='Put its class into a Python file, and pass it as task="FILE.py:NAME".',
         )
@@ -103,9 +104,10 @@ def _run_file(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UsageError(
-            f"the Task's file raised an error: {type(error).__name__}: {error}",
+            "the Python file of the Task raised an error when it was imported: "
+            f"{type(error).__name__}: {error}",
             where=f"{file}:{_line_in(path, error)}",
-            fix="Fix that line; --debug prints the whole traceback.",
+            fix="Correct this line; with --debug, the whole traceback is printed.",
         ) from error
     except SystemExit as error:
         del sys.modules[name]
@@ -126,9 +128,9 @@ def _find(module: ModuleType, attribute: str, file: str) -> object:
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise UsageError(
-            f"{attribute} does not implement {missing}",
+            f"the Task {attribute} cannot be used, because it does not define {missing}",
             where=file,
-            fix=f"Add what is missing to class {attribute}; examples/own_task.py is a complete "
+            fix=f"Define it as methods of class {attribute}; examples/own_task.py is a complete "
             "example.",
         )
     tasks = [
@@ -138,7 +140,7 @@ def _find(module: ModuleType, attribute: str, file: str) -> object:
     ]
     close = difflib.get_close_matches(attribute, tasks, n=1)
     fix = f"Did you mean {close[0]}?" if close else f"Tasks in it: {', '.join(tasks) or 'none'}."
-    what = f"there is no {attribute}" if value is None else f"{attribute} is not a Task"
+    what = f"the file has no class {attribute}" if value is None else f"{attribute} is not a Task"
     raise UsageError(what, where=file, fix=fix)
 
 

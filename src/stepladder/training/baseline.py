@@ -105,9 +105,11 @@ def read_baseline(config: RunConfig) -> Baseline | None:
             errors.append(Mark(at, 1 - share, sem, _errors(event.get("val_right"))))
     if not losses and not errors:
         raise UsageError(
-            "the baseline run has no validations to compare with",
+            "the earlier run that was named as baseline recorded no validations, so this run "
+            "cannot be compared with it",
             where=f"{flag}: {folder}",
-            fix="Pass the folder of a run that was validated (the one that contains events.jsonl).",
+            fix="Name the folder of a run that reached its first validation, or leave out "
+            "--baseline.",
         )
     return Baseline(
         run=str(folder),
@@ -128,7 +130,7 @@ def _require_folder(folder: Path, own: Path, flag: str) -> None:
     """
     what, fix = None, "Name the folder of an earlier run."
     if folder.resolve() == own.resolve():
-        what = "a run cannot be its own baseline"
+        what = "this is the folder of the run itself, which cannot be compared with itself"
     elif folder.is_file():
         what = "this is a file, but a baseline is the folder of a run"
         fix = f"Name the folder: --baseline {folder.parent}"
@@ -409,13 +411,13 @@ def baseline_warnings(
     warnings = _other_ground(baseline, task, fingerprint)
     if baseline.num_val is not None and baseline.num_val != num_val:
         warnings.append(
-            f"run.baseline used {baseline.num_val:,} validation examples, and this run uses "
-            f"{num_val:,}: the difference may be due to the examples"
+            f"the earlier run (run.baseline) was validated on {baseline.num_val:,} examples, but "
+            f"this run is on {num_val:,}, so a difference between them may be due to the examples"
         )
     if baseline.at is BaselineAt.WALL_TIME:
         warnings.append(
-            "run.baseline_at is wall_time: when the run stops depends on the speed of the machine, "
-            "and may differ between attempts"
+            "run.baseline_at is wall_time, so this run is compared with the earlier one after "
+            "equal times: whether it stops depends on the speed of the machine"
         )
     return warnings
 
@@ -425,14 +427,14 @@ def _other_ground(baseline: Baseline, task: str | None, fingerprint: str | None)
     found = []
     if task and baseline.task and _plain(task) != _plain(baseline.task):
         found.append(
-            f"run.baseline was trained on another task, {baseline.task}, and this run on {task}: "
-            "their losses cannot be compared"
+            f"the earlier run (run.baseline) trained another Task, {baseline.task}, than this run, "
+            f"{task}, so their losses cannot be compared"
         )
     if fingerprint and baseline.fingerprint and fingerprint != baseline.fingerprint:
         found.append(
-            f"run.baseline used other training data (fingerprint "
-            f"{baseline.fingerprint[:12]}, here {fingerprint[:12]}): the difference may be due to "
-            "the data"
+            f"the earlier run (run.baseline) used other training data (fingerprint "
+            f"{baseline.fingerprint[:12]}, here {fingerprint[:12]}), so a difference between the "
+            "runs may be due to the data"
         )
     return found
 

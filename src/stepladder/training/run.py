@@ -392,10 +392,16 @@ def _open(
     if loaded is not None:
         display.message(f"resumed from {loaded.name} (attempt {start.attempt})")
         for sentence in start.changed:
-            run.warn(f"the result will not be bit-identical to an uninterrupted run: {sentence}")
+            run.warn(
+                "the weights will differ slightly from those of a run without interruption, "
+                f"because this has changed since: {sentence}"
+            )
         if start.has_new_data:
             begin_on_new_data(run, run.state)
-            run.warn("the data has changed: the best result is reset, and the epoch starts again")
+            run.warn(
+                "the data have changed since the last checkpoint: earlier validations no longer "
+                "count for the best weights, and the current epoch starts again"
+            )
     for sentence in (
         *start.checkpoints.warnings,
         *limits(folder.file_system),
@@ -435,7 +441,10 @@ def _train(
             reason = _fit_stages(run)
         run.commit()
         for operation in operations:
-            run.warn(f"not deterministic: {operation} has no deterministic implementation")
+            run.warn(
+                f"another run with the same seed may give slightly different weights, despite "
+                f"--deterministic: the operation {operation} has no deterministic implementation"
+            )
         with doing("testing the trained model"):
             summary = finish_run(run, sources, folder, reason=reason, energy=energy)
     except EvaluationCancelled:
@@ -477,4 +486,4 @@ def _write_partial(
         summary = partial_summary(run, sources, status=status, reason=reason)
         write_json(folder / SUMMARY_FILE, summary)
     except (OSError, StepladderError) as error:  # the error that ended the run is more important
-        run.display.warning(f"the summary could not be written: {error}")
+        run.display.warning(f"the results of the run, summary.json, could not be written: {error}")

@@ -243,10 +243,10 @@ class Session(Training):
         )
         lower = f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
         return DivergedError(
-            f"the loss or its gradient is not finite at step {step}",
+            f"the loss or its gradient became NaN or infinite at step {step} of the training",
             where=str(self.config.dir),
-            why=f"Samples of the step: {named}{', ...' if len(rows) > 8 else ''}. The weights are "
-            "still those before this step, and the last checkpoint is intact.",
+            why=f"The examples of this step were {named}{', ...' if len(rows) > 8 else ''}. The "
+            "weights are still those before this step, and the last checkpoint is intact.",
             fix=f"{lower}(--optimizer.clip-norm 1), or inspect these samples."
             if step
             else "No weight has changed yet: inspect these samples, and check the loss with "

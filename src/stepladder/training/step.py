@@ -215,10 +215,12 @@ class Step:
             wanted = (batch.ids.numel(),)
             if tuple(losses.shape) != wanted:
                 raise UsageError(
-                    f"loss() returned a tensor of shape {tuple(losses.shape)}, not {wanted}",
+                    f"loss() of the Task returned a tensor of shape {tuple(losses.shape)} instead "
+                    f"of {wanted}",
                     where=type(self._task).__name__,
-                    why="A mean over the batch would be wrong for batches of different sizes.",
-                    fix="Return one loss per example (reduction='none').",
+                    why="stepladder averages the losses itself, over batches of different sizes.",
+                    fix="Return one loss for each example, such as F.cross_entropy(…, "
+                    "reduction='none').",
                 )
             self._is_checked = True
         return losses, logs

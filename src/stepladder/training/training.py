@@ -302,7 +302,7 @@ class Training(Course):
     def diverged(self, step: int) -> DivergedError:
         """Return the error of a non-finite step."""
         return DivergedError(
-            f"the loss or its gradient is not finite at step {step}",
+            f"the loss or its gradient became NaN or infinite at step {step} of the training",
             where=type(self.task).__name__,
             fix=f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), or clip the "
             "gradient (--optimizer.clip-norm 1).",
@@ -315,11 +315,11 @@ class Training(Course):
             DataError: always.
         """
         raise DataError(
-            f"the training data ended after {self.position.offset:,} examples, but its __len__ "
-            f"is {self.num_train:,}",
+            f"the training data ended after {self.position.offset:,} examples, but their __len__ "
+            f"returns {self.num_train:,}",
             where=type(self.task).__name__,
-            why="Epochs, the schedule and the time left are computed from __len__.",
-            fix="Return the number of examples that __iter__ yields from __len__.",
+            why="The length of an epoch and the learning-rate schedule are computed from __len__.",
+            fix="Let __len__ of the dataset return the number of examples that __iter__ yields.",
         )
 
     # -- model and weights -----------------------------------------------------------------------

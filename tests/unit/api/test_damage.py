@@ -86,7 +86,7 @@ def test_a_key_of_a_later_version_is_not_damage(watched: Path) -> None:
 
 def test_any_other_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"does not contain a run[\s\S]* Or use a store, written by"
+        DataError, match=r"this is not the folder of a run[\s\S]* Or use a store, written by"
     ):
         verify(tmp_path)
     with pytest.raises(DataError, match="the folder does not exist"):

@@ -116,5 +116,5 @@ def test_the_page_of_an_existing_training_is_not_overwritten(
 def test_its_folder_has_no_weights(interrupted: Callable[..., int]) -> None:
     assert interrupted(*UNCHECKED) == 128 + signal.SIGTERM
     assert stepladder.verify("run") == []
-    with pytest.raises(DataError, match="there is no checkpoint"):
+    with pytest.raises(DataError, match="this run has no checkpoint"):
         stepladder.predict("run", [])

@@ -73,7 +73,7 @@ def test_a_store_with_other_options_is_not_replaced(capsys: pytest.CaptureFixtur
     stepladder.prepare("photos", "photos-store", size=48)
     assert trained("photos") == 2
     err = capsys.readouterr().err
-    assert "size (48 in the store, 224 requested)" in err
+    assert "size (that store has 48, you requested 224)" in err
     assert "stepladder prepare photos --out photos-store --overwrite" in err
     assert trained("--data", "photos-store") == 0
 
@@ -161,7 +161,7 @@ def test_two_jobs_of_one_name_do_not_replace_each_other(
     capsys.readouterr()
     assert trained("one.yaml") == 2
     err = capsys.readouterr().err
-    assert "this folder has a run with a different config" in err
+    assert "this folder already has a run with other options" in err
     assert "--run.dir runs/one-2" in err
     assert trained("one.yaml", "--run.dir", "runs/one-2") == 0
     assert main(["climb", "one.yaml", *FLAGS, "--run.checks", "off"]) == 2
@@ -176,7 +176,7 @@ def test_a_finished_run_of_other_pictures_is_not_taken_for_this_one(
     capsys.readouterr()
     assert trained("photos") == 3
     err = capsys.readouterr().err
-    assert "the data has changed" in err
+    assert "the training data have changed" in err
     assert "--overwrite" in err
     assert trained("photos", "--overwrite") == 0
 

@@ -125,7 +125,7 @@ def test_a_store_is_checked_as_the_recipe_says(
         ("signs.py:Sings", "Did you mean Signs?"),
         ("signs.py:Nothing", "Tasks in it: Signs."),
         ("signs.py:NOT_A_TASK", "NOT_A_TASK is not a Task"),
-        ("signs.py:Half", "Half does not implement data, loss"),
+        ("signs.py:Half", "the Task Half cannot be used, because it does not define data, loss"),
         ("missing.py:Signs", "missing.py: the Task's file does not exist"),
         ("signs", "--task FILE.py:NAME"),
         ("signs.Signs", "--task FILE.py:NAME"),
@@ -158,7 +158,9 @@ def test_a_task_file_that_fails_names_its_line(task_file: Path, text: str, line:
     Path("broken.py").write_text(text)
     with pytest.raises(UsageError) as caught:
         load_task("broken.py:Signs", store=Path("store"))
-    assert str(caught.value).startswith(f"broken.py:{line}: the Task's file raised an error: ")
+    assert str(caught.value).startswith(
+        f"broken.py:{line}: the Python file of the Task raised an error when it was imported: "
+    )
 
 
 def test_a_task_file_may_import_its_neighbour(task_file: Path) -> None:
@@ -177,7 +179,7 @@ def test_recipe_and_config_together_are_refused() -> None:
 
 @pytest.mark.parametrize("function", [stepladder.report, stepladder.verify])
 def test_a_folder_that_is_not_a_run_is_reported(function: object, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not contain a run"):
+    with pytest.raises(DataError, match="this is not the folder of a run"):
         function(tmp_path)  # type: ignore[operator]
 
 
@@ -193,12 +195,12 @@ def test_a_head_is_not_trained_on_a_random_trunk(
 ) -> None:
     stepladder.prepare(photos, tmp_path / "store", size=32, val_frac=0.3)
     settings = {"model.name": "test_resnet", "model.weights": "none", "epochs": 1}
-    with pytest.raises(UsageError, match="outputs of random weights") as caught:
+    with pytest.raises(UsageError, match=r"the others .trunk. have random weights") as caught:
         command(store=tmp_path / "store", train=mode, **settings)
     assert "--train all" in (caught.value.fix or "")
     assert "--model.weights hub" in (caught.value.fix or "")
     packaged = {"model.name": "tf_efficientnet_lite0"}
-    with pytest.raises(UsageError, match="outputs of random weights") as caught:
+    with pytest.raises(UsageError, match=r"the others .trunk. have random weights") as caught:
         command(store=tmp_path / "store", train=mode, **settings | packaged)
     assert "--model.weights packaged" in (caught.value.fix or "")
 

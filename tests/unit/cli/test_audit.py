@@ -25,7 +25,7 @@ def test_an_audit_is_printed_as_text_and_as_json(
 ) -> None:
     assert main(["audit", str(log), "--num-val", "100"]) == 0
     text = capsys.readouterr().out
-    assert "100 held-out examples (as passed)" in text
+    assert "on 100 examples (the number that you passed)" in text
     assert main(["audit", str(log), "--num-val", "100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"][0]["result"] == 0.7
@@ -62,7 +62,7 @@ def test_bad_input_has_an_exit_code_and_a_sentence(
     assert main(["compare", str(log), str(log.parent / "gone.csv")]) == 2
     said = capsys.readouterr().err
     assert "these logs contain 1, as far as they can be read" in said
-    assert "gone.csv: there is no such file" in said
+    assert "gone.csv: the training log does not exist" in said
 
 
 def test_a_text_that_is_not_a_log_is_refused_by_its_first_line(
@@ -120,7 +120,7 @@ def test_a_file_of_a_run_and_a_folder_of_runs_are_answered_with_the_run(
         (run / "summary.json").write_text("{}")
     assert main(["audit", "runs/a/summary.json"]) == 3
     said = capsys.readouterr().err
-    assert "this is a file of the run runs/a" in said
+    assert "this file belongs to the run runs/a" in said
     assert "Did you mean runs/a?" in said
     assert main(["audit", "runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -103,7 +103,7 @@ def test_a_file_without_the_name_of_a_task_is_asked_for_it(
 ) -> None:
     task(tmp_path, SOUND)
     assert main(["check", str(tmp_path / "mine.py")]) == 2
-    assert "the name of the Task is missing" in capsys.readouterr().err
+    assert "does not say which Task of this Python file to use" in capsys.readouterr().err
 
 
 def test_training_stops_where_it_is_asked_to(
@@ -134,7 +134,7 @@ def test_findings_before_training_are_in_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run_dir", "exit_code", "said"),
     [
-        ("a_file", 2, "a run needs a folder, and this is a file"),
+        ("a_file", 2, "--run.dir must be a folder for the run, but this is a file"),
         ("a_file/below/run", 4, "the run folder cannot be created"),
         ("/proc/x", 4, "the run folder cannot be created"),
         ("/proc", 4, "cannot write files in /proc"),

@@ -167,5 +167,7 @@ def test_a_cache_is_listed_unless_a_process_uses_it(folder: Path) -> None:
 
 
 def test_an_object_store_is_not_cleaned_from_here() -> None:
-    with pytest.raises(UsageError, match="s3://photos/store: stepladder clean does not remove"):
+    with pytest.raises(
+        UsageError, match="s3://photos/store: stepladder clean removes files on this machine only"
+    ):
         run(["s3://photos/store"])

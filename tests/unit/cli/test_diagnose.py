@@ -85,7 +85,7 @@ def test_a_folder_without_a_run_is_exit_3(
     assert main(["diagnose", str(tmp_path / "gone")]) == 3
     assert "the folder does not exist" in capsys.readouterr().err
     assert main(["diagnose", str(tmp_path)]) == 3
-    assert "does not contain a run" in capsys.readouterr().err
+    assert "this is not the folder of a run" in capsys.readouterr().err
 
 
 def test_a_target_error_in_percent_is_exit_2(
@@ -97,11 +97,8 @@ def test_a_target_error_in_percent_is_exit_2(
 
 def test_its_help_imports_no_torch() -> None:
     code = (
-        "import sys\n"
-        "from stepladder.cli.main import main\n"
-        "try:\n    main(['diagnose', '--help'])\n"
-        "except SystemExit:\n    pass\n"
-        "sys.exit('torch' in sys.modules)\n"
+        "import sys\nfrom stepladder.cli.main import main\ntry:\n    main(['diagnose', "
+        "'--help'])\nexcept SystemExit:\n    pass\nsys.exit('torch' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

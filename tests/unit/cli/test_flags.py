@@ -59,7 +59,7 @@ def test_two_files_of_options_are_refused(words: list[str]) -> None:
         lambda: prepare.read(words),
     ):
         with pytest.raises(
-            UsageError, match=r"--config sets another file of options, run.yaml"
+            UsageError, match=r"there are two files of options: this one, and run.yaml"
         ) as caught:
             read()
         assert caught.value.where == "other.yaml"
@@ -73,7 +73,7 @@ def test_two_budgets_are_refused() -> None:
 
 def test_a_task_file_without_its_task_suggests_what_to_add() -> None:
     Path("my_job.py").write_text("class Digits: ...\n")
-    with pytest.raises(UsageError, match="name of the Task") as caught:
+    with pytest.raises(UsageError, match="which Task of this Python file to use") as caught:
         read_job(climb.Flags, ["my_job.py"], command="climb")
     assert "stepladder climb my_job.py:" in (caught.value.fix or "")
 
@@ -182,7 +182,9 @@ def test_a_task_is_not_an_option_of_a_file(words: list[str]) -> None:
 
 
 def test_a_file_of_tasks_without_a_name_says_what_to_type() -> None:
-    with pytest.raises(UsageError, match="name of the Task is missing") as error:
+    with pytest.raises(
+        UsageError, match="does not say which Task of this Python file to use"
+    ) as error:
         train.read(["task.py"])
     assert "stepladder train task.py:MyTask" in error.value.fix
 
@@ -220,7 +222,7 @@ def test_a_task_and_a_file_of_options_may_both_be_words(words: list[str]) -> Non
 
 @pytest.mark.parametrize("other", ["a.py:B", "--task=a.py:B"])
 def test_two_tasks_are_refused(other: str) -> None:
-    with pytest.raises(UsageError, match="two Tasks are given"):
+    with pytest.raises(UsageError, match="names two Tasks"):
         read_job(climb.Flags, ["my_job.py:Digits", other], command="climb")
 
 
@@ -236,7 +238,7 @@ def test_a_budget_is_a_time_span(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "10 parsecs", "0m", "-5m", "1e3"])
 def test_what_is_not_a_time_span_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a time span"):
+    with pytest.raises(UsageError, match="is not a length of time"):
         seconds_of(text, where="--budget")
 
 

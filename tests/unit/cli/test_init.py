@@ -116,7 +116,7 @@ def test_a_template_for_a_cluster_names_the_job_and_only_options_that_exist(
 
 
 def test_a_cluster_needs_a_job_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs a job file"):
+    with pytest.raises(UsageError, match="writes a script that trains with a job file"):
         write_cluster(tmp_path / "shapes", Cluster.SLURM)
 
 

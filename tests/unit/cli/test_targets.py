@@ -87,7 +87,7 @@ def test_an_earlier_page_and_audit_of_ours_are_replaced(work: Path) -> None:
     assert main(["compare", "log.csv", "other.csv", "--out", "empty.html"]) == 0
     assert "stepladder compare</title>" in (work / "empty.html").read_text(encoding="utf-8")
     assert main(["audit", "audit.json", "--out", "audit.json"]) == 2
-    with pytest.raises(UsageError, match="would overwrite an input"):
+    with pytest.raises(UsageError, match="would overwrite a file that this command reads"):
         stepladder.audit("log.csv", out="log.csv")
 
 

@@ -156,7 +156,7 @@ def test_a_near_path_is_suggested(word: str, meant: str) -> None:
 def test_the_folder_of_a_run_says_how_to_resume_it() -> None:
     Path("runs/first").mkdir(parents=True)
     Path("runs/first/events.jsonl").touch()
-    with pytest.raises(UsageError, match="folder of a run") as caught:
+    with pytest.raises(UsageError, match="folder of an earlier run") as caught:
         climb.run(["runs/first"])
     assert "runs/first/config.yaml" in (caught.value.fix or "")
 

@@ -280,14 +280,10 @@ def test_sigterm_is_the_ending_in_the_report_and_on_a_page_made_again(left: Path
 
 def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:
     code, report = watch(
-        "import os, sys, torch\np = torch.nn.Parameter(torch.ones(2))\n"
-        "o = torch.optim.SGD([p], 0.1)\n"
-        "for _ in range(5):\n    o.zero_grad(); p.sum().backward(); o.step()\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    o.zero_grad(); p.sum().backward(); o.step()\n"
-        "    os._exit(9)\n"
-        "print(os.waitpid(child, 0)[1] >> 8)\n"
+        "import os, sys, torch\np = torch.nn.Parameter(torch.ones(2))\no = torch.optim.SGD([p], "
+        "0.1)\nfor _ in range(5):\n    o.zero_grad(); p.sum().backward(); o.step()\nchild = "
+        "os.fork()\nif child == 0:\n    o.zero_grad(); p.sum().backward(); o.step()\n    "
+        "os._exit(9)\nprint(os.waitpid(child, 0)[1] >> 8)\n"
     )
     assert code == 0
     assert report["num_steps"] == 5
@@ -346,10 +342,22 @@ def test_a_wrong_path_is_reported(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: not a valid Python file"),
-        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: not a valid Python file"),
-        ("bad.py", "x = 1\nif x\n    y = 2\n", "bad.py:2: not a valid Python file: expected ':'"),
-        ("weights.pt", "PK\0\1", "weights.pt: not a valid Python file"),
+        (
+            "README.md",
+            "# Mine\n\nIt learns quickly.\n",
+            "README.md:3: the script is not a valid Python file",
+        ),
+        (
+            "run.sh",
+            "#!/bin/sh\npython train.py\n",
+            "run.sh:2: the script is not a valid Python file",
+        ),
+        (
+            "bad.py",
+            "x = 1\nif x\n    y = 2\n",
+            "bad.py:2: the script is not a valid Python file: expected ':'",
+        ),
+        ("weights.pt", "PK\0\1", "weights.pt: the script is not a valid Python file"),
     ],
 )
 def test_what_is_not_python_is_refused_before_anything_is_made(
@@ -373,7 +381,7 @@ def test_a_module_that_is_not_python_is_refused(
     for module, line in (("half_written.job", "__init__.py:1"), ("unclosed", "unclosed.py:2")):
         assert main(["watch", "-m", module]) == 2
         shown = capsys.readouterr().err
-        assert f"{line}: not a valid Python file: '(' was never closed" in shown
+        assert f"{line}: the script is not a valid Python file: '(' was never closed" in shown
         assert "Fix the syntax error" in shown
     assert not list(folder.glob("watch-*"))
 
@@ -391,7 +399,7 @@ def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixt
     for name, text in (("watch.json", '{"paths": []}'), ("watch.html", "<title>Mine</title>")):
         (own / name).write_text(text)
         assert main(["watch", "--out", "own", "train.py"]) == 2
-        assert f"own/{name}: the file exists" in capsys.readouterr().err
+        assert f"own/{name}: the file already exists" in capsys.readouterr().err
         assert (own / name).read_text() == text
         (own / name).unlink()
     for _ in range(2):

@@ -107,7 +107,7 @@ def test_a_transform_that_goes_wrong_is_reported(
     [
         ({"selected_fields": ["i", "q"]}, "missing column: q\n.*: i, half, pair, tokens, raw"),
         ({"edit_fields": [("q", np.int64, (), False)]}, "missing column: q\n"),
-        ({"selected_fields": []}, "all columns are removed"),
+        ({"selected_fields": []}, "the TransformSpec removes all columns"),
     ],
     ids=str,
 )
@@ -142,8 +142,8 @@ def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
 @pytest.mark.parametrize(
     ("schema_fields", "said"),
     [
-        (["zzz"], "no column matches zzz\n.*are: i, half, pair, tokens, raw"),
-        ([], "no column matches"),
+        (["zzz"], "no column that matches zzz\n.*are: i, half, pair, tokens, raw"),
+        ([], "no column that matches"),
         (["i", "("], r"'\(' is not a valid regular expression"),
         ("half", r"'half' is not a list\n.*schema_fields=\['half'\]"),
     ],
@@ -159,7 +159,7 @@ def test_fields_that_match_nothing_are_reported_with_those_that_are_there(
 def test_arguments_are_heeded_named_or_refused(converter: SparkDatasetConverter) -> None:
     [batch] = batches(converter, schema_fields=["i", "ha.*"])
     assert sorted(batch) == ["half", "i"]
-    said = "these arguments have no effect: hdfs_driver, reader_pool_type"
+    said = "have no effect: hdfs_driver, reader_pool_type"
     with pytest.warns(UserWarning, match=said) as told:
         batches(converter, reader_pool_type="process", hdfs_driver="libhdfs")
     assert told[0].lineno == batches.__code__.co_firstlineno + 1  # the line of the with block

@@ -178,9 +178,9 @@ def test_a_block_may_be_left_while_a_batch_is_on_its_way(converter: SparkDataset
         threading.Timer(0.1, may_go_on.set).start()
     reading.join(10)
     assert found[0].i.tolist() == [0, 1, 2, 3]
-    with pytest.raises(UsageError, match="after the end of its with block"):
+    with pytest.raises(UsageError, match="only inside the with block that created it"):
         next(rows)
-    with pytest.raises(UsageError, match="after the end of its with block"):
+    with pytest.raises(UsageError, match="only inside the with block that created it"):
         next(data.generator())
 
 

@@ -149,7 +149,7 @@ def test_checkpoints_that_are_gone_are_named(
     shutil.rmtree(run / "checkpoints")
     found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
     assert found.fit.kind is FitKind.OVERFIT
-    assert any("there is no checkpoint" in sentence for sentence in found.could_not)
+    assert any("this run has no checkpoint" in sentence for sentence in found.could_not)
 
 
 def test_a_run_in_progress_is_diagnosed_so_far(overfit_run: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_without_validation_overfit_is_not_checked(train_run: Any, task_file: Pa
     assert found.fit.kind is FitKind.NOT_YET_KNOWN
     assert "no validation" in found.fit.evidence[0]
     assert found.remedies == ()
-    assert any("no validation split" in sentence for sentence in found.could_not)
+    assert any("needs a validation split" in sentence for sentence in found.could_not)
 
 
 def test_a_run_that_diverged_is_blamed_on_its_learning_rate(
@@ -256,7 +256,7 @@ def test_the_errors_are_those_of_the_weights_that_are_saved(
 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not contain a run"):
+    with pytest.raises(DataError, match="this is not the folder of a run"):
         stepladder.diagnose(tmp_path)
     (tmp_path / "events.jsonl").write_text('{"event": "sta')
     with pytest.raises(DataError, match="no event"):
@@ -264,7 +264,7 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_error_that_is_not_a_share_is_refused(overfit_run: Path) -> None:
-    with pytest.raises(UsageError, match="not a fraction of the examples"):
+    with pytest.raises(UsageError, match="is not an error rate"):
         stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
 
 
@@ -335,7 +335,9 @@ def test_damaged_checkpoints_are_not_a_run_that_was_never_trained(
         file.write_bytes(b"x")
     found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
     (said,) = [
-        sentence for sentence in found.could_not if "all checkpoints are damaged" in sentence
+        sentence
+        for sentence in found.could_not
+        if "all checkpoints of this run are damaged" in sentence
     ]
     assert f"stepladder verify {run}" in said
     assert f"stepladder train {run}/config.yaml --overwrite --task {task_file}:Noisy" in said

@@ -745,7 +745,7 @@ def test_a_resumed_training_is_reported_with_what_was_replaced(tmp_path: Path) -
 def test_a_test_at_the_end_is_a_test_result_and_no_epoch(tmp_path: Path) -> None:
     for name in ("json_test_end", "csv_test_end"):
         text = text_of(tmp_path, name)
-        assert "there is a test result besides the validation" in text
+        assert "the log has a test result besides the validation" in text
         assert "  10  " in text
 
 
@@ -755,7 +755,7 @@ def test_a_metric_between_0_and_1_is_printed_in_percent_without_noise_of_example
     text = text_of(tmp_path, "hf_f1_loss")
     assert "metric: eval_f1" in text
     assert "  92.0 %" in text
-    assert "eval_f1 is not a share of examples" in text
+    assert "eval_f1 is not a proportion of examples" in text
 
 
 def test_the_heading_names_the_column_that_was_taken_for_accuracy(tmp_path: Path) -> None:
@@ -854,19 +854,21 @@ def test_steps_take_the_place_of_epochs_that_are_not_logged(tmp_path: Path) -> N
     (run,) = found.runs
     assert (run.best_epoch, run.best_step) == (None, 3000)
     text = audit_text(found)
-    assert "a loss is not finite from step 3,200 on" in text
+    assert "a loss or accuracy is NaN or infinite from step 3,200 on" in text
     assert re.search(r"unknown +step 3,000 +unknown", text)
     assert "at step 3,000" in audit_page(found)
     (tmp_path / "issue.txt").write_text("\n".join(lines[:-8]))
     text = audit_text(audit([str(tmp_path / "issue.txt")]))
     assert "the loss became non-finite" in text
-    assert "a loss is not finite from step 3,200 on" in text, "killed before the next evaluation"
+    assert "a loss or accuracy is NaN or infinite from step 3,200 on" in text, (
+        "killed before the next evaluation"
+    )
 
 
 def test_the_first_loss_that_is_not_finite_of_an_epoch_is_named_by_it(tmp_path: Path) -> None:
     rows = [f"{k},{100 * k},{'nan' if k > 6 else 1 / k},{1 / k}" for k in range(1, 10)]
     (tmp_path / "a.csv").write_text("epoch,step,loss,val_loss\n" + "\n".join(rows))
-    assert "not finite from epoch 7 on" in audit_text(audit([str(tmp_path / "a.csv")]))
+    assert "NaN or infinite from epoch 7 on" in audit_text(audit([str(tmp_path / "a.csv")]))
 
 
 @pytest.mark.parametrize("top", [31.2, 0.9])

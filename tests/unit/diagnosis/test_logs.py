@@ -89,7 +89,7 @@ def test_a_run_is_read_through_the_client_of_mlflow(tmp_path: Path) -> None:
     (log,) = read_logs(f"{uri}#{run_id}")
     assert [row.val_loss for row in log.rows] == [2.0, 1.0]
     assert log.settings == {"lr": "0.1"}
-    with pytest.raises(UsageError, match="run id"):
+    with pytest.raises(UsageError, match="RUN_ID"):
         read_logs(uri)
 
 
@@ -215,7 +215,7 @@ def test_a_test_set_that_was_read_at_each_epoch_takes_the_place_of_validation(
     assert [row.val_accuracy for row in log.rows] == [0.6, 0.7]
     assert [row.val_loss for row in log.rows] == [1.5, 1.2]
     assert (log.num_val, log.test_accuracy, log.test_loss) == (50, None, None)
-    assert "using test_loss, test_acc instead" in log.notes[0]
+    assert "so test_loss, test_acc is judged instead" in log.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -246,15 +246,18 @@ def test_a_size_that_is_not_a_number_is_not_known(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "empty": ("", "the file is empty"),
+    "empty": ("", "this log is an empty file"),
     "header only": ("epoch,loss,val_loss\n", "no row"),
     "no names": ("1,2,3\n4,5,6\n", "numbers instead of column names"),
-    "unknown names": ("a,b\n1,2\n", "none of its columns is known: a, b"),
-    "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimal commas"),
+    "unknown names": (
+        "a,b\n1,2\n",
+        "none of the columns is known to be a loss or an accuracy: a, b",
+    ),
+    "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimal comma"),
     "half of JSON": ('{"epoch": 3.0, "log_history": [{"epoch": 1.0, "lo', "not valid JSON"),
     "wrong JSON": ('[{"epoch": 1, "val_loss": 2.0}, {"epoch": 2]}', "not valid JSON"),
-    "other JSON": ('{"a": 1}', "unknown JSON log"),
-    "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of its columns"),
+    "other JSON": ('{"a": 1}', "this JSON file is not a training log"),
+    "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of the columns"),
     "bytes": ("\x00\x01\x02", "not text"),
 }
 
@@ -269,7 +272,9 @@ def test_what_is_not_a_log_is_refused_in_a_clear_sentence(kind: str, tmp_path: P
 
 def test_a_folder_without_a_log_and_a_missing_path_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nothing")
-    with pytest.raises(DataError, match=r"contains no log: notes\.md"):
+    with pytest.raises(
+        DataError, match=r"contains no training log of a known format, only notes\.md"
+    ):
         read_logs(str(tmp_path))
     with pytest.raises(DataError, match="no such file"):
         read_logs(str(tmp_path / "gone"))

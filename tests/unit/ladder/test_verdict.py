@@ -82,7 +82,8 @@ def test_too_few_examples_are_named() -> None:
     )
     reason = judge(few, OPTIONS).reason
     assert (
-        reason == "may be worse by more than 1 point: with 57 held-out examples, the change in "
+        reason
+        == "the accuracy may fall by more than 1 point: with 57 held-out examples, the change in "
         "accuracy is known only to ± 12 points"
     )
 

@@ -150,5 +150,5 @@ def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
 def test_a_model_without_a_method_or_blocks_is_recognized() -> None:
     assert not can_checkpoint(nn.Linear(1, 1))
     assert can_checkpoint(classifier("test_efficientnet"))
-    with pytest.raises(UsageError, match="no blocks"):
+    with pytest.raises(UsageError, match="does not consist of blocks"):
         checkpoint_trunk(nn.Sequential(nn.Linear(1, 1)), True)

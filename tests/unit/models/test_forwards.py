@@ -111,7 +111,7 @@ def test_none_gives_the_own_forward_back() -> None:
 def test_a_forward_that_someone_else_replaced_is_left_alone() -> None:
     module = trunk()
     vars(module)["forward"] = lambda x: x
-    with pytest.raises(UsageError, match="was replaced"):
+    with pytest.raises(UsageError, match="has replaced the method forward"):
         set_forward(module, FrozenForward(module, is_folded=True))
     set_forward(module, None)
     assert module(pictures()).shape == pictures().shape

@@ -177,7 +177,7 @@ def test_weights_file_of_a_trunk_or_of_a_whole_classifier_loads(tmp_path: Path) 
 def test_weights_file_that_does_not_fit_shows_five_lines(tmp_path: Path) -> None:
     other = import_timm().create_model("test_resnet", num_classes=0)
     save_file(other.state_dict(), tmp_path / "weights.safetensors")
-    with pytest.raises(DataError, match="nothing was loaded") as caught:
+    with pytest.raises(DataError, match="none were loaded") as caught:
         build_trunk(small(tmp_path / "weights.safetensors"))
     assert caught.value.why is not None
     assert len(caught.value.why.splitlines()) == 1 + 5 + 1

@@ -167,5 +167,5 @@ def test_heads_are_not_stacked_under_it() -> None:
 
 @pytest.mark.usefixtures("layered")
 def test_a_fused_kernel_that_no_device_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="Layered has no fused kernel"):
+    with pytest.raises(UsageError, match="Layered has no fused version"):
         build_optimizer(replace(CONFIG, fused=True), linear(), lr=0.1)

@@ -11,7 +11,7 @@ from stepladder.optim.state import flatten_state, restore_state
 
 
 def test_nothing_to_learn_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no trainable weight"):
+    with pytest.raises(UsageError, match="all weights of the model are frozen"):
         build_optimizer(OptimizerConfig(), nn.ReLU(), lr=1.0)
 
 

@@ -74,6 +74,10 @@ def test_another_device_and_a_wrong_clock_are_warnings() -> None:
         two(lambda value: {**value, "device": "T4", "host": "b"}, lambda now: now + 90),
         device="L4",
     )
-    assert found[0].startswith("ranks differ in device: L4 of rank 0, T4 of rank 1 on b")
-    assert found[1] == "the clock of rank 1 differs from that of rank 0 by +90 s"
+    assert found[0].startswith(
+        "the machines of this run differ in device: L4 for rank 0, T4 for rank 1 on b"
+    )
+    assert found[1].startswith(
+        "the clock of the machine of rank 1 differs from that of rank 0 by +90 s, "
+    )
     assert differences_of_hosts(two(*(lambda one: one for _ in range(2))), device="L4") == []

@@ -66,8 +66,11 @@ def test_an_own_address_wins_over_that_of_slurm() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"MASTER_ADDR": None}, "but not MASTER_ADDR"),
-        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http', not a number"),
+        (
+            {"MASTER_ADDR": None},
+            "but MASTER_ADDR and MASTER_PORT, the address of rank 0, are not set",
+        ),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http', which is not a number"),
         ({"RANK": "8"}, "rank 8 of 8"),
         ({"LOCAL_RANK": "4"}, "local rank 4 of 4"),
         ({"WORLD_SIZE": ""}, "WORLD_SIZE is not set"),

@@ -249,7 +249,7 @@ def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
 
 
 def test_a_run_is_not_a_baseline_of_itself(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its own baseline"):
+    with pytest.raises(UsageError, match="cannot be compared with itself"):
         read_baseline(RunConfig(dir=tmp_path, baseline=tmp_path))
 
 
@@ -257,7 +257,7 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no validations to compare with"):
+    with pytest.raises(UsageError, match="recorded no validations"):
         run(job(tmp_path / "run", baseline=tmp_path / "empty"), points())
     assert not (tmp_path / "run").exists()
 
@@ -266,7 +266,7 @@ def test_a_validation_set_of_another_size_is_reported(
     tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
-    assert any("used 20 validation examples" in text for text in summary["warnings"])
+    assert any("was validated on 20 examples" in text for text in summary["warnings"])
     assert read_json(tmp_path / "second" / "summary.json") == summary
 
 
@@ -315,8 +315,8 @@ def test_another_task_or_other_data_of_the_baseline_is_reported(
     of_other = job(tmp_path / "other", baseline=small)
     summary = train(of_other, points(num_train=40), task_name="o.py:Rings", display=display)
     texts = "\n".join(summary["warnings"])
-    assert "was trained on another task, points.py:PointsTask, and this run on o.py:Rings" in texts
-    assert "run.baseline used other training data (fingerprint " in texts
+    assert "trained another Task, points.py:PointsTask, than this run, o.py:Rings" in texts
+    assert "the earlier run (run.baseline) used other training data (fingerprint " in texts
     same = run(job(tmp_path / "same", baseline=small), points())
     assert "run.baseline" not in "\n".join(same["warnings"])
 

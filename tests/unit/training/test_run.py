@@ -203,7 +203,7 @@ def test_a_dataset_that_yields_less_than_its_length_is_reported(
 ) -> None:
     task = points()
     monkeypatch.setattr(task, "data", lambda split: Countdown())
-    with pytest.raises(DataError, match="13 examples, but its __len__ is 20"):
+    with pytest.raises(DataError, match="13 examples, but their __len__ returns 20"):
         run(job(tmp_path / "run"), task)
 
 
@@ -212,7 +212,7 @@ def test_another_config_in_the_same_folder_is_refused(
 ) -> None:
     run(job(tmp_path / "run"), points())
     other = job(tmp_path / "run", batch=BatchConfig(global_batch_size=5))
-    with pytest.raises(UsageError, match="a different config"):
+    with pytest.raises(UsageError, match="already has a run with other options"):
         run(other, points())
     assert run(other, points(), overwrite=True)["global_batch_size"] == 5
 
@@ -426,7 +426,10 @@ def test_a_cosine_that_is_cut_by_the_clock_warns(
 ) -> None:
     cosine = ScheduleConfig(max_epochs=40, kind=ScheduleKind.COSINE)
     cut = run(job(tmp_path / "cut", schedule=replace(cosine, max_time_s=1e-6)), points())
-    assert any("half of the cosine's horizon of 40" in warning for warning in cut["warnings"])
+    assert any(
+        "the cosine schedule lowers it to its end over 40 epochs" in warning
+        for warning in cut["warnings"]
+    )
     whole = run(job(tmp_path / "whole", schedule=replace(cosine, max_steps=7)), points())
     assert whole["warnings"] == []
 
@@ -438,7 +441,7 @@ def test_a_mean_instead_of_losses_is_refused(
         def loss(self, model: Any, batch: Batch) -> Any:
             return super().loss(model, batch)[0].mean()
 
-    with pytest.raises(UsageError, match="one loss per example"):
+    with pytest.raises(UsageError, match="one loss for each example"):
         run(job(tmp_path / "run"), Mean())
 
 

@@ -40,7 +40,8 @@ def channels(job: CheckedJob) -> Answer:
             "channel_order",
             f"the input of the first convolution is {shape}, which looks like channels last: it "
             f"treats the {x.shape[1]} rows of a picture as channels",
-            fix="Move channels first with inputs.permute(0, 3, 1, 2), not with reshape or view.",
+            fix="Move the channels to the front: inputs.permute(0, 3, 1, 2). (reshape and view "
+            "would mix up the pixels.)",
         )
     return _interleaved(x, shape) or passed(
         f"the input of the first convolution is {shape}, channels first"

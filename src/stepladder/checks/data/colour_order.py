@@ -86,7 +86,7 @@ def colour_order(job: CheckedJob) -> Answer:
     severity, more = _how_bad(job, swapped, is_mixed=len(swapped) < len(known))
     return found(
         "channel_order",
-        f"the model's inputs are BGR, but the picture files are RGB: {words}{more}",
+        f"red and blue are swapped in the model's inputs (BGR instead of RGB): {words}{more}",
         fix=f"{_FIX}.",
         severity=severity,
         num_telling=_num({split: known[split] for split in swapped}),

@@ -142,9 +142,9 @@ def _of_groups(train: Probed) -> Answer | None:
         return None
     return found(
         "labels_misaligned",
-        f"{len(train.rows)} training inputs form {num} clusters with the sizes of the {num} "
-        f"classes, but labels are independent of the clusters ({_of(train)}), so they probably "
-        "belong to other inputs",
+        f"{len(train.rows)} training inputs form {num} clusters that are as large as the {num} "
+        f"classes, but the labels do not follow the clusters ({_of(train)}), so the labels "
+        "probably belong to other inputs",
         fix=_FIX,
         severity=Severity.WARNING,
         clearness=groups.clearness,
@@ -173,9 +173,10 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
     if val.is_clear and renamed > train.chance + _STRONG * (train.accuracy - train.chance):
         return found(
             "labels_misaligned",
-            f"a probe fitted to train has a balanced accuracy of {percent(hits, 0)} on validation, "
-            f"and of {percent(renamed, 0)} with its classes renumbered: the splits number "
-            "their classes differently",
+            "a probe (a small classifier) that was fitted to the training data has a balanced "
+            f"accuracy of {percent(hits, 0)} on validation, but of {percent(renamed, 0)} if its "
+            "classes are numbered in another order: the two splits number their classes "
+            "differently",
             fix="Make the mapping from class names to numbers once, and use it for every split.",
             **numbers,
         )
@@ -240,9 +241,9 @@ def _augmented(job: CheckedJob, train: Probed) -> Answer | None:
         return None
     return found(
         "labels_misaligned",
-        f"after augmentation {num_moved} of {num} inputs belong to another example of the batch, "
-        f"and {num_wrong} of them have a wrong label",
-        fix="Permute inputs and targets together in augment().",
+        f"augment() moved {num_moved} of the {num} inputs of a batch to the place of another "
+        f"example, but not their labels, so {num_wrong} of them have a wrong label",
+        fix="In augment(), apply the same permutation to inputs and targets.",
         num_moved=num_moved,
         num_wrong=num_wrong,
     )

@@ -160,7 +160,7 @@ def _constant(job: CheckedJob) -> Answer | None:
     return found(
         "label_range",
         f"all {len(values)} training labels are {int(values.min())}: there is nothing to learn",
-        fix="Check how labels are read from files or columns.",
+        fix="Correct the code of the dataset that reads the labels from files or columns.",
         severity=Severity.ERROR if seen is None else Severity.WARNING,
         coverage=seen,
     )

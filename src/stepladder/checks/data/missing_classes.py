@@ -38,7 +38,8 @@ def missing_classes(job: CheckedJob) -> Answer:
         return found(
             "missing_classes",
             f"validation has {len(unknown)} classes that are not in train: {_names(job, unknown)}",
-            fix="Split again so that every class is in train, or drop these from validation.",
+            fix="Split the data again so that every class is in train, or remove the examples of "
+            "these classes from validation.",
             num_classes=len(counts),
             missing=[class_name(job, label) for label in unknown],
         )

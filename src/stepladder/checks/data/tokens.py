@@ -164,7 +164,7 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
         "tokens_out_of_vocabulary",
         f"{percent(share, 0)} of the targets are padding (id {padding}) and are included in the "
         f"loss, with {percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
-        fix=f"Pass ignore_index={padding} to the loss, or mask padding in its mean.",
+        fix=f"Pass ignore_index={padding} to the loss function, or leave padding out of its mean.",
         severity=Severity.WARNING,
         padding_frac=share,
         padding_id=padding,

@@ -86,8 +86,10 @@ def ranks_differ(job: CheckedJob) -> Answer:
         twice = int((counts > 1).sum())
         return found(
             "ranks_differ",
-            f"both ranks train on the same {twice} examples in one epoch",
-            fix="This is a bug in stepladder. Please report it, with the recipe.",
+            f"in an epoch of several processes (ranks), {twice} examples would be trained on by "
+            "two of them, and therefore count twice",
+            fix="This is a bug in stepladder. Please report it, with the config.yaml of the job; "
+            "until then, train on one device: --devices 1",
         )
     drawn = _draws_alike(*views) or _augments_alike(job)
     if drawn is not None:

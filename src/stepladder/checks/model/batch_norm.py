@@ -49,8 +49,8 @@ def batch_norm(job: CheckedJob) -> Answer:
     if usual <= FEW:
         return found(
             "batch_norm_tiny_batch",
-            f"{len(layers)} BatchNorm layers compute their statistics from {usual} "
-            f"example{'s' if usual > 1 else ''} at a time",
+            f"{len(layers)} BatchNorm layers normalise by the mean and variance of only {usual} "
+            f"example{'s' if usual > 1 else ''} at a time, which are mostly noise",
             fix=fix,
             **numbers,
         )

@@ -34,8 +34,8 @@ def module_state(job: CheckedJob) -> Answer:
     if lazy:
         return found(
             "uninitialised_module_state",
-            "lazy layers whose weights have no shape yet when the optimizer is created: "
-            f"{listed(lazy)}",
+            "the model has lazy layers, whose weights have no shape yet when the optimizer is "
+            f"created, so they would not be trained: {listed(lazy)}",
             fix="Run a forward pass in build_model, or use layers with explicit sizes.",
             names=[*lazy],
         )
@@ -43,7 +43,8 @@ def module_state(job: CheckedJob) -> Answer:
     if bad:
         return found(
             "uninitialised_module_state",
-            f"NaN or infinite values before the first step: {listed(bad)}",
+            f"weights or buffers of the model are NaN or infinite before the first step: "
+            f"{listed(bad)}",
             fix="Initialise every weight and buffer (torch.zeros, nn.init).",
             names=[*bad],
         )
@@ -51,7 +52,8 @@ def module_state(job: CheckedJob) -> Answer:
     if empty:
         return found(
             "uninitialised_module_state",
-            f"uninitialised memory with arbitrary values: {listed(empty)}",
+            "weights or buffers of the model are uninitialised memory, with arbitrary values: "
+            f"{listed(empty)}",
             fix="Fill tensors from torch.empty, such as with nn.init, or create them with "
             "torch.zeros or torch.randn.",
             names=[*empty],

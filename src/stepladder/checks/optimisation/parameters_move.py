@@ -108,8 +108,8 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
         return found(
             "frozen_by_accident",
             f"{len(held)} weights have a gradient but did not change in {steps}: {listed(held)}",
-            fix="Check for code that restores weights, or a learning rate too small for their "
-            "dtype.",
+            fix="Look for code that sets these weights back. Without such code, the learning rate "
+            "is too small for their dtype.",
             coverage=steps,
             names=[*held],
         )
@@ -117,7 +117,8 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
         return found(
             "frozen_by_accident",
             f"no weight changed in {steps}: all gradients are 0",
-            fix="Check for dead units, and for a loss that does not depend on the model.",
+            fix="Look for units that always output 0, and for a loss that does not depend on the "
+            "model.",
             coverage=steps,
         )
     idle = [name for name in still if name in moves.sizes]

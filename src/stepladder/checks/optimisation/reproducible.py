@@ -53,7 +53,8 @@ def reproducible(job: CheckedJob) -> Answer:
     return found(
         "not_reproducible",
         said,
-        fix="Use --deterministic, and check for unseeded generators and state that is kept.",
+        fix="Use --deterministic. If that does not help, look in the Task for random generators "
+        "without a seed, and for values that are kept from one step to the next.",
         severity=Severity.INFO if is_rounding else None,
         **numbers,
     )

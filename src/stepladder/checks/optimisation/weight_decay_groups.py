@@ -85,8 +85,8 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
     if vectors:
         return found(
             "decay_on_norms_and_biases",
-            f"weight decay {decay:g} also applies to scales or shifts that have more than one "
-            f"dimension ({len(vectors)}): {listed(vectors)}",
+            f"weight decay {decay:g} also shrinks {len(vectors)} scales or shifts, which usually "
+            f"should not decay, because they have more than one dimension: {listed(vectors)}",
             fix="Store them with shape (C,) and reshape them in forward(): one-dimensional weights "
             "do not decay.",
             weight_decay=decay,

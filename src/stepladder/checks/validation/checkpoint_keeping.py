@@ -23,8 +23,8 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
     """Compare the checkpoints that are kept with what is known at that time."""
     stopping, run = job.recipe.stopping, job.config.run
     kept = (
-        f"checkpoints kept: the newest {run.keep_last} and the best {run.save_top_k} by "
-        f"{stopping.monitor}; the final model has the "
+        f"the run is configured to keep its {run.keep_last} newest checkpoints and the "
+        f"{run.save_top_k} with the best {stopping.monitor}, and to give the final model its "
         f"{'best' if stopping.restore_best else 'last'} weights"
     )
     if job.sources.val is None:
@@ -32,16 +32,19 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
             return passed(f"{kept}; there is no validation split")
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but there is no validation split to find the best weights with, so the last "
-            "ones are kept instead",
-            fix="Add a validation split, or use --stopping.no-restore-best.",
+            f"{kept}; but without a validation split it is unknown which weights are best, so the "
+            "final model will have the last ones",
+            fix="Add a validation split; or, if the last weights are what you want: "
+            "--stopping.no-restore-best",
         )
     num_validations = _num_validations(job)
     if num_validations < 1 and stopping.restore_best:
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but training ends before its first validation, so there are no best weights",
-            fix="Lower --stopping.validate-every-epochs (or -steps), or train longer.",
+            f"{kept}; but the training ends before its first validation, so it is unknown which "
+            "weights are best, and the final model will have the last ones",
+            fix="Validate earlier, with a smaller --stopping.validate-every-epochs (or -steps), or "
+            "train for more epochs.",
             num_validations=num_validations,
         )
     num_val = len(job.sources.val)
@@ -49,18 +52,19 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
         plural = "" if stopping.patience == 1 else "s"
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but early stopping ends training {stopping.patience} validation{plural} "
-            "after the best one, so the weights that are kept are worse than the best. With "
-            f"{num_val:,} validation examples that difference is more than noise",
-            fix="Keep the best weights: --stopping.restore-best.",
+            f"{kept}; but early stopping ends the training {stopping.patience} "
+            f"validation{plural} after the best one, so the final model will be worse than the "
+            f"best one. With {num_val:,} validation examples the difference is more than noise",
+            fix="Give the final model the best weights: --stopping.restore-best",
             num_val=num_val,
         )
     if stopping.monitor is Monitor.VAL_ACCURACY and not _has_class_scores(job):
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but metrics() returns no class scores, so they are chosen by val_loss "
-            "instead",
-            fix="Return `outputs` of shape (n, C) in Metrics, or use --stopping.monitor val_loss.",
+            f"{kept}; but metrics() of the Task returns no class scores, so there is no accuracy, "
+            "and the best checkpoints will be those with the lowest val_loss",
+            fix="Return class scores of shape (n, C) as `outputs` of Metrics; or, if val_loss is "
+            "what you want: --stopping.monitor val_loss",
         )
     plural = "" if num_validations == 1 else "s"
     return passed(f"{kept}; at most {num_validations:.4g} validation{plural}")

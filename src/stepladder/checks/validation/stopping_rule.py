@@ -81,8 +81,8 @@ def _impatient(job: CheckedJob) -> Answer | None:
     if stopping.patience == 1 and not stopping.allow_noise:
         return found(
             "stopping_on_noise",
-            "the first validation without an improvement ends training (patience 1, no allowance "
-            "for noise), which happens by chance when learning is slow",
+            "early stopping ends training at the first validation without an improvement "
+            "(patience 1), but such a validation happens by chance when learning is slow",
             fix="Use --stopping.patience 3 or more, or --stopping.allow-noise.",
             severity=Severity.WARNING,
             patience=1,

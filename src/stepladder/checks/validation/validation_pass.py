@@ -185,9 +185,9 @@ def _measure(
     if tuple(metrics.losses.shape) != (len(batch.ids),):
         return None, found(
             "validation_fails",
-            f"metrics() returns losses of shape {tuple(metrics.losses.shape)} for "
-            f"{len(batch.ids)} examples",
-            fix="Return one loss per example (reduction='none').",
+            f"metrics() of the Task returns losses of shape {tuple(metrics.losses.shape)} for "
+            f"{len(batch.ids)} examples, instead of one per example",
+            fix="Return one loss for each example, such as F.cross_entropy(…, reduction='none').",
         )
     return metrics, _unpaired(metrics)
 

@@ -64,8 +64,8 @@ def validation_size(job: CheckedJob) -> Answer:
     needed = _needed(wanted)
     return found(
         "validation_too_small",
-        f"{text}; a speed-up may lower the accuracy by {percent(wanted)} "
-        "(ladder.max_accuracy_loss), which is less than one example",
+        f"{text}; the option ladder.max_accuracy_loss allows a speed-up to lower the accuracy "
+        f"by {percent(wanted)}, but a single example changes it by more than that",
         fix=f"Validate on at least {int(np.ceil(1 / wanted))} examples; {needed} are needed to "
         f"measure a difference of {percent(wanted)}.",
         **numbers,
@@ -97,8 +97,8 @@ def _of_means(job: CheckedJob, n: int) -> Answer:
         return passed(text, num_examples=n, half_width=float(half))
     return found(
         "validation_too_small",
-        f"{text}; early stopping and the best checkpoint depend on that mean, so they depend on "
-        "chance",
+        f"{text}; early stopping and the choice of the best checkpoint depend on that mean, so "
+        "chance decides about them",
         fix=f"Validate on at least {_LEAST_MEAN} examples; with 100 the noise is half as large.",
         num_examples=n,
         half_width=float(half) if n > 1 else None,

@@ -66,7 +66,8 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="clean", default=Flags())
     if supported_place(flags.path) is not None:
         raise UsageError(
-            "stepladder clean does not remove files in an object store",
+            "stepladder clean removes files on this machine only, but this is an address in an "
+            "object store",
             where=shown(flags.path),
             fix="Pass the local folder that contains the cache, such as the current folder: "
             "stepladder clean .",
@@ -75,8 +76,7 @@ def run(argv: list[str]) -> int:
         raise DataError(
             "the folder does not exist",
             where=str(flags.path),
-            fix="Pass a folder that contains runs or stores; without one, the current folder is "
-            "used.",
+            fix="Pass a folder that contains runs or stores, or none, to clean the current folder.",
         )
     found = [_look_at(path) for path in leftovers(flags.path, keep_caches=flags.keep_caches)]
     if flags.yes:

@@ -96,9 +96,9 @@ def write_job(file: Path) -> None:
             opened.write(JOB)
     except FileExistsError:
         raise ResourceError(
-            "the file exists; nothing was written",
+            "the job file already exists; nothing was written",
             where=str(file),
-            fix=f"Train with it (stepladder train {file}), or name another: stepladder init "
+            fix=f"Train with it: stepladder train {file}. Or write another one: stepladder init "
             f"{file.with_stem(file.stem + '-2')}",
         ) from None
 
@@ -126,9 +126,10 @@ def write_cluster(job: Path, cluster: Cluster) -> Path:
     """
     if not is_config(str(job)):
         raise UsageError(
-            "a template for a cluster needs a job file",
+            "--cluster writes a script that trains with a job file, but this is not the name of a "
+            "YAML file",
             where=str(job),
-            fix=f"Name a YAML file: stepladder init job.yaml --cluster {cluster}",
+            fix=f"Name the job file: stepladder init job.yaml --cluster {cluster}",
         )
     text = (resources.files("stepladder.cli") / "clusters" / f"{cluster}.txt").read_text("utf-8")
     name = re.sub(r"[^a-z0-9-]+", "-", job.stem.lower()).strip("-") or "job"
@@ -139,7 +140,9 @@ def write_cluster(job: Path, cluster: Cluster) -> Path:
             opened.write(text.replace("__JOB__", job.name).replace("__NAME__", name))
     except FileExistsError:
         raise ResourceError(
-            "the file exists; nothing was written", where=str(file), fix="Move it away first."
+            "the file to be written already exists; nothing was written",
+            where=str(file),
+            fix="Move the existing file away, then run the command again.",
         ) from None
     return file
 
@@ -159,9 +162,9 @@ def write_project(folder: Path) -> list[Path]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ResourceError(
-            "the folder is not empty; nothing was written",
+            "the folder of the new project already exists and is not empty; nothing was written",
             where=str(folder),
-            fix="Use the name of a new folder.",
+            fix="Choose another name for the project.",
         )
     written = []
     for place, text in sorted(_template_files(resources.files("stepladder.cli") / "template")):

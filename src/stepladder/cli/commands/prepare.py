@@ -71,7 +71,9 @@ def run(argv: list[str]) -> int:
     try:
         result = prepare(config=resolved.job.prepare, display=display)
     except KeyboardInterrupt:
-        display.warning("finished work is kept: run the same command to resume")
+        display.warning(
+            "the store is not complete; type the same command to resume where it stopped"
+        )
         raise
     flags.output.print_done({"event": "prepared", **vars(result)}, _result(result))
     return 0

@@ -42,7 +42,11 @@ def run(argv: list[str]) -> int:
     """Run the command: print the problems, or repair them first."""
     flags = parse(Flags, argv, command="verify")
     if flags.source is not None and not flags.repair:
-        raise UsageError("--source requires --repair", fix="Add --repair, or remove --source.")
+        raise UsageError(
+            "--source names the pictures from which damaged files are made again, but without "
+            "--repair nothing is repaired",
+            fix="Add --repair, or leave out --source.",
+        )
     mended = repair(flags.path, source=flags.source) if flags.repair else []
     problems = verify(flags.path)
     if flags.output.json:

@@ -57,7 +57,10 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, ours, command="watch")
     target = flags.module or flags.script
     if target is None:
-        raise UsageError("no script was given", fix="Type `stepladder watch train.py`.")
+        raise UsageError(
+            "the command does not say which script to run and watch",
+            fix="Type: stepladder watch train.py",
+        )
     _refuse_launcher(flags, args)
     if flags.steps is not None and flags.steps < 1:
         raise UsageError(f"{flags.steps} is not 1 or more", where="--steps", fix="Use 1 or more.")

@@ -235,8 +235,10 @@ def disk_errors_named(root: Path) -> Iterator[None]:
         raise ResourceError(
             f"the cached features cannot be written ({error.strerror})",
             where=str(root),
-            why="The features that are already computed are kept there." if is_full else None,
-            fix="Free disk space and run the same command again to resume."
+            why="The features that are already computed are kept in this folder."
+            if is_full
+            else None,
+            fix="Free disk space, then run the same command again: it resumes from these."
             if is_full
             else "Get write permission there, or train with --features.no-cached.",
         ) from error
@@ -352,9 +354,9 @@ class FeatureFolder:
 
     def _damaged(self, why: str) -> DataError:
         return DataError(
-            f"the cached features of the trunk are damaged ({why})",
+            f"the cached features (outputs of the pretrained network) are damaged ({why})",
             where=str(self.path),
-            fix="Remove this folder, and they will be computed again.",
+            fix=f"Remove the folder, so that the next run computes them again: rm -r {self.path}",
         )
 
     def _lock(self, on_wait: Callable[[], None]) -> int:

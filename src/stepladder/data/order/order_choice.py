@@ -50,11 +50,11 @@ def resolve_for_ranks(data: DataConfig, source: Source) -> DataConfig:
         data = replace(data, order=OrderMode.WINDOWED)
     if data.order is OrderMode.AUTO and not (source.is_near or is_fetched):
         raise UsageError(
-            "order=auto cannot be used with several ranks here, because it depends on the speed of "
-            "the disk, and random reads are slow on this machine",
+            "order=auto cannot be used with several ranks (processes that train together) on this "
+            "machine, whose disk is slow at random reads",
             where="order",
-            why="All ranks must use the same order, but auto could choose another one on another "
-            "machine.",
+            why="All ranks must read in the same order, but auto chooses by the speed of the disk, "
+            "which may differ on another machine.",
             fix="Set order=OrderMode.WINDOWED or OrderMode.GLOBAL on all ranks.",
         )
     if data.order is OrderMode.WINDOWED and not data.window_rows:
@@ -97,10 +97,11 @@ def _window_for_ranks(source: Source) -> int:
     wanted, limit = _window_of_blocks(source), source.max_window_rows
     if not source.is_near and limit is not None and wanted > limit:
         raise UsageError(
-            f"a shuffle window of {wanted} rows does not fit in the memory of this rank",
+            f"{wanted:,} rows do not fit in the memory of this process (rank), but window_rows "
+            "says that so many are read into memory to be shuffled",
             where="window_rows",
-            why="All ranks must use a window of the same size.",
-            fix=f"Set window_rows={max(1, limit)} or less on all ranks, or use smaller row groups.",
+            why="window_rows must be the same in all processes that train together.",
+            fix=f"Set window_rows={max(1, limit)} or less in all of them.",
         )
     return wanted
 

@@ -96,7 +96,10 @@ def find(
         *_split_warnings(config, listing),
     ]
     if bad:
-        warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
+        warnings.append(
+            f"{len(bad)} pictures cannot be used and are left out of the store; {QUARANTINE_NAME} "
+            "in the store lists them, each with the reason"
+        )
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
     warnings += _trait_warnings(traits)
     ranges = merge_ranges(done.ranges for done in finished)
@@ -154,7 +157,7 @@ def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
 
 def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
     if not listing.has_drawn_val:
-        unused = "the source has its own val split, so group_by has no effect"
+        unused = "--group-by has no effect, because the source has its own val split"
         return [unused] if config.group_by else []
     if Split.TEST not in {picture.split for picture in listing.pictures}:
         return [

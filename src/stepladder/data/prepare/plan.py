@@ -219,7 +219,8 @@ def check_room(need_bytes: int, place: Path, *, fix: str, what: str = "the store
         raise ResourceError(
             f"{what} needs {_in_gb(need_bytes)}, but only {_in_gb(free_bytes)} are free",
             where=str(place.parent),
-            why="Nothing was written. An existing store is kept until the new one is complete.",
+            why="Nothing was written. An existing store is kept until the new one is complete, so "
+            "there must be space for both.",
             fix=fix,
         )
 

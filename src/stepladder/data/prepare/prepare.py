@@ -310,10 +310,11 @@ class _Job:
         if self.config.overwrite or is_refreshed:
             return None, is_refreshed
         raise UsageError(
-            "the store here was made with different "
+            "this folder already has a store, which was made from other pictures or options: "
             + ", ".join(_told(key, manifest.options, plan.options) for key in differing),
             where=shown(self.out),
-            fix="Add --overwrite to replace it, or choose another --out.",
+            fix="To replace that store: --overwrite. To keep it, write the new store to another "
+            "folder: --out FOLDER",
         )
 
     def _make_shards(
@@ -391,18 +392,18 @@ class _Job:
 def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Describe an option that differs between the store and the request."""
     if key == "source":
-        return "pictures"  # a digest means nothing to the user
+        return "the pictures of the source differ"  # a digest means nothing to the user
     values = [options.get(key) for options in (there, wanted)]
     had, asked = ("none" if value is None else str(to_json(value)) for value in values)
-    return f"{key} ({had} in the store, {asked} requested)"
+    return f"{key} (that store has {had}, you requested {asked})"
 
 
 def _check_place(out: Path, source: Path) -> None:
     refuse_foreign(out, MARKER)
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
         raise UsageError(
-            f"the store would be inside its source {source}",
+            f"the store would be written inside the folder of its source, {source}",
             where=str(out),
-            why="The next prepare would treat it as a class folder.",
-            fix="Choose an --out outside the source.",
+            why="The next stepladder prepare would read the store as a folder of pictures.",
+            fix=f"Choose a folder outside {source}: --out FOLDER",
         )

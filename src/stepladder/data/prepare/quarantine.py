@@ -49,11 +49,12 @@ def check_share(
     share = 100 * len(bad) / num_pictures
     allowed = min(1.0, 1.1 * len(bad) / num_pictures + 0.001)
     if not are_all_known:
-        fix = "Fix or remove them, or skip all that are bad, however many: --max-bad 1"
+        fix = "Replace or remove these files. Or skip all such pictures, however many: --max-bad 1"
     elif 2 * len(bad) > num_pictures or not can_skip:
-        fix = "Fix or remove them."
+        fix = "Replace or remove these pictures in the source."
     else:
-        fix = f"Fix or remove them, or allow more: --max-bad {allowed:.3f}"
+        fix = "Replace or remove these pictures in the source. Or skip them, and allow a share "
+        fix += f"of up to {allowed:.3f}: --max-bad {allowed:.3f}"
     raise DataError(
         f"{'' if are_all_known else 'at least '}{len(bad)} of {num_pictures} pictures "
         f"({share:.1f} %) cannot be used, more than the limit of {100 * max_bad:g} %",

@@ -25,7 +25,10 @@ FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
 _LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
-_DRAWN_FIX = " If val was split off by --val-frac: add pictures, or make folders train and val."
+_DRAWN_FIX = (
+    " If val was drawn at random (--val-frac), this can only happen to a class with very few "
+    "pictures: add some."
+)
 
 
 def draw_split(key: bytes, *, val_frac: float) -> Split:
@@ -99,9 +102,10 @@ def check_classes(
     empty = sorted(set(classes) - {label for some in counts.values() for label in +some})
     if empty:
         raise DataError(
-            f"no picture can be used of {len(empty)} of {len(classes)} classes: {name_some(empty)}",
+            f"{len(empty)} of {len(classes)} classes have only pictures that cannot be used: "
+            f"{name_some(empty)}",
             why=_why_bad(empty, bad),
-            fix="Fix their pictures, or remove these classes from the source.",
+            fix="Replace the pictures of these classes, or remove the classes from the source.",
         )
     train = counts.get(Split.TRAIN, Counter())
     warnings = _similar_names(train)
@@ -111,9 +115,9 @@ def check_classes(
         if unknown:
             shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
             raise DataError(
-                f"{len(unknown)} classes of {split} are not in train: {shown}",
-                why="A model cannot learn classes that it never sees.",
-                fix=f"Add pictures of them to train, or remove them from {split}."
+                f"{len(unknown)} of the classes in {split} have no pictures in train: {shown}",
+                why="A model cannot learn classes that it never sees in training.",
+                fix=f"Add pictures of these classes to train, or remove the classes from {split}."
                 + (_DRAWN_FIX if split is Split.VAL else ""),
             )
         missing = sorted(train.keys() - held_out.keys())
@@ -126,13 +130,14 @@ def check_classes(
     if not counts.get(Split.VAL):
         is_single = max(train.values(), default=0) < _LEAST_TO_DIVIDE
         raise DataError(
-            "the split val has no pictures",
-            why="The best checkpoint and early stopping depend on val.",
-            fix="Each class has only one picture: add pictures; val takes one of each class with "
-            "two or more."
+            "no pictures are left for the split val (validation), on which the best checkpoint and "
+            "early stopping depend",
+            why="Each class has only one picture, which is in train."
             if is_single
-            else "Add pictures, or make a val folder: val is drawn from classes with two different "
-            "pictures, or with --group-by two groups.",
+            else "Pictures are drawn for val only from classes with two different pictures or, "
+            "with --group-by, with pictures of two groups.",
+            fix="Add pictures to the classes, or make folders train and val, with class folders in "
+            "each.",
         )
     return warnings
 
@@ -156,11 +161,11 @@ def _folder_group(picture: Picture) -> str:
     parent = PurePosixPath(picture.path).parent
     if printable(parent.name) == picture.label:
         raise UsageError(
-            f"prepare.group_by: folder, but {name_some([picture.path])} is directly in its "
-            "class folder",
-            why="The whole class would be one group, in one split.",
-            fix="Put each scene in a folder inside its class folder, or group by a regular "
-            "expression on the path: --group-by '(scene[0-9]+)'.",
+            "--group-by folder keeps the pictures of a folder in the same split, but "
+            f"{name_some([picture.path])} is directly in its class folder",
+            why="The whole class would be one group, and be only in train or only in val.",
+            fix="Inside each class folder, make a folder for each group of similar pictures. Or "
+            "group by a regular expression on the path: --group-by '(scene[0-9]+)'",
         )
     return str(parent)
 
@@ -171,8 +176,9 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
-            f"prepare.group_by: {pattern!r} is not a valid regular expression ({error})",
-            fix="Quote the expression, as in --group-by '(scene[0-9]+)', or use --group-by folder.",
+            f"--group-by {pattern!r} is not a valid regular expression ({error})",
+            fix="Correct it, and write it in single quotes, as in --group-by '(scene[0-9]+)'. Or "
+            "keep the pictures of each folder in the same split: --group-by folder",
         ) from None
     groups: list[str | None] = []
     for picture in listing.pictures:
@@ -181,10 +187,11 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
         groups.append(None if found is None else "\0".join(found))
     if not any(group is not None for group in groups):
         raise UsageError(
-            f"prepare.group_by: {pattern!r} is not a column of the source, and as a regular "
-            "expression it matches no path",
-            why=f"A path looks like {name_some([listing.pictures[0].path])}.",
-            fix="Use a CSV column, `folder`, or an expression that matches each path.",
+            f"--group-by {pattern!r} is not the name of a column of the source and, as a regular "
+            "expression, does not match the path of any picture",
+            why=f"The path of a picture is, for example, {name_some([listing.pictures[0].path])}.",
+            fix="Set --group-by to a column of the table, to folder, or to a regular expression "
+            "that matches these paths, such as '(scene[0-9]+)'.",
         )
     return groups
 

@@ -67,9 +67,10 @@ class WorkFolder:
             while not _try_lock(handle, fcntl.LOCK_EX):
                 if time.monotonic() > until_s:
                     raise ResourceError(
-                        "helper processes of a killed prepare are still writing here",
+                        "an earlier stepladder prepare was killed, but processes that it started "
+                        "are still writing to this folder",
                         where=str(self.root),
-                        fix=f"End them (fuser -k {self._helpers}), or {self.elsewhere}.",
+                        fix=f"End these processes (fuser -k {self._helpers}), or {self.elsewhere}.",
                     )
                 time.sleep(_POLL_S)
 
@@ -127,7 +128,7 @@ class WorkFolder:
                 raise ResourceError(
                     f"another process is creating a store here (pid {pid})",
                     where=str(self.root),
-                    fix=f"Wait for it, end it (kill {pid}), or {self.elsewhere}.",
+                    fix=f"Wait until it has ended, end it (kill {pid}), or {self.elsewhere}.",
                 )
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == lock.stat().st_ino:
@@ -164,8 +165,9 @@ def disk_errors_named(work: WorkFolder) -> Iterator[None]:
             raise ResourceError(
                 f"the disk is full, or a quota or file size limit is reached ({error.strerror})",
                 where=str(work.root),
-                why="Finished files are kept there.",
-                fix="Free disk space and run the same command again to resume.",
+                why="Files of the store that are already complete are kept in this folder.",
+                fix="Free disk space, then run the same command again: it resumes from these "
+                "files.",
             ) from error
         if error.errno in {errno.ENOTDIR, errno.ENAMETOOLONG} or _is_missing(error, work.root):
             raise ResourceError(

@@ -25,7 +25,7 @@ def choice(kind: type[Choice], value: str, *, where: str) -> Choice:
         return kind(value)
     except ValueError:
         raise UsageError(
-            f"invalid choice {value!r}",
+            f"{value!r} is not one of the possible values",
             where=where,
             fix=f"Choose one of: {', '.join(kind)}.",
         ) from None
@@ -43,7 +43,10 @@ def require_at_least(least: int, **numbers: int) -> None:
         except TypeError:
             is_fit = False
         if not is_fit:
-            raise UsageError(f"{name} is {number!r}", fix=f"Use an integer of at least {least}.")
+            raise UsageError(
+                f"{name} is {number!r}, but must be an integer of at least {least}",
+                fix=f"Set {name} to {least} or more.",
+            )
 
 
 def whole(name: str, number: Any) -> int:
@@ -79,6 +82,7 @@ def require_rank(rank: int, world_size: int) -> None:
     require_at_least(0, rank=rank)
     if rank >= world_size:
         raise UsageError(
-            f"rank {rank} is not in [0, {world_size})",
-            fix="Use a different rank from 0 to world_size - 1 in each process.",
+            f"rank is {rank}, but with world_size={world_size} it must be from 0 to "
+            f"{world_size - 1}",
+            fix="In each process, set rank to another number from 0 to world_size - 1.",
         )

@@ -69,9 +69,10 @@ class DatasetSource(Source):
             raise
         except Exception as error:
             raise DataError(
-                f"reading the example failed ({type(error).__name__}: {error})",
+                "the dataset raised an error when this example was read "
+                f"({type(error).__name__}: {error})",
                 where=f"{type(self.data).__name__}: {self.describe(row)}",
-                fix="Fix the dataset's __getitem__; --debug prints the traceback.",
+                fix="Correct __getitem__ of the dataset; the option --debug prints the traceback.",
             ) from error
 
     def read(self, rows: np.ndarray) -> Examples:
@@ -127,13 +128,14 @@ def as_source(data: Source | Any) -> Source:
         return DatasetSource(data)
     if data is None:
         raise UsageError(
-            "the data is None, not a dataset",
-            why="A store has no val or test split if its source has none.",
-            fix="Use another split, or prepare a store that has this split.",
+            "the data are None instead of a dataset",
+            why="Store.split() returns None if the store has no pictures in this split.",
+            fix="Use another split, or prepare the store again from a source that has this split.",
         )
     raise UsageError(
-        f"{type(data).__name__} is not a dataset",
-        fix="Use a split of a Store, or a torch Dataset with __len__ and __getitem__.",
+        f"the data are of type {type(data).__name__}, which is not a dataset",
+        fix="Pass a split of a Store, such as Store.open(path).split(Split.TRAIN), or a torch "
+        "Dataset with __len__ and __getitem__.",
     )
 
 
@@ -215,9 +217,10 @@ def _length(data: Dataset[Any]) -> int:
         return len(data)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         raise UsageError(
-            f"{type(data).__name__} has no __len__",
-            why="Epochs, schedules and the remaining time depend on it.",
-            fix="Define __len__ (for an IterableDataset: examples per epoch).",
+            f"the dataset {type(data).__name__} has no __len__, so its number of examples is not "
+            "known",
+            why="The length of an epoch and the learning-rate schedule depend on it.",
+            fix="Define __len__ in the class (for an IterableDataset: examples per epoch).",
         ) from None
 
 

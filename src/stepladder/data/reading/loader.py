@@ -82,9 +82,10 @@ def place_in(state: Mapping[str, Any], *, num_examples: int) -> Place:
     if odd:
         named = ", ".join(f"{name} {state[name]!r}" for name in odd)
         raise UsageError(
-            f"the state has no valid position in an epoch of {num_examples} examples ({named})",
+            "the state from which the Loader is to resume is not valid: it does not contain a "
+            f"position in an epoch of {num_examples} examples ({named})",
             why="Examples would be skipped or repeated.",
-            fix="Pass the unmodified result of state_dict().",
+            fix="Pass the unmodified result of the Loader's state_dict() to load_state_dict().",
         )
     return Place(*(state[name] for name in names))
 
@@ -107,8 +108,9 @@ def _as_before(state: Mapping[str, Any], order: Order, wanted: DataConfig) -> Or
 
 def _of_another(named: str) -> UsageError:
     return UsageError(
-        f"the state is from a different loader ({named})",
-        fix="Create the loader with the same data, seed and order.",
+        f"the state was saved by a Loader with other data or settings ({named})",
+        why="The batches would not continue where that loader stopped.",
+        fix="Create this Loader with the same data, seed and order as that one.",
     )
 
 
@@ -201,9 +203,9 @@ class Loader:
         self._min_last = batch_size if drop_last else min(min_last, batch_size)
         if self._reader.num_examples < self._min_last:
             raise UsageError(
-                f"the data have fewer examples ({self._reader.num_examples}) than the smallest "
-                f"batch that {'drop_last' if drop_last else 'min_last'} keeps ({self._min_last}), "
-                "so there would be no batches",
+                f"the data have only {self._reader.num_examples} examples, but "
+                f"{'drop_last' if drop_last else 'min_last'} drops every batch with fewer than "
+                f"{self._min_last}, so there would be no batches",
                 fix="Use a smaller batch_size, or drop_last=False and min_last=0.",
             )
         self._num_epochs = num_epochs
@@ -353,15 +355,15 @@ def _counted(num_epochs: int) -> int:
         num = 0
     if num < 1:
         raise UsageError(
-            f"num_epochs is {num_epochs!r}",
-            fix="Use 1 or more, or None for endless iteration.",
+            f"num_epochs is {num_epochs!r}, but must be an integer of at least 1, or None",
+            fix="Set num_epochs to 1 or more, or to None to iterate without end.",
         )
     return num
 
 
 def _ended_early(position: int, stop: int) -> DataError:
     return DataError(
-        f"the batches ended after example {position} of {stop}",
+        f"the dataset ended early, after example {position} of {stop}",
         where="Loader",
         why="The loader was closed, or the dataset has fewer examples than its __len__ returns.",
         fix="Call close() after the last batch, or fix the dataset's __len__.",

@@ -418,20 +418,25 @@ def _check_choices(source: Source, where: Where, fraction: float) -> None:
     if where is Where.AUTO:
         raise ValueError("where is auto: convert it with resolve_where")
     if len(source) < 1:
-        raise UsageError("the data has no examples", fix="Use data with at least one example.")
+        raise UsageError(
+            "the dataset is empty: its length is 0",
+            fix="Pass a dataset with at least one example.",
+        )
     if fraction < 1 and isinstance(source, ArrivalSource):
         raise UsageError(
-            "training on a part of the data needs examples with an index, which an "
-            "IterableDataset does not have",
+            "data.fraction is below 1, so only a part of the examples is to be read; but an "
+            "IterableDataset cannot read single examples",
             where="data.fraction",
-            fix="Set data.fraction to 1, or use a map-style Dataset.",
+            fix="Set data.fraction to 1, or use a Dataset with __getitem__.",
         )
     if where is Where.MEMORY:
         if not isinstance(source, PictureSource):
             raise UsageError(
-                "only the pictures of a store can be kept in memory",
+                "--data.where memory keeps the pictures of a store in memory, but the data here "
+                "are not a store",
                 where="data.where",
-                fix="Use --data.where stream; a Dataset can cache its examples itself.",
+                fix="Use --data.where stream. A Dataset of your own can keep its examples in "
+                "memory itself.",
             )
         needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
         if needed > free:

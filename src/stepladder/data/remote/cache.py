@@ -240,9 +240,12 @@ class FileCache:
             if transfer.is_whole and sha256_of(handle) == file.sha256:
                 return
         raise WrongBytesError(
-            "the file does not match the manifest (size or sha256)",
+            "the downloaded file is not the one that the store's manifest.json lists (its size or "
+            "sha256 differs)",
             where=file.where,
-            fix="Check what else writes to this location, then write the store again.",
+            why="The file was replaced or damaged after the store was written.",
+            fix="Check which other programs write to this address, then write the store again: "
+            "repeat your stepladder prepare command with --overwrite",
         )
 
     def _keep_index(self, data: bytes | None, path: Path) -> None:
@@ -267,10 +270,10 @@ class FileCache:
         limit = say_size(room.limit_bytes) + (" available on the disk" if is_disk else "")
         more = "free disk space" if is_disk else f"--data.max-cache-bytes {need_bytes}"
         return ResourceError(
-            f"the cache has no space for {file.where} ({say_size(file.size_bytes)}): "
-            f"{say_size(room.in_use_bytes)} of {limit} are in use",
+            f"the cache of downloaded files has no space for {file.where} "
+            f"({say_size(file.size_bytes)}): {say_size(room.in_use_bytes)} of {limit} are in use",
             where=str(self.folder),
-            why="Files in use are never removed.",
+            why="Files that a process is reading are never removed from the cache.",
             fix=f"Make more space ({more}), or {_ELSEWHERE}.",
         )
 
@@ -286,8 +289,10 @@ def is_cache(folder: Path) -> bool:
 def _make(folder: Path) -> None:
     if folder.exists() and not is_cache(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
-            "the cache folder contains other files",
+            "the folder for the cache already contains files that are not from a cache of "
+            "stepladder",
             where=str(folder),
+            why="Files in a cache are removed without asking, so these could be lost.",
             fix="Use an empty or new folder: --data.cache-dir FOLDER",
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -300,9 +305,10 @@ def _make(folder: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_SH)
         except OSError:
             raise UsageError(
-                "the file system of the cache does not support locks",
+                "the file system of this folder, the cache of downloaded files, does not support "
+                "file locks",
                 where=str(folder),
-                why="Processes use locks to mark the files that they are using.",
+                why="Without them, one process could remove a file that another is reading.",
                 fix="Use a folder on a local disk: --data.cache-dir FOLDER",
             ) from None
 
@@ -324,9 +330,9 @@ def _disk_errors_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResourceError(
-            f"cannot write to the cache ({error.strerror or error})",
+            f"cannot write to the cache of downloaded files ({error.strerror or error})",
             where=str(folder),
-            fix=f"Free disk space or fix the write permissions, or {_ELSEWHERE}.",
+            fix=f"Free disk space, get write permission for the folder, or {_ELSEWHERE}.",
         ) from error
 
 

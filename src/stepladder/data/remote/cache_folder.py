@@ -28,7 +28,8 @@ def cache_folder(named: Path | None) -> Path:
     if named is not None:
         if (place := supported_place(named)) is not None:
             raise UsageError(
-                "the cache must be a local folder, not an object store",
+                "the cache of downloaded files must be a folder on this machine, but this is an "
+                "address in an object store",
                 where=str(place),
                 fix="Use a folder on a local disk: --data.cache-dir FOLDER",
             )
@@ -61,7 +62,8 @@ def scratch_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise ResourceError(
-            "the folder for temporary files is a symbolic link, or belongs to another user",
+            "the folder for temporary files is a symbolic link, or belongs to another user, who "
+            "could replace files in it",
             where=str(folder),
             fix="Set TMPDIR to a folder that you own.",
         )

@@ -197,9 +197,11 @@ class FolderCopies:
             _sync(file.fileno())
         if not self.has(name, size_bytes=path.stat().st_size, sha256=sha256):
             raise ResourceError(
-                "the copy of the file differs from the original (their sha256 differ)",
+                "the file was copied to this mounted folder, but reading it back returns other "
+                "bytes (its sha256 differs)",
                 where=str(target),
-                fix="Check the mount and its disk, then run the same command again.",
+                fix="Check the mounted disk or network share (dmesg), then run the same command "
+                "again.",
             )
 
     def put_bytes(self, name: str, data: bytes) -> None:

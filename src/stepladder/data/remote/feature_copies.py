@@ -54,7 +54,11 @@ class FeatureCopies:
         try:
             return _fetch(copies, path)
         except (StepladderError, OSError) as error:
-            warnings.warn(f"features could not be downloaded: {one_line(error)}", stacklevel=2)
+            warnings.warn(
+                "the cached features could not be downloaded, so they are computed again: "
+                f"{one_line(error)}",
+                stacklevel=2,
+            )
             return False
         finally:
             copies.close()
@@ -68,7 +72,8 @@ class FeatureCopies:
             copy_folder(path, copies, last=_MANIFEST)
         except StepladderError as error:
             warnings.warn(
-                f"features could not be uploaded and are only kept locally: {one_line(error)}",
+                "the computed features could not be uploaded, so other machines will compute them "
+                f"again; here they are in the local cache: {one_line(error)}",
                 stacklevel=2,
             )
         finally:

@@ -66,14 +66,16 @@ def object_place(path: PurePath | str) -> ObjectPlace | None:
     if not parts or parts[0] != _ROOT:
         return None
     if len(parts) == 1:
-        raise UsageError("the address has no bucket", where="s3://", fix="Use s3://BUCKET/PREFIX.")
+        raise UsageError(
+            "the address names no bucket", where="s3://", fix="Write s3://BUCKET/PREFIX."
+        )
     is_arn = parts[1].startswith("arn:")
     if "@" in parts[1] or (":" in parts[1] and not is_arn):
         raise secret_refused("s3", "/".join(parts[1:]))
     if ".." in parts:
         where = str(ObjectPlace(parts[1], "/".join(parts[2:])))
         raise UsageError(
-            "an address must not contain ..",
+            "the address contains .., which has no meaning in an object store",
             where=where,
             fix="Write the full address, without .. in it.",
         )
@@ -144,11 +146,11 @@ def secret_refused(scheme: str, rest: str) -> UsageError:
     """
     _, at, place = rest.rpartition("@")
     return UsageError(
-        "an address must not contain a key or a password",
+        "the address contains an access key or a password",
         where=f"{scheme}://…{at}{place if at else ''}",
-        why="Addresses are written to records and logs.",
-        fix="Remove it, and set it in the environment; for S3 set AWS_PROFILE, or "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        why="It would be saved in readable form, because addresses are written to logs.",
+        fix="Remove it from the address, and set environment variables instead: for S3, "
+        "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     )
 
 

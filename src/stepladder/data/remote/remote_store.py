@@ -243,7 +243,7 @@ class RemoteShardFiles:
             value = json.loads(self._objects.read(place))
         except NoSuchObjectError:
             raise DataError(
-                f"the address is not a store (a store has a {MANIFEST_NAME})",
+                f"there is no store at this address (a store has a file {MANIFEST_NAME})",
                 where=str(self.place),
                 fix=f"Create one with stepladder prepare … --out {self.place}, or set --data.store "
                 "to an existing store.",
@@ -258,11 +258,11 @@ class RemoteShardFiles:
         if now.fingerprint == self._fingerprint:
             return error
         return DataError(
-            "the store was replaced while it was open",
+            "another program replaced the store while this one was reading it",
             where=str(self.place),
-            why=f"{error.where} was replaced or removed.",
-            fix="Run the same command again to read the new store. To resume a run on it, add "
-            "--accept-new-data.",
+            why=f"The file {error.where} was replaced or removed.",
+            fix="Run the same command again to read the new store. To resume a run that began with "
+            "the old store, add --accept-new-data.",
         )
 
 

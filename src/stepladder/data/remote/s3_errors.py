@@ -82,15 +82,17 @@ def creation_named(place: ObjectPlace) -> Iterator[None]:
         yield
     except ProfileNotFound:
         raise UsageError(
-            "the profile in AWS_PROFILE is not in the AWS config",
+            "the profile that AWS_PROFILE names is not in the AWS configuration (~/.aws/config)",
             where=str(place),
-            fix="List the profiles: aws configure list-profiles",
+            fix="Set AWS_PROFILE to one of the profiles that this prints: aws configure "
+            "list-profiles",
         ) from None
     except (BotoCoreError, ValueError) as error:
         raise UsageError(
-            f"invalid S3 settings ({type(error).__name__})",
+            f"the settings for S3 are not valid ({type(error).__name__})",
             where=str(place),
-            fix="Check AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and ~/.aws/config.",
+            fix="Correct AWS_ENDPOINT_URL (such as http://HOST:PORT), AWS_REGION or the file "
+            "~/.aws/config.",
         ) from None
 
 
@@ -122,9 +124,10 @@ def answers_named(
         raise _unusable(place, is_none=isinstance(error, raised.NoCredentialsError)) from None
     except raised.ParamValidationError:
         raise UsageError(
-            "the bucket name is invalid, or the key is longer than 1,024 bytes",
+            "the name of the bucket is not valid, or the part of the address after it is longer "
+            "than 1,024 bytes",
             where=str(place),
-            fix="Use s3://BUCKET/PREFIX.",
+            fix="Correct the address: s3://BUCKET/PREFIX.",
         ) from None
     except (raised.ReadTimeoutError, raised.ConnectTimeoutError):
         raise PassingFailure("the server did not respond in time") from None
@@ -164,9 +167,9 @@ def answer_named(
         or _not_there(code, status, place)
         or _refused(code, status, place)
         or ResourceError(
-            f"the server rejected the request: {status or ''} ({code})",
+            f"the object store rejected the request: {status or ''} ({code})",
             where=str(place),
-            fix="Look up the code in the documentation of your object store.",
+            fix=f"Look up {code} in the documentation of your object store.",
         )
     )
 
@@ -176,7 +179,8 @@ def _not_there(code: str, status: int, place: ObjectPlace) -> StepladderError | 
         return UsageError(
             f"the bucket {place.bucket} does not exist",
             where=str(place),
-            fix="Check the name of the bucket, and AWS_ENDPOINT_URL and AWS_PROFILE.",
+            fix="Correct the name of the bucket, or set AWS_ENDPOINT_URL or AWS_PROFILE to the "
+            "object store that has it.",
         )
     if code in _MISSING_CODES:
         return NoSuchObjectError(
@@ -186,9 +190,9 @@ def _not_there(code: str, status: int, place: ObjectPlace) -> StepladderError | 
         )
     if code in {"InvalidRange", "PreconditionFailed"} or status in (412, 416):
         return DataError(
-            "the object was replaced while it was read",
+            "another program replaced the object in the store while it was being read",
             where=str(place),
-            fix="Run the same command again.",
+            fix="Run the same command again when nothing writes to this address.",
         )
     return None
 
@@ -206,9 +210,9 @@ def _refused(code: str, status: int, place: ObjectPlace) -> StepladderError | No
         return ResourceError(
             f"access is denied ({status if code.isdigit() else code})",
             where=str(place),
-            why="The credentials do not have the permissions for this.",
-            fix="Request s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket for it, or "
-            "set AWS_PROFILE to a profile that has them.",
+            why="Your credentials do not have the permissions for this address.",
+            fix="Ask its owner for s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, "
+            "or set AWS_PROFILE to a profile that has these permissions.",
         )
     return None
 
@@ -218,9 +222,9 @@ def _skewed(code: str, headers: Mapping[str, str], place: ObjectPlace) -> Stepla
     if how is None:
         return None
     return ResourceError(
-        f"the clock of this machine {how}",
+        f"the object store rejected the request, because the clock of this machine {how}",
         where=str(place),
-        why="Requests contain the time, and the server rejects clocks that are too far off.",
+        why="Requests contain the time, which must be nearly that of the server.",
         fix="Set the clock, preferably by NTP: timedatectl set-ntp true",
     )
 

@@ -91,9 +91,10 @@ def require_own(out: Copies) -> dict[str, int]:
     there = {name: size for name, size in out.sizes().items() if "/" not in name}
     if there and MANIFEST_NAME not in there and MARKER not in there:
         raise UsageError(
-            f"the target is not empty and is not a store: it contains {min(there)}",
+            f"there are already other objects at the address for the store, such as {min(there)}",
             where=str(out),
-            fix="Use another --out, or empty this one.",
+            why="A new store replaces everything at its address, so they would be lost.",
+            fix="Use an address with nothing below it: --out s3://BUCKET/PREFIX",
         )
     return there
 

@@ -178,9 +178,9 @@ def _loaded(source: Path, version: int | None) -> DeltaTable:
 
 def _no_table(source: Path) -> UsageError:
     return UsageError(
-        "not a Delta table",
+        f"not a Delta table: there is no folder {LOG_FOLDER} in it",
         where=shown(source),
-        fix=f"Pass the folder that contains {LOG_FOLDER}.",
+        fix=f"Pass the folder of the table, which contains {LOG_FOLDER}.",
     )
 
 
@@ -189,15 +189,16 @@ def _unreadable(source: Path, version: int | None, why: str, option: VersionOpti
     return DataError(
         f"{at} of the Delta table cannot be read ({why})",
         where=shown(source),
-        fix=f"Choose a version that can be read: {option.of()}.",
+        fix=f"Read another version of the table: {option.of()}.",
     )
 
 
 def _cleaned_up(source: Path, version: int, newest: int, option: VersionOption) -> DataError:
     return DataError(
-        f"version {version} of the Delta table can no longer be read: its log was removed",
+        f"version {version} of the Delta table can no longer be read: the log of that version "
+        "was deleted",
         where=shown(source),
-        why="Log entries before a checkpoint are removed after delta.logRetentionDuration.",
+        why="Delta deletes logs that are older than the table's delta.logRetentionDuration.",
         fix=f"Read the latest version, {newest} ({option.latest(newest)}).",
     )
 
@@ -219,10 +220,11 @@ def _refuse_features(table: DeltaTable, source: Path, option: VersionOption) -> 
     unknown = sorted(features - _READ_FEATURES)
     if unknown:
         raise DataError(
-            f"the Delta table uses {', '.join(unknown)}, which is not supported without a JVM",
+            f"the Delta table uses {', '.join(unknown)}, which only Spark can read",
             where=shown(source),
-            fix="Rewrite the table without it, in Spark: df.write.format('delta').save(…), or "
-            f"choose an older version that does not use it: {option.of()}.",
+            why="The table is read here by the package deltalake, which does not support it.",
+            fix="In Spark, write the rows to a new table: df.write.format('delta').save('NEW'). "
+            f"Or read an older version of this table, from before it was used: {option.of()}.",
         )
 
 
@@ -235,10 +237,11 @@ def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[D
         name = unquote(action["path"])
         if name.startswith("/") or "://" in name or ".." in name.split("/"):
             raise DataError(
-                f"the table refers to a file outside its folder: {name}",
+                f"a data file of the Delta table is outside the table's folder: {name}",
                 where=shown(source),
-                why="It is a shallow clone of another table.",
-                fix="Pass that table, or make a deep clone.",
+                why="The table is a shallow clone: its data files belong to another table.",
+                fix="Pass the folder of that other table, or copy it with its data, in Spark: "
+                "CREATE TABLE … DEEP CLONE ….",
             )
         values = {
             key.removeprefix(prefix): value
@@ -248,9 +251,11 @@ def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[D
         yield DeltaFile(name, action["size_bytes"], values, keep.pop(name, None))
     if keep:  # never read a deleted row
         raise DataError(
-            f"a deletion vector refers to a file that the log does not list: {next(iter(keep))}",
+            "the Delta table is damaged: its log marks rows as deleted in a data file that does "
+            f"not belong to the table: {next(iter(keep))}",
             where=shown(source),
-            fix="Rewrite the table, in Spark: REORG TABLE … APPLY (PURGE).",
+            why="Nothing was read, because deleted rows might have been read as pictures.",
+            fix=f"Read an earlier version of the table: {option.of()}.",
         )
 
 
@@ -260,9 +265,10 @@ def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]
         return {}
     if not hasattr(table, "deletion_vectors"):
         raise DataError(
-            "the Delta table uses deletionVectors, which the installed deltalake cannot read",
+            "the Delta table marks rows as deleted (deletionVectors), which the installed release "
+            "of the package deltalake cannot read",
             where=table.table_uri,
-            fix="pip install --upgrade deltalake",
+            fix="Upgrade it: pip install --upgrade deltalake",
         )
     import pyarrow as pa
     from deltalake.exceptions import DeltaError
@@ -271,10 +277,11 @@ def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]
         vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise DataError(
-            f"the deletion vectors cannot be read ({first_line(error)})",
+            "the files that list the deleted rows of the Delta table (deletion vectors) cannot be "
+            f"read ({first_line(error)})",
             where=table.table_uri,
-            fix=f"Choose a version that can be read: {option.of()}; or rewrite the table, in "
-            "Spark: REORG TABLE … APPLY (PURGE).",
+            fix=f"Read an earlier version of the table: {option.of()}; or remove the deleted rows "
+            f"from its data files, in Spark: REORG TABLE delta.`{table.table_uri}` APPLY (PURGE).",
         ) from None
     root = table.table_uri.rstrip("/") + "/"
     found: dict[str, list[bool]] = {}
@@ -308,18 +315,18 @@ def removed_file(
     if newest is not None and newest != version:
         other = f"the latest version, {newest} ({option.latest(newest)})"
     return DataError(
-        f"a file of version {version} is missing: {name}{others}",
+        f"a data file of version {version} of the Delta table is missing: {name}{others}",
         where=shown(source),
-        why="VACUUM removes files that newer versions do not use.",
-        fix=f"Read {other}, or restore the file.",
+        why="Delta's VACUUM command deletes data files that only older versions use.",
+        fix=f"Read {other}, or restore the file from a backup.",
     )
 
 
 def _no_version(source: Path, version: int, newest: int, option: VersionOption) -> UsageError:
     return UsageError(
-        f"the Delta table has no version {version}; its latest is {newest}",
+        f"the Delta table has no version {version}; its latest version is {newest}",
         where=shown(source),
-        fix=f"Use {option.of(newest)}, or omit it.",
+        fix=f"Use {option.of(newest)}, or leave it out to read the latest version.",
     )
 
 

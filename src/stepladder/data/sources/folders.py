@@ -110,7 +110,9 @@ class _Reading:
     def pictures(self) -> list[Picture]:
         top = self._unwrap(self.walk.start())
         if top.path:
-            self.warnings.append(f"{self.root}: read {printable(top.path)}, the only folder in it")
+            self.warnings.append(
+                f"{self.root}: read the pictures in {printable(top.path)}, the only folder in it"
+            )
         top = self._join_parts(top)
         if self.options.label_pattern is not None:
             return self._list_by_pattern(top, self.options.label_pattern)
@@ -127,7 +129,9 @@ class _Reading:
         inner = self._find_inner_splits(below)
         if inner is not None:
             shown = ", ".join(f"{printable(name)} as {split}" for name, split in inner.items())
-            self.warnings.append(f"{self.root}: read the folders inside the classes: {shown}")
+            self.warnings.append(
+                f"{self.root}: took the folders inside the class folders for splits: {shown}"
+            )
             return self._list_inner_splits(folders, inner)
         self._refuse_crossing(folders, below)
         refuse_names_of_splits(self.root, [folder.name for folder in folders])
@@ -145,11 +149,12 @@ class _Reading:
         ):
             if downloads - {None}:
                 raise UsageError(
-                    f"{name_some([name for name in names if download_of(name)])} are parts of a "
-                    "download, beside other folders",
+                    "by their names, these folders are parts of one download that was unpacked in "
+                    f"parts: {name_some([name for name in names if download_of(name)])}; but there "
+                    "are other folders beside them",
                     where=str(self.root),
-                    fix="Move the parts to a folder of their own, and read that one; or, if each "
-                    "folder is a class: --classes-from top",
+                    fix="Move the parts to a new folder, and set --source to it. If instead each "
+                    "of all these folders is a class: --classes-from top",
                 )
             return top
         if len(folders) > 1:
@@ -185,7 +190,8 @@ class _Reading:
                     pictures.append(Picture(path, label, split))
         if others:
             self.warnings.append(
-                f"{self.root}: skipped what is not in a split: {name_some(others)}"
+                f"{self.root}: skipped everything that is not in a folder of train, val or test: "
+                f"{name_some(others)}"
             )
         if not pictures:
             raise label_in.matches_nothing(self.walk.skipped)
@@ -200,9 +206,9 @@ class _Reading:
                 continue
             if Split.TRAIN not in told.values():
                 raise UsageError(
-                    "no folder is train",
-                    where="prepare.split_folders",
-                    fix="Give the folder of training pictures, such as --split-folders "
+                    "--split-folders names no folder for train",
+                    why="A model is trained on the pictures of train.",
+                    fix="Add the folder of training pictures to it, such as --split-folders "
                     f"{next(iter(told))}=train",
                 )
             if is_inner:
@@ -212,9 +218,10 @@ class _Reading:
 
     def _unknown_folders(self, unknown: Iterable[str], names: Iterable[str]) -> UsageError:
         return UsageError(
-            f"no folder named {name_some(sorted(unknown))} in {self.root}",
-            where="prepare.split_folders",
-            fix=f"The folders are: {name_some(sorted(names))}",
+            "--split-folders names folders that do not exist in the source: "
+            f"{name_some(sorted(unknown))}",
+            where=str(self.root),
+            fix=f"Name some of these folders: {name_some(sorted(names))}",
         )
 
     def _find_splits(
@@ -238,15 +245,19 @@ class _Reading:
             return None  # "test" or "train" among other names is an ordinary class
         if len(found) > len(splits):
             raise UsageError(
-                f"two folders for the same split: {name_some([one.path for one in found])}",
+                "by their names, two of these folders are for the same split: "
+                f"{name_some([f'{one.path} ({split})' for one, split in found.items()])}",
                 where=str(self.root),
-                fix=f"Say what each of them is: {write_split_folders(by_name)}",
+                fix="Set the split of each folder yourself, and leave out a folder that is to be "
+                f"skipped: {write_split_folders(by_name)}",
             )
         if Split.TRAIN not in splits:
             raise DataError(
-                f"there are folders for {', '.join(sorted(splits))} but none for train",
+                f"the source has a folder for {' and one for '.join(sorted(splits))}, but none for "
+                "train",
                 where=str(self.root),
-                fix=f"Rename the folder of training pictures to {self.root / 'train'}.",
+                fix=f"Put the training pictures into {self.root / 'train'}, with one folder for "
+                "each class.",
             )
         classes = {name for folder in found for name in below[folder]}
         for folder in folders:
@@ -301,18 +312,19 @@ class _Reading:
         if likely and len(likely[0]) <= _MAX_ASKED:
             flag = write_split_folders(_guessed(likely[0]))
         return UsageError(
-            f"{name_some(outer)} contain the same folders ({name_some(sorted(shared))}): either "
-            "may be the classes",
+            f"the folders {name_some(outer)} contain folders of the same names "
+            f"({name_some(sorted(shared))}), so it is unknown which of both are the classes",
             where=str(self.root),
-            fix=f"If they are splits, say which is which: {flag}. If they are the classes: "
-            "--classes-from top",
+            fix=f"If one level is train, val and test: {flag} (correct the names). If "
+            f"{name_some(outer)} are the classes: --classes-from top",
         )
 
     def _list_splits(self, folders: list[Folder], splits: Mapping[Folder, Split]) -> list[Picture]:
         others = [folder.path for folder in folders if folder not in splits]
         if others:
             self.warnings.append(
-                f"{self.root}: skipped folders that are not splits: {name_some(others)}"
+                f"{self.root}: skipped folders that are not train, val or test, with all pictures "
+                f"in them: {name_some(others)}"
             )
         inner = {folder: self._unwrap(folder) for folder in splits}
         trains = [folder for folder, split in splits.items() if split is Split.TRAIN]
@@ -338,7 +350,8 @@ class _Reading:
         if skipped:
             shown = name_some(sorted(skipped))
             self.warnings.append(
-                f"{self.root}: skipped folders in classes that are not splits: {shown}"
+                f"{self.root}: inside the class folders, skipped folders that are not train, val "
+                f"or test, with all pictures in them: {shown}"
             )
         return pictures
 
@@ -356,11 +369,12 @@ class _Reading:
                 full.append(folder)
         if empty and split in {None, Split.TRAIN}:
             skipped = self.walk.skipped
-            fix = "Put pictures in them, or remove them."
+            fix = "Put pictures into these folders, or remove the folders."
             if len(full) == 1 and len(self._names_below(full[0])) >= _MIN_SHARED:
-                fix = f"Remove them, or read the folder beside them: {self.root / full[0].path}"
+                fix = "Remove these folders; or, if the classes are in the folder beside them, "
+                fix += f"use --source {self.root / full[0].path}"
             raise DataError(
-                f"class folders without pictures: {name_some(empty)}",
+                f"these class folders contain no pictures that can be read: {name_some(empty)}",
                 where=self.walk.root,
                 why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
                 fix=fix,
@@ -389,7 +403,7 @@ class _Reading:
             if name.lower() not in SPLIT_NAMES
         ]
         if unusual:
-            self.warnings.append(f"{self.root}: read {', '.join(unusual)}")
+            self.warnings.append(f"{self.root}: took folders for splits: {', '.join(unusual)}")
 
     def _subfolders(self, folder: Folder) -> list[Folder]:
         folders: list[Folder] = []

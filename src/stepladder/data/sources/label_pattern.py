@@ -30,14 +30,15 @@ class LabelPattern:
             raise UsageError(
                 f"{text!r} is not a valid regular expression ({error})",
                 where=_OPTION,
-                fix="Quote it in single quotes, such as --label-pattern '([^/]+)_[0-9]+'",
+                fix="Correct it, and write it in single quotes: --label-pattern '([^/]+)_[0-9]+'",
             ) from None
         if compiled.groups != 1:
             raise UsageError(
-                f"{text!r} has {compiled.groups} groups instead of one",
+                f"the regular expression {text!r} has {compiled.groups} groups in parentheses, but "
+                "must have exactly one",
                 where=_OPTION,
-                fix="Put parentheses around the class, such as --label-pattern '([^/]+)_[0-9]+'; "
-                "others are written (?:…)",
+                fix="Put parentheses around the class alone, such as --label-pattern "
+                "'([^/]+)_[0-9]+'; write other parentheses as (?:…).",
             )
         return cls(compiled)
 
@@ -50,8 +51,9 @@ class LabelPattern:
         """Return the error that no path matches."""
         some = [path for paths in skipped.examples.values() for path in paths]
         return UsageError(
-            f"{self.compiled.pattern!r} matches no path",
+            f"the regular expression {self.compiled.pattern!r} does not match the path of any "
+            "picture",
             where=_OPTION,
-            why=f"A path looks like {some[0]}." if some else None,
-            fix="Write an expression that matches each path, such as '([^/]+)_[0-9]+'.",
+            why=f"The path of a picture is, for example, {some[0]}." if some else None,
+            fix="Write an expression that matches these paths, such as '([^/]+)_[0-9]+'.",
         )

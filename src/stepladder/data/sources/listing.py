@@ -71,11 +71,11 @@ def require_classes(listing: Listing, source: str) -> None:
     classes = {picture.label for picture in listing.pictures}
     if len(classes) == 1:
         raise DataError(
-            f"only one class, {printable(classes.pop())!r}",
+            f"all pictures of the source have the same label, {printable(classes.pop())!r}",
             where=source,
-            why="A classifier needs at least two classes.",
-            fix="Put the pictures of each class in their own folder; in a table, set the label of "
-            "each row to its class.",
+            why="A classifier needs pictures of at least two classes.",
+            fix="In a folder, put the pictures of each class into a folder of their own; in a "
+            "table, write the class of each picture into its column of labels (--label-column).",
         )
 
 

@@ -22,8 +22,8 @@ from stepladder.errors import DataError, UsageError
 
 _TOP: Final = "If these folders are the classes: --classes-from top"
 _HOW: Final = (
-    "Put the pictures of each class in their own folder, or list them in a CSV with the columns "
-    "path and label."
+    "Put the pictures of each class into a folder of their own, or list all pictures in a CSV "
+    "file with the columns path and label, and set --source to it."
 )
 _MIN_CLASSES: Final = 2
 _MAX_FOLDERS: Final = 1000  # beside a folder, checked for pictures
@@ -36,13 +36,15 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     paths = list(_silent(walk).files(walk.start()))
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
-    fix = "Create one folder per class, with pictures in it."
+    fix = "In it, create one folder for each class, with the pictures of the class."
     if elsewhere is not None:
         why, fix = elsewhere.where, elsewhere.fix
     elif paths and all("/" not in path for path in paths) and _has_classes(root.parent):
         fix = f"If {root.name} is one of several classes, read the folder above it: stepladder "
         fix += f"prepare {typed(root.parent)}"
-    return DataError("no pictures in class folders", where=str(root), why=why, fix=fix)
+    return DataError(
+        "this folder contains no class folders with pictures", where=str(root), why=why, fix=fix
+    )
 
 
 def refuse_one_folder(root: Path, label: str, paths: Sequence[str]) -> None:
@@ -54,7 +56,7 @@ def refuse_one_folder(root: Path, label: str, paths: Sequence[str]) -> None:
     elsewhere = find_labels(root, paths)
     if elsewhere is not None and label not in elsewhere.labels:
         raise DataError(
-            f"only one class folder, {label!r}",
+            f"the source has only one class folder, {label!r}, but a classifier needs two classes",
             where=str(root),
             why=elsewhere.where,
             fix=elsewhere.fix,
@@ -80,9 +82,14 @@ def refuse_splits_without_classes(walk: Walk, root: Path, folders: Sequence[Fold
         str(path) for some in inside.values() for path in some
     ]
     elsewhere = find_labels(root, paths)
-    verb = "is named as a split, but contains" if len(names) == 1 else "are splits, but contain"
+    verb = (
+        "is named as a split, but contains"
+        if len(names) == 1
+        else "are named as splits, but contain"
+    )
     raise UsageError(
-        f"{name_some(names)} {verb} pictures instead of class folders",
+        f"{'the folder' if len(names) == 1 else 'the folders'} {name_some(names)} {verb} pictures "
+        "instead of one folder for each class",
         where=str(root),
         why=f"{elsewhere.where} {_TOP}"
         if elsewhere
@@ -99,9 +106,10 @@ def refuse_names_of_splits(root: Path, names: list[str]) -> None:
     """
     if names and set(named_as_splits(names)) == set(names):
         raise UsageError(
-            f"the names of all class folders are those of splits: {name_some(names)}",
+            f"all folders are named as splits, so it is unknown which are classes: "
+            f"{name_some(names)}",
             where=str(root),
-            fix=f"If they are splits: {write_split_folders(assign_splits(names))}. {_TOP}",
+            fix=f"If these are splits: {write_split_folders(assign_splits(names))}. {_TOP}",
         )
 
 
@@ -118,7 +126,8 @@ def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder])
     elsewhere = find_table(root, list(_files(_silent(walk), folders)))
     if elsewhere is not None and not elsewhere.labels & set(names):
         raise UsageError(
-            f"{name_some(names)} are probably not classes",
+            f"the folders {name_some(names)} are probably not classes, because a table has labels "
+            "for the pictures in them",
             where=str(root),
             why=f"{elsewhere.where} {_TOP}",
             fix=elsewhere.fix,

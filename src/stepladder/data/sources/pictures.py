@@ -45,7 +45,9 @@ def list_pictures(config: PrepareConfig) -> Listing:
         listing = list_table(source, config)
     else:
         raise UsageError(
-            "does not exist" if not source.exists() else "neither a folder nor a file",
+            "the source does not exist"
+            if not source.exists()
+            else "the source is neither a folder nor a file",
             where=str(source),
             fix=_did_you_mean(source)
             + "Set --source to a folder of class folders (optionally inside train/val/test), a CSV "

@@ -34,8 +34,9 @@ def refuse_older(found: str) -> None:
     if tuple(map(int, re.findall(r"\d+", found)[:3])) < FLOOR:
         floor = ".".join(map(str, FLOOR))
         raise UsageError(
-            f"pyarrow {found} is older than {floor}, the first release safe with untrusted files",
-            fix=f"pip install 'pyarrow>={floor}'",
+            f"the installed pyarrow {found} is too old: a malicious file could run code on this "
+            f"machine, which pyarrow {floor} prevents",
+            fix=f"Upgrade it: pip install 'pyarrow>={floor}'",
         )
 
 

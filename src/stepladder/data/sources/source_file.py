@@ -32,7 +32,7 @@ def read_file(path: str, *, max_pixels: int) -> tuple[bytes, os.stat_result]:
             raise BadPictureError("is empty (0 bytes)")
         if status.st_size > min(max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND, _MAX_BYTES):
             raise BadPictureError(
-                f"is {status.st_size} bytes, larger than the maximum size of a picture"
+                f"is {status.st_size} bytes, more than --max-pixels allows for a picture"
             )
         data = _read_to_end(handle, status.st_size)
     except OSError as error:

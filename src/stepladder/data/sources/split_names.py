@@ -108,10 +108,10 @@ def split_of_cell(value: Any, where: str) -> Split:
     found = SPLIT_WORDS.get(word) or next(iter(_CANDIDATES.get(word, ())), None)
     if found is None:
         raise DataError(
-            f"split {value!r:.40} is not train, val or test",
+            f"the table has {value!r:.40} in its column of splits; it must be train, val or test",
             where=where,
-            fix="Set it to one of the three, or drop the column to draw val automatically. To use "
-            "another column: --split-column NAME",
+            fix="Correct the table. To use another column: --split-column NAME. Without a column "
+            "of splits, some pictures are drawn at random for val.",
         )
     return found
 
@@ -127,7 +127,11 @@ def parse_split_folders(text: str) -> dict[str, Split]:
         name, equals, word = (piece.strip() for piece in part.rpartition("="))
         split = SPLIT_WORDS.get(word.lower())
         if not (name and equals) or split is None or name in found:
-            why = "is given twice" if name in found else "is not FOLDER=train, =val or =test"
+            why = (
+                f"names the folder {name} a second time"
+                if name in found
+                else "is not of the form FOLDER=train, FOLDER=val or FOLDER=test"
+            )
             raise UsageError(
                 f"{part.strip()!r} {why}",
                 where="prepare.split_folders",

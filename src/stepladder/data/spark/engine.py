@@ -105,10 +105,11 @@ class Arrivals:
         missing = sorted(found.keys() - done.keys())
         if missing:
             raise ResourceError(
-                f"{len(missing)} files that executors wrote are not visible on the driver, "
-                f"such as {missing[0]}",
+                f"{len(missing)} files that Spark's executors wrote to this folder cannot be seen "
+                f"on the machine of the driver, such as {missing[0]}",
                 where=str(self._folder),
-                fix="The storage may be slow to show them: run the same command again in a minute.",
+                why="Shared storage may take a while to show new files to other machines.",
+                fix="Run the same command again in a minute.",
             )
         return done
 

@@ -97,7 +97,9 @@ def list_facts(
     """
     if not facts:
         raise DataError(
-            "the DataFrame contains no pictures", where=source, fix="Pass a DataFrame with rows."
+            "the DataFrame has no rows, so there are no pictures to prepare",
+            where=source,
+            fix="Pass a DataFrame with one row for each picture.",
         )
     named, num_repeated = _named(facts, source, address)
     warnings = [f"{source}: skipped {num_repeated} repeated rows"] if num_repeated else []

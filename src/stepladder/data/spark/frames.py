@@ -192,11 +192,11 @@ class FrameOnSpark(RowsOnSpark):
             return self.spark.table(table)
         except (AnalysisException, ParseException) as error:
             raise UsageError(
-                "Spark does not find this table",
+                "Spark's catalog has no table of this name",
                 where=table,
                 why=first_line(error),
-                fix="Use the full name, CATALOG.SCHEMA.TABLE, and check that spark-defaults.conf "
-                "configures the catalogue.",
+                fix="Write the full name, CATALOG.SCHEMA.TABLE, and configure the catalog in "
+                "spark-defaults.conf.",
             ) from None
 
     def _files(self) -> DataFrame:

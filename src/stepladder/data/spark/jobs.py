@@ -66,7 +66,7 @@ class Slots:
                 "no executor with a free core",
                 where="spark",
                 fix="Request smaller executors (spark.executor.cores, spark.executor.memory), wait "
-                f"longer ({SLOT_WAIT}=600), or use --engine local.",
+                f"up to 600 s (export {SLOT_WAIT}=600), or work without Spark: --engine local",
             )
 
     def _stages(self) -> list[SparkStageInfo]:
@@ -94,7 +94,10 @@ def slot_wait_s() -> float:
         wait_s = 0.0
     if not wait_s > 0:
         raise UsageError(
-            f"{text!r} is not a number of seconds", where=SLOT_WAIT, fix=f"Set {SLOT_WAIT}=600"
+            f"{text!r} is not a number of seconds above 0; this environment variable sets how long "
+            "to wait for Spark",
+            where=SLOT_WAIT,
+            fix=f"Set it to a number of seconds: export {SLOT_WAIT}=600",
         )
     return wait_s
 
@@ -206,7 +209,10 @@ def explain(error: Exception, *, master: str | None = None) -> ResourceError:
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
     return ResourceError(
-        "the Spark job failed", where="spark", why=told[:300], fix=f"Fix the cause. {_GO_ON}"
+        "the Spark job failed",
+        where="spark",
+        why=f"Spark reports: {told[:300]}",
+        fix=f"Correct what Spark reports. {_GO_ON}",
     )
 
 
@@ -215,6 +221,6 @@ def _other_python(what: str) -> ResourceError:
         what,
         where="spark",
         why="By default Spark uses the first python3 on the PATH.",
-        fix="Set it before the session starts, and restart: "
+        fix="Make Spark use the Python of this process, then start it again: "
         f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}",
     )

@@ -66,7 +66,7 @@ def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> 
         return FilesOnSpark(config, list_pictures(config))
     if is_of_spark:
         raise UsageError(
-            f"executors cannot open {kind} at this address",
+            f"Spark's executors, on other machines, cannot open {kind} at this address",
             where=str(spark_address(source)),
             fix="Use a folder that all machines mount, or s3://BUCKET/PREFIX, or pass a DataFrame: "
             "stepladder.prepare(spark.read.parquet(…), out=…).",

@@ -88,7 +88,8 @@ def require_spark() -> None:
         if error.name != "pyspark":
             raise
         raise UsageError(
-            "PySpark is not installed", fix="pip install 'stepladder[spark]'"
+            "PySpark, with which stepladder uses Spark, is not installed",
+            fix="Install it: pip install 'stepladder[spark]'",
         ) from None
     if int(pyspark.__version__.partition(".")[0]) < _MIN_PYSPARK:
         raise UsageError(
@@ -153,8 +154,10 @@ def quiet_pandas() -> Iterator[None]:
 def _classic(session: SparkSession) -> SparkSession:
     if not hasattr(type(session), "sparkContext") or "connect" in type(session).__module__:
         raise UsageError(
-            "the active session uses Spark Connect, which cannot run stepladder on the executors",
-            fix="Run this on the cluster, with spark-submit or in a notebook with classic Spark.",
+            "the active Spark session uses Spark Connect, which does not allow stepladder to run "
+            "its code on the executors",
+            fix="Run it on the cluster itself: with spark-submit, or in a notebook whose session "
+            "does not use Spark Connect.",
         )
     return session
 
@@ -207,7 +210,8 @@ def not_begun(error: Exception) -> ResourceError:
         "Spark did not start",
         where=named_master(),
         why=told.lstrip(": ")[:300] or None,
-        fix="Check SPARK_MASTER, spark-defaults.conf and the cluster, or use --engine local.",
+        fix="Set SPARK_MASTER to the address of a running cluster (or correct "
+        "spark-defaults.conf), or work on this machine without Spark: --engine local",
     )
 
 

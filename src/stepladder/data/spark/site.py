@@ -182,17 +182,18 @@ def require_shared(spark: SparkSession, site: Site, *, example: Path | None = No
         if not (seen["sees_root"] and (site.root / "seen" / str(seen["name"])).exists()):
             why, fix = why_not_shared(site.root) or _SHARED
             raise ResourceError(
-                f"the executor on {host} does not share this folder with the driver",
+                f"Spark's executor on the machine {host} does not share this folder with the "
+                "driver (this process)",
                 where=str(site.root),
                 why=why,
                 fix=fix,
             )
         if not seen["sees_example"]:
             raise ResourceError(
-                f"the executor on {host} does not see the source",
+                f"Spark's executor on the machine {host} cannot open this file of the source",
                 where=str(example),
-                fix="Put it on storage that all machines mount at the same path, or use an "
-                "address that Spark can open, such as hdfs://… or s3a://….",
+                fix="Put the source on storage that all machines mount at the same path, or use "
+                "an address that Spark can open, such as hdfs://… or s3a://….",
             )
         if seen["versions"] != wanted:
             names = sorted(name for name in wanted if wanted[name] != seen["versions"].get(name))

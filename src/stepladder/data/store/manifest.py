@@ -73,14 +73,17 @@ def parse_manifest(value: Any, *, where: str) -> Manifest:
     """
     if not isinstance(value, dict):
         raise DataError(
-            "the manifest of the store is not a JSON object", where=where, fix=PREPARE_AGAIN
+            "this file, which lists the contents of the store, is not a JSON object",
+            where=where,
+            fix=PREPARE_AGAIN,
         )
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise DataError(
-            f"the store has format version {version}, but stepladder reads {FORMAT_VERSION}",
+            f"the store was written in format {version} by another release of stepladder; this "
+            f"release reads format {FORMAT_VERSION} only",
             where=where,
-            fix=f"{PREPARE_AGAIN}, or use the version of stepladder that wrote it.",
+            fix=f"{PREPARE_AGAIN}, or install the release of stepladder that wrote it.",
         )
     try:
         manifest = _parse(value)
@@ -104,9 +107,10 @@ def _no_store(folder: Path) -> DataError:
     for leftover in _leftovers(folder):
         if (leftover / MANIFEST_NAME).is_file():
             return DataError(
-                "prepare was stopped while it replaced the store here",
+                "the store is missing, because stepladder prepare was stopped while it replaced "
+                "the old store by a new one",
                 where=str(folder),
-                fix=f"Move the complete store back: mv {leftover} {folder}",
+                fix=f"Move the store, which is complete, to its place: mv {leftover} {folder}",
             )
     what = "the folder is not a store" if folder.is_dir() else "the folder does not exist"
     create = (
@@ -222,7 +226,9 @@ def refuse_foreign(out: Path, *marks: str) -> None:
     """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UsageError(
-            "--out is a file, not a folder", where=str(out), fix="Choose another --out."
+            "this is a file, but --out must be a folder",
+            where=str(out),
+            fix="Write the store to another folder: --out FOLDER",
         )
     is_store = any((out / name).is_file() for name in (MANIFEST_NAME, *marks))
     if out.is_dir() and not is_store and any(out.iterdir()):
@@ -230,7 +236,7 @@ def refuse_foreign(out: Path, *marks: str) -> None:
             "the folder has files that do not belong to a store",
             where=str(out),
             why="A new store replaces the whole folder, so they would be lost.",
-            fix="Choose another --out, or empty the folder.",
+            fix="Write the store to a new or empty folder: --out FOLDER",
         )
 
 

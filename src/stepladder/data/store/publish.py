@@ -54,8 +54,8 @@ def publish_as_delta(store: Path) -> PublishedTable:
         raise UsageError(
             "only a store in a local folder can be published",
             where=shown(store),
-            fix="Prepare the store in a local folder, publish it there, then upload the folder "
-            "with its _delta_log.",
+            fix="Prepare the store in a local folder, publish it there, then upload the whole "
+            "folder, including _delta_log.",
         )
     store = store.expanduser().resolve()
     manifest = load_manifest(store)
@@ -100,7 +100,7 @@ def _write_log(store: Path, manifest: Manifest) -> None:
             f"cannot write the Delta log here ({first_line(error)})",
             where=str(store / LOG_FOLDER),
             why="Publishing needs a writable folder on a file system that supports renames.",
-            fix="Copy the store to such a disk and publish it there.",
+            fix="Copy the store to a local disk on which you may write, and publish it there.",
         ) from None
 
 
@@ -114,8 +114,9 @@ def _published_version(store: Path, manifest: Manifest) -> int:
     listed = {file.name: file.size_bytes for file in table.files}
     if listed != {shard.name: shard.size_bytes for shard in manifest.shards}:
         raise UsageError(
-            "the Delta log here does not match the files of this store",
+            "the Delta log in the folder of the store lists other files than the store has",
             where=str(store / LOG_FOLDER),
-            fix=f"Remove it and publish again: rm -r {store / LOG_FOLDER}",
+            why="It is from an older store, or was written by another program.",
+            fix=f"Remove the log, then publish the store again: rm -r {store / LOG_FOLDER}",
         )
     return table.version

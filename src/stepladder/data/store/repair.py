@@ -78,16 +78,19 @@ def _pass_over(*_: object) -> None:
 def _config_of(path: Path, source: Path | None) -> PrepareConfig:
     if is_copy(path):
         raise DataError(
-            "this is a decoded copy of a store, which is recreated when needed",
+            "this is not a store that can be repaired, but a decoded copy of one, which a run "
+            "writes and can write again",
             where=str(path),
-            fix=f"Remove it: stepladder clean {path.parent.parent} --yes",
+            fix=f"Remove the copy; the next run makes a new one: stepladder clean "
+            f"{path.parent.parent} --yes",
         )
     try:
         log = read_json(path / LOG_NAME)
         config = from_json(PrepareConfig, log["config"])
     except (OSError, KeyError, TypeError, DataError):
         raise DataError(
-            "the log of prepare does not record how the store was created",
+            "the store cannot be repaired: this file does not record from which pictures and with "
+            "which options the store was made",
             where=str(path / LOG_NAME),
             fix=PREPARE_AGAIN,
         ) from None
@@ -120,8 +123,8 @@ def _put_in_place(
             if now.get(name) != was
         ]
         raise DataError(
-            f"cannot recreate {', '.join(others)}: the source pictures have changed"
-            + (" or are decoded differently now" if changed else ""),
+            f"these files of the store cannot be made again: {', '.join(others)}, because the "
+            "source pictures have changed" + (" or are decoded differently now" if changed else ""),
             where=str(path),
             why=f"Since then, these versions changed: {', '.join(changed)}." if changed else None,
             fix=PREPARE_AGAIN,

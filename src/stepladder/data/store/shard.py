@@ -247,7 +247,11 @@ class Shard:
         try:
             unpack_into(packed, out, self._compression)
         except PackedError as error:
-            raise DataError(str(error), where=self.describe(row), fix=_mend(self.path)) from None
+            raise DataError(
+                f"this file of the store is damaged: {error}",
+                where=self.describe(row),
+                fix=_mend(self.path),
+            ) from None
 
     def _page(self, row: int, verified: np.ndarray) -> bytes:
         num_bytes = int(self.index.lengths[row])
@@ -265,9 +269,9 @@ class Shard:
             return
         if crc32(data) != self.index.crcs[row]:
             raise DataError(
-                "the picture fails its checksum (CRC)",
+                "the picture is damaged: its checksum (CRC) does not match",
                 where=self.describe(row),
-                why="The file was damaged after prepare wrote it.",
+                why="The file of the store was changed after stepladder prepare had written it.",
                 fix=f"List all damage: stepladder verify {self.path.parent}. {_mend(self.path)}",
             )
         if self._verify is VerifyPages.FIRST_TOUCH:
@@ -299,7 +303,11 @@ class Shard:
         try:
             data = rebuild_index(self._file, self.info)
         except LayoutError as error:
-            raise DataError(str(error), where=str(self.path), fix=_mend(self.path)) from None
+            raise DataError(
+                f"this file of the store is damaged: {error}",
+                where=str(self.path),
+                fix=_mend(self.path),
+            ) from None
         with contextlib.suppress(OSError):  # the folder may be read-only
             write_bytes(index_path(self.path), data)
         return Index(data, self.info.num_rows)
@@ -329,15 +337,15 @@ class Shard:
     def _changed(self, path: Path, *, num_bytes: int | None = None) -> DataError:
         found = "" if num_bytes is None else f": {num_bytes} bytes, not {self.info.size_bytes}"
         return DataError(
-            f"the file was truncated or replaced{found}",
+            f"this file of the store was truncated or replaced{found}",
             where=str(path),
-            why="Its size does not match the manifest, so its rows cannot be trusted.",
+            why="Its size is not the one in manifest.json, so its pictures may be wrong.",
             fix=_mend(path),
         )
 
     def _unreadable(self, row: int, error: OSError) -> DataError:
         return DataError(
-            f"cannot read the picture ({error.strerror})",
+            f"the picture cannot be read from the disk ({error.strerror})",
             where=self.describe(row),
             fix="Check the disk, then run: stepladder verify " + str(self.path.parent),
         )
@@ -359,10 +367,12 @@ def _open(path: Path) -> int:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise ResourceError(
-                "too many open files",
+                "this file of the store cannot be opened, because this process has too many open "
+                "files",
                 where=str(path),
-                why="Each shard of a store is kept open.",
-                fix="Raise the limit: ulimit -n 65536",
+                why="All files of a store are kept open during a training.",
+                fix="In this shell, raise the limit, then run the same command again: ulimit -n "
+                "65536",
             ) from None
         raise ResourceError(
             f"this file of the store cannot be opened ({error.strerror})",

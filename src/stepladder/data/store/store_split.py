@@ -395,7 +395,10 @@ class StoreSplit(PictureSource):
     def _check_labels(self, labels: np.ndarray, rows: np.ndarray) -> None:
         bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if bad.size:
-            what = f"label {labels[bad[0]]} is not one of the {len(self.classes)} classes"
+            what = (
+                f"the store is damaged: label {labels[bad[0]]} is not one of the "
+                f"{len(self.classes)} classes"
+            )
             shard, row_in_shard = self._locate(int(rows[bad[0]]))
             raise DataError(what, where=shard.describe(row_in_shard), fix=PREPARE_AGAIN)
 
@@ -411,4 +414,6 @@ class StoreSplit(PictureSource):
             return read(shard, row_in_shard)
         except LayoutError as error:
             where = f"{shard.path}: row {row_in_shard}"
-            raise DataError(str(error), where=where, fix=PREPARE_AGAIN) from None
+            raise DataError(
+                f"this file of the store is damaged: {error}", where=where, fix=PREPARE_AGAIN
+            ) from None

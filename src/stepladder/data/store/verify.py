@@ -116,9 +116,9 @@ def _read_shard(path: Path, info: ShardInfo, manifest: Manifest) -> tuple[Counte
 def _compare_layout(footer: Footer, info: ShardInfo, manifest: Manifest) -> list[str]:
     problems = []
     if (footer.encoding, footer.size) != (manifest.encoding, manifest.size):
-        problems.append("its encoding or picture size does not match the manifest")
+        problems.append("its encoding or picture size is not the one in manifest.json")
     if footer.num_rows != info.num_rows:
-        problems.append(f"it has {footer.num_rows} rows, not {info.num_rows}")
+        problems.append(f"it has {footer.num_rows} rows, but manifest.json says {info.num_rows}")
     return problems
 
 
@@ -127,7 +127,10 @@ def _compare_counts(manifest: Manifest, counts: dict[str, Counter[int]]) -> list
     for split, wanted in manifest.class_counts.items():
         found = tuple(counts[split][label] for label in range(len(manifest.classes)))
         if found != wanted:
-            problems.append(f"the manifest's class counts of {split} do not match its rows")
+            problems.append(
+                f"manifest.json says other numbers of pictures per class for {split} than its "
+                "files have"
+            )
     return problems
 
 

@@ -118,7 +118,9 @@ class _Numeric(Column):
         except pa.ArrowInvalid:  # only unsigned 64-bit integers can be too large
             is_over = pc.greater(array, pa.scalar(_LARGEST, array.type)).fill_null(False)
             row = int(np.argmax(is_over.to_numpy(zero_copy_only=False)))
-            raise BadCellError(row, f"column {self.name} is larger than 2^63 - 1") from None
+            raise BadCellError(
+                row, f"column {self.name} has a number above 2^63 - 1, the largest that torch has"
+            ) from None
 
     def _numbers(self, array: pa.Array) -> np.ndarray:
         """Convert an array to numbers, with nulls filled."""

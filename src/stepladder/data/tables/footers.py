@@ -65,19 +65,20 @@ def read_footer(
         schema = _int96_schema(tail, metadata) if has_int96 else metadata.schema.to_arrow_schema()
     except FileNotFoundError:
         raise DataError(
-            "the file no longer exists",
+            "this file of the table no longer exists",
             where=where,
-            why="It was removed, for example by VACUUM of a Delta table.",
-            fix="Read a version whose files still exist, or rewrite the table.",
+            why="It was deleted after the table was opened; in a Delta table, VACUUM does this.",
+            fix="Open the table again. Of a Delta table, read a version whose files still exist, "
+            "such as the latest.",
         ) from None
     except StoreAwayError as error:
         error.where = where
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            f"is not a complete Parquet file ({first_line(error)})",
+            f"this file of the table is not a complete Parquet file ({first_line(error)})",
             where=where,
-            fix="Rewrite the file, or remove it from the table.",
+            fix="Write the file again, or remove it from the folder of the table.",
         ) from None
     footer = Footer(
         size_bytes=size_bytes,
@@ -165,9 +166,9 @@ class RowGroups:
             raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"cannot be read ({first_line(error)})",
+                f"this part of the table cannot be read ({first_line(error)})",
                 where=where,
-                fix="Rewrite the file, or remove it from the table.",
+                fix="Write the file again, or remove it from the folder of the table.",
             ) from None
         for name in columns:
             if name not in held:
@@ -204,11 +205,11 @@ class RowGroups:
 
     def _changed(self, file: TableFile) -> DataError:
         return DataError(
-            "the file changed after the table was opened",
+            "this file of the table was changed after the table was opened",
             where=f"{self._listing.place}: {file.name}",
-            why="Its rows may differ from those in the footer that was read.",
-            fix="Start again when nothing writes to the table, or use a Delta table, which can be "
-            "written to while a version of it is read.",
+            why="It may have other rows now than when they were counted.",
+            fix="Run the same command again when nothing writes to the table. Or use a Delta "
+            "table, which can be written to while a version of it is read.",
         )
 
 

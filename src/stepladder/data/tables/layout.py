@@ -101,8 +101,8 @@ class Layout:
                     other,
                     where=f"{self.file_name(file_idx)}, from row 0 on",
                     why="All files of a table must have the same columns.",
-                    fix="Rewrite the file, remove it from the table, or list only the columns that "
-                    "all files have in columns=[...].",
+                    fix="Write the file again, remove it from the folder of the table, or read "
+                    "only columns that all files have: list them in columns=[...].",
                 )
 
     def values_of(self, row_groups: RowGroups, name: str) -> Iterator[pa.ChunkedArray]:
@@ -124,10 +124,11 @@ class Layout:
             plain_type(schema.field(column), self.listing.place)
         ):
             raise UsageError(
-                f"split {split} not found: no folder or file is named after a split, and there is "
-                f"no string column {column}",
+                f"it is unknown which rows of the table are {split}: no folder or file is named "
+                f"train, val or test, and there is no string column {column}",
                 where=self.listing.place,
-                fix="Set split_column= to the column of splits, or pass the path of the split.",
+                fix="Name the column that contains train, val or test: split_column='NAME'. Or "
+                f"pass the path of the folder or file that contains {split}.",
             )
         kept = []
         for place, before in zip(self.groups, self.kept, strict=True):
@@ -187,10 +188,10 @@ def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None
     twins = [name for name in names if schema.names.count(name) > 1]
     if twins:
         raise DataError(
-            f"several columns have the same name: {', '.join(twins)}",
+            f"several columns of the file have the same name: {', '.join(twins)}",
             where=where,
-            fix="Rewrite the file with unique column names, or leave them out by listing only the "
-            "other columns in columns=[...].",
+            fix="Write the file again with a different name for each column, or read only other "
+            "columns: list them in columns=[...].",
         )
 
 

@@ -99,9 +99,9 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
         file_system, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise DataError(
-            f"cannot open the file system ({error})",
+            f"the file system of this address cannot be opened ({error})",
             where=place,
-            fix="Use a local path, or s3://BUCKET/KEY.",
+            fix="Pass a local path, or an address s3://BUCKET/PREFIX.",
         ) from None
     return file_system, path
 
@@ -138,9 +138,11 @@ def list_table(
         return _list_pinned(place) if version is None else _list_delta(place, version, option)
     if version is not None and _is_there(file_system, path, place):
         raise UsageError(
-            "only Delta tables have versions",
+            "a version of the table was requested, but this is not a Delta table, and other tables "
+            "have no versions",
             where=place,
-            fix=f"Omit version, or pass the folder that contains {LOG_FOLDER}.",
+            fix=f"Leave out version, or pass the folder of a Delta table, which contains "
+            f"{LOG_FOLDER}.",
         )
     return list_files(place)
 
@@ -181,9 +183,9 @@ def _list_delta(place: str, version: int | None, option: VersionOption) -> Listi
     ]
     if not files:
         raise DataError(
-            f"version {found.version} of the Delta table has no rows",
+            f"version {found.version} of the Delta table has no rows to train on",
             where=place,
-            fix=f"Choose another version: {option.of()}.",
+            fix=f"Add rows to the table, or read another version of it: {option.of()}.",
         )
     warning = " ".join(found.warnings) or None
     return Listing(
@@ -225,10 +227,11 @@ def list_files(place: str) -> Listing:
         root, infos = _found(file_system, path, place)
     if any("_temporary" in _parts(info.path, root) for info in infos):
         raise DataError(
-            "the table is still being written: there is a folder _temporary",
+            "the table is still being written, because Spark's folder _temporary is in it",
             where=place,
-            why="The table may be incomplete.",
-            fix="Wait for the writer. If it was killed, remove the folder and write again.",
+            why="Some of its files may still be missing.",
+            fix="Wait until the Spark job has ended. If it was killed, remove _temporary, and "
+            "write the table again.",
         )
     found = {
         posixpath.relpath(info.path, root): info
@@ -237,10 +240,11 @@ def list_files(place: str) -> Listing:
     }
     if not found:
         raise DataError(
-            "no Parquet files found"
+            "there are no Parquet files of a table here"
             + ("" if infos else ": the file, folder or bucket does not exist"),
             where=place,
-            fix=f"Pass a file, a folder of {_SUFFIXES[0]} files, or a glob.",
+            fix=f"Pass a Parquet file, a folder of {_SUFFIXES[0]} files, or a pattern such as "
+            f"'FOLDER/*{_SUFFIXES[0]}'.",
         )
     is_ours = isinstance(file_system, fs.LocalFileSystem) and (Path(root) / MANIFEST).is_file()
     files = [
@@ -261,9 +265,10 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise ResourceError(
-            f"the files cannot be listed ({first_line(error)})",
+            f"the files of the table cannot be listed ({first_line(error)})",
             where=place,
-            fix="Check the address, the credentials and the permissions.",
+            fix="Correct the address, or use credentials that may list it, such as another "
+            "AWS_PROFILE.",
         ) from None
 
 
@@ -306,9 +311,9 @@ def _pattern(glob: str, place: str) -> re.Pattern[str]:
         return re.compile("".join(words))
     except re.error as error:
         raise UsageError(
-            f"invalid glob ({error.msg})",
+            f"the pattern of file names is not valid ({error.msg})",
             where=place,
-            fix="Use characters or ascending ranges in [...], such as [a-z].",
+            fix="Write single characters or ascending ranges in [...], such as [a-z].",
         ) from None
 
 

@@ -227,10 +227,12 @@ def _put(found: Written, folder: Path) -> Written:
 
 def _not_seen(folder: Path) -> DataError:
     return DataError(
-        "Spark wrote the DataFrame, but the files are not visible to this process",
+        "Spark wrote the DataFrame to files in this folder, but on this machine the folder has "
+        "no such files",
         where=str(folder),
-        why="The driver and the executors must share the folder.",
-        fix="Set cache_dir to a shared folder, such as file:///dbfs/... on Databricks.",
+        why="Spark's executors wrote them to their own disks, because the folder is not shared.",
+        fix="Set cache_dir to a folder that all machines share, such as file:///dbfs/... on "
+        "Databricks.",
     )
 
 

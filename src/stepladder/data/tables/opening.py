@@ -134,9 +134,11 @@ def open_chosen(
 
 def _no_rows(place: str, split: Split | None) -> DataError:
     return DataError(
-        f"the table has no rows{'' if split is None else f' of split {split}'}",
+        f"the table has no rows{'' if split is None else f' of the split {split}'}",
         where=place,
-        fix="Use another path or another split.",
+        fix="Pass the path of another table."
+        if split is None
+        else "Pass another split, or the path of a table that has this split.",
     )
 
 
@@ -177,9 +179,11 @@ def shard_loader(
     require_at_least(0, cur_shard=cur_shard)
     if not cur_shard < shard_count <= len(source):
         raise UsageError(
-            f"cannot read shard {cur_shard} of {shard_count}: the table has {len(source)} rows",
+            f"the {len(source)} rows of the table cannot be divided so that cur_shard={cur_shard} "
+            f"of shard_count={shard_count} has any",
             where="cur_shard, shard_count",
-            fix="Use a cur_shard from 0 to shard_count - 1, and at most as many shards as rows.",
+            fix="Set cur_shard to a number from 0 to shard_count - 1, and shard_count to at most "
+            "the number of rows.",
         )
     return Loader(
         source,

@@ -163,9 +163,9 @@ class Choices:
         unknown = [name for name in dict.fromkeys(named) if name not in schema.names]
         if unknown:
             raise UsageError(
-                f"missing column{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)}",
+                f"the table has no column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}",
                 where=place,
-                fix=f"The columns are: {', '.join(schema.names)}.",
+                fix=f"Name some of its columns: {', '.join(schema.names)}.",
             )
         return tuple(dict.fromkeys(wanted))
 
@@ -217,9 +217,9 @@ def plain_type(given: pa.Field, place: str) -> pa.DataType:
     kind, name = given.type, extension_of(given)
     if name is not None:
         raise DataError(
-            f"column {given.name} has the extension type {name}",
+            f"column {given.name} has the Arrow extension type {name}, which is not read",
             where=place,
-            why="Extension types may contain pickled objects, which are never loaded.",
+            why="Extension types may contain pickled objects, which could execute code.",
             fix="Leave it out by listing only the other columns in columns=[...], or write it as "
             "numbers, strings, bytes or lists of numbers.",
         )
@@ -292,7 +292,8 @@ def _vector_length(
             return _length(known[0].as_py())
     if has_rows and fill is not None:
         raise DataError(
-            f"column {name} contains only nulls: the length of its vectors is unknown",
+            f"column {name} is to be read as vectors, but contains only nulls, so the length of "
+            "the vectors is unknown",
             where=place,
             fix="Leave it out by listing only the other columns in columns=[...], or write it as "
             "fixed-size lists.",
@@ -311,9 +312,9 @@ def _refuse_clashes(names: Sequence[str], place: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(
-            f"several columns of the batch have the same name: {', '.join(twice)}",
+            f"a batch would have several columns of the same name: {', '.join(twice)}",
             where=place,
-            why=f"The lengths of the lists in column NAME are in NAME{LENGTHS}.",
+            why=f"For a column NAME of lists, a column NAME{LENGTHS} with their lengths is added.",
             fix="List the columns to read, without one of these, in columns=[...].",
         )
 
@@ -321,9 +322,9 @@ def _refuse_clashes(names: Sequence[str], place: str) -> None:
 def _require_numbers(column: Column, place: str) -> None:
     if isinstance(column, ObjectColumn):
         raise UsageError(
-            f"the target {column.name} is a string or bytes column",
+            f"the target column {column.name} contains strings or bytes, but the loss needs "
+            "numbers",
             where=place,
-            why="The loss needs numbers.",
-            fix="Write it as numbers, or leave target out and convert the column in the Task's "
-            "loss().",
+            fix="Write the column as numbers. Or leave out target, and convert the column to "
+            "numbers in loss() of your Task.",
         )

@@ -179,7 +179,7 @@ class _Decoder:
                 raise DataError(
                     error.what,
                     where=layout.row_name(number, row),
-                    fix=f"Rewrite the file, or {error.cure}.",
+                    fix=f"Correct the value and write the file again, or {error.cure}.",
                 ) from None
         sizes = (c.num_bytes(v) for c, v in zip(self._columns, values, strict=True))
         return Block(tuple(values), sum(sizes))

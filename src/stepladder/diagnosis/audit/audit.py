@@ -63,25 +63,33 @@ def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
-            evidence="the number of evaluations is not logged",
+            evidence="the log does not say how often the model was evaluated, so it is unknown "
+            "from how many results the best one was chosen",
         )
     if series.is_constant:
         return Finding(
             check=check,
             outcome=Outcome.PASSED,
-            evidence=f"all {k} readings of {series.name} are equal: selecting one had no effect",
+            evidence=f"{series.name} is the same at all {k} evaluations, so choosing the best of "
+            "them did not make the result too optimistic",
         )
     price, numbers = _price(series, k, num)
-    said = f"{series.name} is the only held-out metric: if it selected one of {k} epochs and is "
+    said = (
+        f"there is no test result besides {series.name}: if the best of {k} epochs was chosen by "
+        f"it and its value there is "
+    )
     fix = "Report the result on a separate test set, evaluated once."
     if log.is_val_test:
-        said = f"the test set was evaluated {k} times: if it selected the epoch and is "
+        said = (
+            f"the test set was evaluated {k} times: if the best epoch was chosen by these results "
+            "and the best of them is "
+        )
         fix = "Select the epoch on a validation split of the training data; evaluate on test once."
     return Finding(
         check=check,
         outcome=Outcome.WARNED,
         fault="stopping_on_noise",
-        evidence=f"{said}also reported, it is too optimistic by {price}",
+        evidence=f"{said}reported as the result, that is too optimistic by {price}",
         fix=fix,
         numbers=numbers,
     )
@@ -101,10 +109,13 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
         return "an amount that cannot be computed from the log", numbers
     if least is not None and most is not None and least < most:
         low, high = (series.say_change(expected_max(k) * part) for part in (least, most))
-        return f"{low} (from its own jumps) to {high} (from the number of examples)", numbers
+        return (
+            f"{low} (by its jumps between evaluations) to {high} (by the number of examples)",
+            numbers,
+        )
     part = max(value for value in (most, least) if value is not None)
     price = series.say_change(expected_max(k) * part)
-    return f"up to {price} (the maximum of {k} readings)", numbers
+    return f"up to {price}, because the best of {k} noisy results is partly luck", numbers
 
 
 def _beside_a_test(log: RunLog, series: Series) -> Finding:
@@ -115,14 +126,17 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
         return Finding(
             check="selection",
             outcome=Outcome.COULD_NOT_RUN,
-            evidence=f"test and validation are both {series.say(test)}: either by chance, or they "
-            "are the same set, which then selected the epoch",
-            fix="Check whether any example is in both sets. If none is, the match is by chance.",
+            evidence=f"the test result and the validation result are both {series.say(test)}: "
+            "either by chance, or because both are of the same examples, and then there is no "
+            "independent test",
+            fix="Check whether the test set and the validation set share examples. If they do not, "
+            "the two results are equal by chance.",
         )
     return Finding(
         check="selection",
         outcome=Outcome.PASSED,
-        evidence="there is a test result besides the validation that selected the epoch",
+        evidence="the log has a test result besides the validation results by which the best "
+        "epoch was chosen",
     )
 
 
@@ -243,15 +257,17 @@ def _held_out(log: RunLog) -> Finding:
         return Finding(
             check="held_out",
             outcome=Outcome.FAILED,
-            evidence="the log has no held-out metric: nothing is known about unseen examples",
-            fix="Log a validation metric, or pass its column with --metric.",
+            evidence="the log has no validation or test metric, so nothing is known about how well "
+            "the model does on examples that it was not trained on",
+            fix="Log the loss or accuracy on a validation set. If a column of the log has it: "
+            "--metric COLUMN",
         )
     return Finding(
         check="held_out",
         outcome=Outcome.COULD_NOT_RUN,
-        evidence=f"a single test result, {read_once}, is the only held-out metric: there is no "
-        "curve",
-        fix="Log validation at every epoch.",
+        evidence=f"the log has a single test result, {read_once}, and no validation results: "
+        "it is unknown how the model improved during training",
+        fix="Log the validation loss or accuracy after every epoch.",
     )
 
 
@@ -262,8 +278,9 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence=f"{series.name} is not a share of examples: its noise is estimated from its "
-            "curve",
+            evidence=f"{series.name} is not a proportion of examples, as accuracy is, so its noise "
+            "cannot be computed from the number of examples; it is estimated from the changes "
+            "between evaluations instead",
         )
     if size.problem:
         return Finding(
@@ -277,21 +294,22 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
-            evidence="the number of examples is not logged and cannot be inferred from the "
-            "decimals",
-            fix="Pass --num-val N.",
+            evidence="it is unknown on how many examples the model was evaluated: the log does not "
+            f"say so, and the decimals of {series.name} do not show it",
+            fix="Pass the number of validation examples: --num-val N",
         )
     sem = series.sem(series.values[series.best], size.num)
     source = {
-        SizeSource.GIVEN: "as passed",
+        SizeSource.GIVEN: "the number that you passed",
         SizeSource.LOGGED: "as logged",
-        SizeSource.INFERRED: "inferred from the decimals, or a multiple of that",
+        SizeSource.INFERRED: "inferred from the decimals of the metric; it may be a multiple",
     }[size.source or SizeSource.LOGGED]
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"{size.num:,} held-out examples ({source}): one example is {100 / size.num:.2g} "
-        f"points, one standard error {100 * (sem or 0):.2g}",
+        evidence=f"{series.name} was measured on {size.num:,} examples ({source}): one example "
+        f"more or less changes it by {100 / size.num:.2g} percentage points, and its standard "
+        f"error is {100 * (sem or 0):.2g} points",
         numbers={"num_val": size.num, "one_example": 1 / size.num, "sem": sem},
     )
 
@@ -321,8 +339,10 @@ def _finite(log: RunLog) -> Finding | None:
     return Finding(
         check="finite",
         outcome=Outcome.FAILED,
-        evidence=f"a loss is not finite from {place} on: later values are meaningless",
-        fix="Lower the learning rate, clip gradients, and check for broken inputs.",
+        evidence=f"a loss or accuracy is NaN or infinite from {place} on, so the values after "
+        "that mean nothing",
+        fix="Train again with a tenth of the learning rate or with clipped gradients. If that does "
+        "not help, look for NaN in the inputs.",
         numbers={"num_bad": len(bad)},
     )
 
@@ -334,7 +354,9 @@ def _learning_rate(fit: Fit) -> Finding | None:
         check="learning_rate",
         outcome=Outcome.WARNED,
         fault="learning_rate_too_high",
-        evidence=fit.evidence[0] if fit.evidence else "training stays poor and its loss jumps",
+        evidence=fit.evidence[0]
+        if fit.evidence
+        else "the training loss stays high, and jumps up and down",
         fix="Train again with a tenth of the learning rate.",
     )
 
@@ -365,8 +387,9 @@ def _data_wait(log: RunLog) -> Finding | None:
     return Finding(
         check="data_wait",
         outcome=Outcome.WARNED if is_much else Outcome.PASSED,
-        evidence=f"{percent(share)} of the time was spent waiting for data",
-        fix="Use more reader threads, or decode once: `stepladder advise` estimates the gain."
+        evidence=f"{percent(share)} of the training time was spent waiting for data",
+        fix="Load data with more threads or processes, or decode pictures only once; `stepladder "
+        "advise` estimates what each would gain."
         if is_much
         else "",
         numbers={"data_wait_frac": share},

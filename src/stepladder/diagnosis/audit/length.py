@@ -33,7 +33,7 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence=f"{why}: its end is not judged",
+            evidence=f"{why}: it is not judged whether the training was long enough",
         )
     if num_done < _MIN_EVALUATIONS:
         return Finding(
@@ -49,9 +49,10 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.WARNED,
-            evidence=f"it ended while still improving: the last evaluations of {series.name} are "
-            f"better than those before by {series.say_change(gain)}, more than twice the noise",
-            fix="Train longer, with early stopping.",
+            evidence=f"the training ended while {series.name} was still improving: its last "
+            f"evaluations are better than those before by {series.say_change(gain)}, more than "
+            "twice the noise between evaluations",
+            fix="Train for more epochs, with early stopping.",
             numbers={"late_gain": gain, "noise": series.step_noise(num)},
         )
     wasted = num_done - 1 - series.best
@@ -60,10 +61,11 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"its best {series.name} was {_after(wasted)} the end"
+        evidence=f"the training was long enough: its best {series.name} was {_after(wasted)} the "
+        "end"
         if wasted
-        else f"it had leveled off: the last {series.name} is the best, but not clearly better than "
-        "those before",
+        else f"the training was long enough: its last {series.name} is the best, but not by more "
+        "than the noise",
         numbers={"after_best": wasted},
     )
 
@@ -80,7 +82,8 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
         return Finding(
             check=check,
             outcome=Outcome.PASSED,
-            evidence=f"a patience of {PATIENCE} would not have stopped it earlier",
+            evidence=f"early stopping after {PATIENCE} evaluations without a new best "
+            f"{series.name} (patience {PATIENCE}) would not have ended the training earlier",
         )
     upto = Series(
         name=series.name,
@@ -92,9 +95,9 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
     )
     lost = series.gain(upto.values[upto.best], series.values[series.best])
     noise = series.step_noise(num)
-    kept = f"its best would be {series.say(upto.values[upto.best])}"
+    kept = f"the best {series.name} would be {series.say(upto.values[upto.best])}"
     if lost <= 0:
-        kept += ", the same"
+        kept += ", as without it"
     elif noise is None:
         kept += f" instead of {series.say(series.values[series.best])}"
     else:
@@ -107,7 +110,8 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
     return Finding(
         check=check,
         outcome=Outcome.PASSED,
-        evidence=f"a patience of {PATIENCE} on {series.name} stops it {_at(series.rows, stop)}"
+        evidence=f"early stopping after {PATIENCE} evaluations without a new best {series.name} "
+        f"(patience {PATIENCE}) would have ended the training {_at(series.rows, stop)}"
         f"{_time_saved(series.rows, stop)}; {kept}",
         numbers={"stop": stop, "saved": saved, "lost": lost, "noise": noise},
     )
@@ -125,9 +129,9 @@ def judge_noise(series: Series, num: int | None) -> Finding | None:
     return Finding(
         check="epochs_differ",
         outcome=Outcome.PASSED,
-        evidence=f"{alike} other evaluation{'s' if alike > 1 else ''} of {len(series.values)} "
-        f"cannot be distinguished from the best, {series.say(best)}: the difference is within "
-        f"twice the noise between evaluations, {series.say_change(noise)}",
+        evidence=f"{alike} of {len(series.values)} evaluations {'are' if alike > 1 else 'is'} as "
+        f"good as the best one ({series.name} {series.say(best)}) up to noise: the "
+        f"difference is below twice the noise between evaluations, {series.say_change(noise)}",
         numbers={"alike": alike, "noise": noise},
     )
 
@@ -145,8 +149,9 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
     return Finding(
         check="loss_and_metric",
         outcome=Outcome.PASSED,
-        evidence=f"{LOSS} was best {_place(by_loss, losses.best)}, {series.name} "
-        f"{_place(by_metric, series.best)}: stop by the one that you report",
+        evidence=f"{LOSS} was best {_place(by_loss, losses.best)}, but {series.name} "
+        f"{_place(by_metric, series.best)}: early stopping and the choice of the best weights "
+        "should use the one that you report",
         numbers={"loss_rise": rise},
     )
 
@@ -159,15 +164,17 @@ def _never_changed(series: Series) -> Finding:
         return Finding(
             check="length",
             outcome=Outcome.COULD_NOT_RUN,
-            evidence=f"{said}: there was nothing to improve after the first one",
-            fix="Train shorter; if this is too good to be true, check for validation examples in "
-            "training.",
+            evidence=f"{said}, the best possible value: training after the first evaluation "
+            "could improve nothing",
+            fix="Train for fewer epochs. If the result is too good to be true, check whether "
+            "validation examples are also in the training data.",
         )
     return Finding(
         check="length",
         outcome=Outcome.WARNED,
-        evidence=f"{said}: nothing was learned, or it is computed incorrectly",
-        fix="Compare a few predictions with their labels, then overfit a single batch.",
+        evidence=f"{said}: the model learned nothing, or {series.name} is computed incorrectly",
+        fix="Compare a few predictions with their labels. If they are as bad as the metric says, "
+        "check whether the model can learn a single batch by heart.",
         numbers={"num_evaluations": num_done},
     )
 
@@ -177,7 +184,8 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
     numbers: dict[str, Json] = {"after_best": wasted, "num_evaluations": num_done}
     seconds = _seconds_after(series.rows, series.best)
     said = (
-        f"{wasted} of {num_done} evaluations came after the best, {_at(series.rows, series.best)}"
+        f"{wasted} of {num_done} evaluations came after the best {series.name}, which was "
+        f"{_at(series.rows, series.best)}"
     )
     if seconds is not None:
         said += f": {duration(seconds)} without improvement"
@@ -185,7 +193,7 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
     fall = series.gain(series.values[-1], series.values[series.best])
     noise = series.step_noise(num)
     if noise and fall > _CLEAR * noise:
-        said += f"; the last is {series.say_change(fall)} worse than the best"
+        said += f"; the last {series.name} is {series.say_change(fall)} worse than the best"
     return Finding(
         check="length",
         outcome=Outcome.WARNED,
@@ -201,14 +209,17 @@ def _too_few(log: RunLog, num_done: int) -> str:
     were = "evaluation is" if num_done == 1 else "evaluations are"
     bad = log.num_unreadable
     lost = f", and {bad} cell{'s' if bad > 1 else ''} could not be read" if bad else ""
-    return f"{num_done} {were} in the log{epochs}{lost}: too few to see a trend"
+    return f"{num_done} {were} in the log{epochs}{lost}: too few to see whether it still improved"
 
 
 def _more(log: RunLog, num_done: int) -> str:
     if log.num_unreadable:
-        return "Correct the cells listed in the note."
+        return "Correct the cells of the log that the notes list."
     if log.epochs is None or num_done < log.epochs:
-        return "Log every epoch: epoch,loss,val_loss,val_accuracy."
+        return (
+            "Log the validation after every epoch, with the columns "
+            "epoch,loss,val_loss,val_accuracy."
+        )
     return "Pass the log of the whole training."
 
 

@@ -36,7 +36,9 @@ class Sizes:
             if value is not None and value < 1:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"{value} is not a number of examples", where=flag, fix="Pass 1 or more."
+                    f"{value} is not a number of examples, which must be at least 1",
+                    where=flag,
+                    fix=f"Pass the number of examples in the set, such as {flag} 1000.",
                 )
 
 

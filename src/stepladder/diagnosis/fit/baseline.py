@@ -70,7 +70,8 @@ def baseline_finding(
         return Finding(
             check=CHECK,
             outcome=Outcome.NOT_APPLICABLE,
-            evidence="no class predictions were recorded",
+            evidence="the run recorded no predicted classes, so it cannot be compared with always "
+            "predicting the most frequent class",
         )
     words = (
         f"the accuracy is {percent(found.accuracy)} on {found.num} validation examples; always "
@@ -88,7 +89,7 @@ def baseline_finding(
         outcome=Outcome.WARNED,
         fault="no_better_than_baseline",
         evidence=f"the model does not beat a trivial baseline: {words}",
-        fix="Run `stepladder check` to see if the model can learn at all, then try a higher "
-        "learning rate.",
+        fix="Find out with `stepladder check` whether the model can learn at all; if it can, train "
+        "with a higher learning rate (--batch.lr).",
         numbers=numbers,
     )

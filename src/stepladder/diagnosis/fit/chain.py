@@ -47,12 +47,14 @@ def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
             return None
         if run.sources.val is None:
             raise DataError(
-                "there is no validation split to evaluate the stages on",
-                fix="Return it from data(Split.VAL) in the Task.",
+                "the stages of the model cannot be evaluated, because the Task has no validation "
+                "split",
+                fix="Return validation examples from data(Split.VAL) of the Task.",
             )
         if stages[-1].error is None:
             raise UsageError(
-                f"the last stage, {stages[-1].name}, has no error function",
+                f"the last stage of the model, {stages[-1].name}, has no error function, so it is "
+                "unknown how good its outputs are",
                 where=type(run.task).__name__,
                 fix="Pass error=... to the last ChainStage, a function that returns one value per "
                 "example.",
@@ -123,9 +125,9 @@ def _errors(stage: ChainStage, value: Any, batch: Batch) -> NDArray[np.float64]:
     wanted = (batch.ids.numel(),)
     if tuple(errors.shape) != wanted:
         raise UsageError(
-            f"error() of stage {stage.name} returned a tensor of shape {tuple(errors.shape)}, "
-            f"expected {wanted}",
-            fix="Return one error per example.",
+            f"error() of the stage {stage.name} returned a tensor of shape {tuple(errors.shape)} "
+            f"instead of {wanted}",
+            fix="Return one error for each example of the batch.",
         )
     return errors.double().cpu().numpy()
 

@@ -72,14 +72,16 @@ def measure_learning_curve(
     started = time.perf_counter()
     if run.sources.val is None:
         raise DataError(
-            "there is no validation split for a learning curve",
+            "a learning curve (the error by the number of training examples) needs a validation "
+            "split, and this run has none",
             fix="Run stepladder prepare again with --val-frac 0.1; in your own Task, "
             "return a validation split from data(Split.VAL).",
         )
     num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:
         raise DataError(
-            f"{num_used} training examples are too few for a learning curve",
+            f"{num_used} training examples are too few for a learning curve (the error by the "
+            "number of training examples)",
             fix=f"Train on at least {math.ceil(MIN_ROWS / FRACTIONS[0])} examples.",
         )
     num = len(FRACTIONS) * num_seeds
@@ -217,8 +219,10 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
     judged = read_predictions(target, "val")
     if judged is None:
         raise DataError(
-            "a training on a part of the data ended without a validation",
-            fix="Train on that part to find out why: stepladder train --data.fraction 0.25.",
+            "the learning curve cannot be drawn: one of its trainings, on a part of the examples, "
+            "ended before its first validation",
+            fix="Find out why with a training on such a part: stepladder train --data.fraction "
+            "0.25",
         )
     shutil.rmtree(target)
     return _Trained(num_train=int(summary["num_train"]), judged=judged)

@@ -67,9 +67,9 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
         pending = False
     if not cells:
         raise DataError(
-            "the file has a header but no rows",
+            "the log has column names but no rows with values",
             where=path,
-            fix="Pass the log of a training with at least one evaluation.",
+            fix="Pass the log of a training that has finished at least one epoch.",
         )
     if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
         cells = [_with_tag(row, path) for row in cells]
@@ -194,7 +194,11 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
     """Return (names of the columns, rows, notes on what was ignored)."""
     lines = _text_lines(text)
     if not lines:
-        raise DataError("the file is empty", where=path, fix="Pass the log of a training.")
+        raise DataError(
+            "this log is an empty file",
+            where=path,
+            fix="Pass the log of a training that has finished at least one epoch.",
+        )
     lines = lines[_header_at(lines) or 0 :]
     delimiter = _delimiter(lines[0])
     csv.field_size_limit(_MAX_CELL)
@@ -202,7 +206,7 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
         read = _split(lines, delimiter)
     except csv.Error as error:
         raise DataError(
-            f"not a valid CSV file ({error})",
+            f"the log is not a valid CSV file ({error})",
             where=path,
             fix="Write one row per epoch, separated by commas, with column names in the first row.",
         ) from None
@@ -215,10 +219,10 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
         header = ["", *header]  # of the index of a printed DataFrame
     if body and delimiter == "," and all(len(row) > len(header) for row in body):
         raise DataError(
-            f"its rows have more cells than the {len(header)} column names: decimal commas in a "
-            "comma-separated file",
+            f"the rows of this CSV file have more cells than its {len(header)} column names, "
+            "probably because numbers are written with a decimal comma (0,5)",
             where=path,
-            fix="Use decimal points, or separate the cells with semicolons.",
+            fix="Write numbers with a decimal point (0.5), or separate the cells with semicolons.",
         )
     short = [row for row in body if len(row) < len(header) and row != header]
     notes: list[str] = []
@@ -227,7 +231,10 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
         notes.append("the last line is incomplete and is ignored")
         short.pop()
     if short:
-        notes.append(f"{len(short)} of {len(body)} rows have fewer cells than there are columns")
+        notes.append(
+            f"{len(short)} of {len(body)} rows have fewer cells than there are columns; cells that "
+            "are missing at the end of a row are left out"
+        )
     return header, body, tuple(notes)
 
 
@@ -250,19 +257,22 @@ def _refuse_without_names(header: list[str], path: str) -> None:
     if is_text or (len(header) == 1 and read_number(header[0]) is None):
         shown = ", ".join(header)
         raise DataError(
-            f"unknown log format: it begins with {shown[:60]!r}",
+            f"this file is not a training log of a known format: it begins with {shown[:60]!r}",
             where=path,
-            fix="Pass the log of a training; a CSV has column names in the first line, such as "
-            "epoch,loss,val_loss,val_accuracy.",
+            fix="Pass the log of a training, such as a CSV file whose first line is "
+            "epoch,loss,val_loss,val_accuracy",
         )
     if sum(read_number(name) is not None for name in header) * 2 > len(header):
-        what = "the first line contains numbers instead of column names"
+        what = "the first line of the log contains numbers instead of column names"
     else:
-        what = f"none of its columns is known: {', '.join(header)[:200]}"
+        what = (
+            f"none of the columns is known to be a loss or an accuracy: {', '.join(header)[:200]}"
+        )
     raise DataError(
         what,
         where=path,
-        fix="Write column names in the first line, such as epoch,loss,val_loss,val_accuracy.",
+        fix="Write column names such as epoch,loss,val_loss,val_accuracy into the first line. To "
+        "judge a column of another name: --metric COLUMN",
     )
 
 

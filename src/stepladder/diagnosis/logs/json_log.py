@@ -74,10 +74,11 @@ def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
         value = read_whole_entries(text)
         if value is None:
             raise DataError(
-                f"not valid JSON ({error.msg}, line {error.lineno})",
+                f"the log is not valid JSON ({error.msg}, line {error.lineno})",
                 where=path,
-                why="The file may have been truncated while it was written.",
-                fix="Pass an older checkpoint's trainer_state.json, or the log as CSV.",
+                why="The program that wrote it may have been stopped in the middle.",
+                fix="Pass another copy of the log; of Hugging Face, the trainer_state.json of an "
+                "older checkpoint.",
             ) from None
     note = "the file is truncated; the complete entries are read"
     tables = _tables(value, name=name, path=path)
@@ -99,9 +100,11 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         return _objects(value, name=name, path=path)
     raise DataError(
-        "unknown JSON log: it has neither log_history nor lists of numbers by metric",
+        "this JSON file is not a training log of a known format: it has neither the key "
+        "log_history (Hugging Face) nor a list of numbers for each metric (Keras)",
         where=path,
-        fix="Pass trainer_state.json, or a file written with json.dump(history.history, file).",
+        fix="Pass trainer_state.json of Hugging Face, or a file that Keras code wrote with "
+        "json.dump(history.history, file).",
     )
 
 
@@ -122,9 +125,9 @@ def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
             found.append(value)
     if not found:
         raise DataError(
-            "no line is a JSON object",
+            "none of the lines of this log is a JSON object",
             where=path,
-            fix='Write one object per line, such as {"epoch": 1, "val_accuracy": 0.8}.',
+            fix='Write one JSON object per line, such as {"epoch": 1, "val_accuracy": 0.8}',
         )
     notes = (f"{num_bad} lines are not valid JSON and are ignored",) if num_bad else ()
     return _objects(found, name=name, path=path, notes=notes)
@@ -178,7 +181,8 @@ def read_metrics_files(files: Sequence[Path], *, name: str, path: str) -> list[T
             value = None
         if not isinstance(value, Mapping):
             raise DataError(
-                "not a JSON object",
+                "the folder is read as a log with one file per epoch, but this file is not a JSON "
+                "object",
                 where=str(file),
                 fix="Remove the file from the folder, or write it again.",
             )

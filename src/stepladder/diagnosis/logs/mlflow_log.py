@@ -46,9 +46,10 @@ def read_mlflow_folder(runs: list[Path]) -> list[Table]:
     """
     if len(runs) > _MAX_RUNS:
         raise DataError(
-            f"the store contains {len(runs)} runs",
+            f"this MLflow folder contains {len(runs)} runs, but at most {_MAX_RUNS} can be read "
+            "at once",
             where=str(runs[0].parent),
-            fix="Pass the folders of the runs that belong together.",
+            fix=f"Pass the folders of single runs, such as {runs[0]}.",
         )
     return [_folder_table(run) for run in runs]
 
@@ -66,9 +67,10 @@ def read_mlflow_uri(word: str) -> Table:
         uri, run_id = "", word.removeprefix("runs:/").partition("/")[0]
     if not run_id or "://" in run_id:
         raise UsageError(
-            "an MLflow address needs a run id",
+            "the MLflow address does not say which run to read",
             where=word,
-            fix=f"Pass {word}#RUN_ID, or runs:/RUN_ID with MLFLOW_TRACKING_URI set.",
+            fix=f"Add the id of the run: {word}#RUN_ID. Or set MLFLOW_TRACKING_URI, and pass "
+            "runs:/RUN_ID.",
         )
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -89,9 +91,9 @@ def read_mlflow_uri(word: str) -> Table:
         ]
     except Exception as error:  # a third-party client may raise anything
         raise ResourceError(
-            f"MLflow did not return the run ({str(error).splitlines()[0][:200]})",
+            f"MLflow could not read the run ({str(error).splitlines()[0][:200]})",
             where=word,
-            fix="Check the address and the run id, or pass the run's folder.",
+            fix="Correct the address or the run id, or pass the folder of the run in mlruns.",
         ) from error
     return Table(
         name=run.info.run_name or run_id[:8],

@@ -48,9 +48,9 @@ _KNOWN_FILES = (
 _OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
-    "Supported: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging Face's "
-    "trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON lines, "
-    "and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
+    "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
+    "Face's trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON "
+    "lines, and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
 
 
@@ -102,10 +102,14 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
     if path.is_dir():
         return _checked(_read_folder(path, metric), word)
     if not path.is_file():
-        raise DataError("there is no such file or folder", where=word, fix=_FORMATS)
+        raise DataError(
+            "the training log does not exist: there is no such file or folder",
+            where=word,
+            fix="Correct the path of the log. " + _FORMATS,
+        )
     run = run_of(path, (EVENTS_FILE,)) if path.name in RUN_FILES - {EVENTS_FILE} else None
     if run is not None:
-        what = f"this is a file of the run {run}, not a log"
+        what = f"this file belongs to the run {run}, but is not its training log"
         raise DataError(what, where=word, fix=did_you_mean([run]))
     return _checked(_read_file(path, metric), word)
 
@@ -130,13 +134,15 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
         raise DataError(
-            f"the folder contains no log itself, but {len(runs)} of its folders do",
+            f"this folder contains no training log itself, but {len(runs)} of its folders do, and "
+            "only one can be read here",
             where=str(path),
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
     raise DataError(
-        f"the folder contains no log: {', '.join(listed) or 'it is empty'}",
+        "this folder contains no training log of a known format, "
+        + (f"only {', '.join(listed)}" if listed else "because it is empty"),
         where=str(path),
         fix=_FORMATS,
     )
@@ -173,13 +179,25 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         return _run_logs(read_tensorboard(path, name=path.stem), metric)
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise DataError(f"{size:,} bytes are too many for a log", where=str(path), fix=_FORMATS)
+        raise DataError(
+            f"the file has {size:,} bytes, more than a training log may have ({MAX_BYTES:,})",
+            where=str(path),
+            fix=_FORMATS,
+        )
     data = path.read_bytes()
     text = data.decode(_encoding(data), "replace")
     if not text.strip():
-        raise DataError("the file is empty", where=str(path), fix="Pass the log of a training.")
+        raise DataError(
+            "this log is an empty file",
+            where=str(path),
+            fix="Pass the log of a training that has finished at least one epoch.",
+        )
     if "\x00" in text:
-        raise DataError("the file is not text", where=str(path), fix=_FORMATS)
+        raise DataError(
+            "this file is not a training log, because it is not text",
+            where=str(path),
+            fix=_FORMATS,
+        )
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
         return [read_run_log(path)]
     tables = _tables(text, path)
@@ -222,8 +240,13 @@ def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
     if not any(_has_numbers(row) for log in logs for row in log.rows) and not any(
         log.test_accuracy is not None for log in logs
     ):
-        said = next((note for log in logs for note in log.notes), "no number could be read")
-        raise DataError(f"no training could be read: {said}", where=word, fix=_FORMATS)
+        said = next(
+            (note for log in logs for note in log.notes),
+            "it has no loss or accuracy that is a number",
+        )
+        raise DataError(
+            f"nothing can be judged from this training log: {said}", where=word, fix=_FORMATS
+        )
     return list(logs)
 
 

@@ -378,9 +378,12 @@ def _notes(
     notes = []
     if tested:
         named = ", ".join(tested)
-        notes.append(f"no validation is logged: using {named} instead")
+        notes.append(f"the log has no validation results, so {named} is judged instead")
     if table.metric and metric is None:
-        notes.append(f"there is no column {table.metric}; the log has {', '.join(columns)}")
+        notes.append(
+            f"there is no column {table.metric}, which --metric names; the log has "
+            f"{', '.join(columns)}"
+        )
     known = set(meanings.values())
     if not known & {*HELD_OUT, SCORE}:
         notes.append(

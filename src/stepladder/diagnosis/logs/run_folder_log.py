@@ -43,7 +43,8 @@ def read_run_log(path: Path) -> RunLog:
     events = list(read_jsonl(file))
     if not any(event.get("event") in ("train", "validation") for event in events):
         raise DataError(
-            "these events contain no training",
+            "this file records a run that ended before its first validation, so there is nothing "
+            "to judge",
             where=str(file),
             fix="Pass the folder of a run that reached its first validation.",
         )

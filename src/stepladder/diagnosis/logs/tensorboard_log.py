@@ -69,9 +69,9 @@ def read_tensorboard(path: Path, *, name: str) -> list[Table]:
                 tables.append(table)
     if not tables:
         raise DataError(
-            "the event files contain no scalars",
+            "the TensorBoard files contain no scalars, such as a loss or an accuracy",
             where=str(path),
-            fix="Pass the folder that the training's SummaryWriter wrote to.",
+            fix="Pass the folder into which add_scalar of the training's SummaryWriter wrote.",
         )
     return tables
 

@@ -136,7 +136,7 @@ def _read(folder: Path | None) -> _Table:
     except (OSError, csv.Error) as error:
         raise DataError(str(error), fix=_FIX) from error
     if not text.endswith("\n"):
-        raise DataError("the file is truncated in the middle of a row", fix=_FIX)
+        raise DataError("the file ends in the middle of a row", fix=_FIX)
     return found
 
 

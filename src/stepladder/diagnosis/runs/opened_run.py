@@ -121,9 +121,9 @@ class OpenedRun:
             )
         except EvaluationCancelled:
             raise ResourceError(
-                "the cached features of the run are missing, and computing them again would take "
-                "too long",
-                fix="Allow more time, in seconds: --max-time-s 600.",
+                "the cached features of the run (outputs of its frozen network) are missing, and "
+                "computing them again would take longer than the diagnosis may take",
+                fix="Allow it more time, in seconds: --max-time-s 600",
             ) from None
         return FeatureTask(
             self.task, num_views=num_views(self.job.recipe.features, self.task)

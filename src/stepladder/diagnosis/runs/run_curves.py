@@ -125,9 +125,10 @@ def curves_of_run(
     """
     if not 0 <= target_error < 1:
         raise UsageError(
-            f"{target_error} is not a fraction of the examples",
+            f"{target_error} is not an error rate, which is a number from 0 to below 1",
             where="--target-error",
-            fix="Pass a number from 0 to below 1, such as 0.02 if 2 % of the labels are wrong.",
+            fix="Pass the lowest error rate that is possible, such as 0.02 if 2 % of the labels "
+            "are wrong.",
         )
     trains = files.of("train")
     windows = [(step, loss) for e in trains if (step := _step(e)) is not None

@@ -91,7 +91,10 @@ def compare_outcomes(
     if not pairs and failed is not None:
         return Comparison(why_not=f"every training {failed}, also before the change")
     if not pairs or not any(one.rows for one, _ in pairs):
-        return Comparison(why_not="there are no held-out examples")
+        return Comparison(
+            why_not="there are no held-out examples (no validation split) on which to compare "
+            "models"
+        )
     losses = [_pairs(one, other, one.losses, other.losses) for one, other in pairs]
     hits = [
         _pairs(one, other, one.hits, other.hits)

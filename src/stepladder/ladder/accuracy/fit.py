@@ -36,12 +36,15 @@ def fit_errors(outcomes: Sequence[Outcome], *, target: float = 0.0) -> FitErrors
     found = [one for one in outcomes if one.why_not is None and one.rows]
     if not found:
         failed = next((one.why_not for one in outcomes if one.why_not), None)
-        raise TrialFailed(failed or "there are no held-out examples")
+        raise TrialFailed(
+            failed
+            or "there are no held-out examples (no validation split) on which to compare models"
+        )
     has_classes = all(one.hits is not None for one in found)
     learnt = [_learnt(one, has_classes=has_classes) for one in found]
     training = [value for value in learnt if value is not None]
     if len(training) < len(found):
-        raise TrialFailed("the training error was not measured")
+        raise TrialFailed("the error on training examples was not measured")
     held_out = [_held_out(one, has_classes=has_classes) for one in found]
     num = len({row for one in found for row in one.rows})
     training_sem, held_out_sem = (

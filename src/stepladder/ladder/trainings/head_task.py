@@ -38,9 +38,10 @@ class HeadTask(Task):
         parts = base.split(model)
         if parts is None:
             raise UsageError(
-                "the Task does not name the head of its model, which would be trained alone",
+                "only the head (last layers) of the model is to be trained, but the Task does not "
+                "say which part of its model that is",
                 where=type(base).__name__,
-                fix="Return (trunk, head) from the task's split(model).",
+                fix="Add a method split(model) to the Task that returns (trunk, head).",
             )
         self.seed = seed
         self._base = base

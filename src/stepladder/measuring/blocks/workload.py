@@ -69,7 +69,7 @@ def diverged_error(subject: Subject, *, step: int, rows: NDArray[np.int64] | Non
         why = _words(subject.sources.train, rows, bad, kind)
         fix = "Fix or remove these training examples." if is_data else fix
     return DivergedError(
-        f"the loss or its gradient is not finite at step {step} of training",
+        f"the loss or its gradient became NaN or infinite at step {step} of training",
         where=type(subject.task).__name__,
         why=why,
         fix=fix,
@@ -464,8 +464,9 @@ def _head_of(base: Subject) -> Subject:
 
 def _no_head(base: Subject) -> UsageError:
     return UsageError(
-        "the Task does not name a head of its model that can be trained on features",
+        "features.cached trains only the head (last layers) of the model, on stored outputs of "
+        "the rest; but the Task does not say which part of its model is the head",
         where=type(base.task).__name__,
-        fix="Return (trunk, head) from the task's split(model), with a single tensor of targets, "
-        "or train with --features.no-cached.",
+        fix="Add a method split(model) to the Task that returns (trunk, head), or train with "
+        "--features.no-cached.",
     )

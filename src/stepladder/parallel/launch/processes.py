@@ -90,7 +90,7 @@ def _agent(
                 self.attempt += 1
                 seen = stalled(folder, attempt=self.attempt - 1)
                 how = seen or f"a process {_died(result.failures)}"
-                sys.stderr.write(f"{how}; starting all again\n")
+                sys.stderr.write(f"{how}; starting all processes again from the last checkpoint\n")
             return result
 
     spec = WorkerSpec(
@@ -121,7 +121,7 @@ def _ended(failures: dict[int, Any], folder: Path, *, attempt: int) -> BaseExcep
         return SystemExit(found.exit_code) if found.rank == 0 else found.error(folder)
     rank = min(failures, key=lambda rank: failures[rank].timestamp)
     return ResourceError(
-        f"a process {_died(failures)}",
-        why="If nobody killed it, its host ran out of memory: see `dmesg`.",
-        fix=f"Read its log ({log_file(folder, rank)}), and type the same command to resume.",
+        f"the run ended because one of its processes {_died(failures)}",
+        why="If nobody killed it, the machine probably ran out of memory, which `dmesg` shows.",
+        fix=f"Read its log ({log_file(folder, rank)}), then type the same command to resume.",
     )

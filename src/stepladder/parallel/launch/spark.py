@@ -124,7 +124,8 @@ def _ended(folder: Path) -> StepladderError:
     if found is not None:
         return found.error(folder)
     return ResourceError(
-        "a task of the run died on its executor",
-        why="If nobody killed it, its host ran out of memory: see the log of the executor.",
-        fix=f"Read the logs ({log_file(folder, 0).parent}), and type the same command to resume.",
+        "the run ended because one of its processes, a Spark task, died on its executor",
+        why="If nobody killed it, the executor's machine probably ran out of memory, which the "
+        "log of the executor shows.",
+        fix=f"Read the logs in {log_file(folder, 0).parent}, then type the same command to resume.",
     )

@@ -57,9 +57,9 @@ def write_checks_page(run: Path) -> Path:
     view = checks_view(run)
     if view is None:
         raise DataError(
-            "the folder does not contain a readable checks.json",
+            "the run has no results of checks: its folder has no readable checks.json",
             where=str(run),
-            fix="Run `stepladder check` with this --run.dir.",
+            fix=f"Check the job first, with the same folder: stepladder check … --run.dir {run}",
         )
     path = run / PAGE_FILE
     page = template("checks_page.html").render(checks=view, name=run.name)

@@ -94,7 +94,8 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         raise DataError(
             "the list of GPUs has no rows"
             if not rows
-            else f"missing column{'s' if len(missing) > 1 else ''}: {', '.join(missing)}",
+            else f"the list of GPUs lacks the column{'s' if len(missing) > 1 else ''} "
+            f"{', '.join(missing)}",
             where=str(path),
             fix=f"The first line has to be {','.join(wanted)}, followed by one GPU per line.",
         )

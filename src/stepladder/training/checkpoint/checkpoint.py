@@ -254,7 +254,10 @@ class Checkpoints:
                     problems.append((name, one_line(error)))
                 self._damaged.add(name)
                 continue
-            self.warnings += [f"{bad} is damaged, using {name}: {why}" for bad, why in problems]
+            self.warnings += [
+                f"the checkpoint {bad} is damaged, so the older {name} is used instead: {why}"
+                for bad, why in problems
+            ]
             self._newest = _Newest(name=name, top=_top(loaded.state))
             return loaded
         if problems:
@@ -288,7 +291,9 @@ class Checkpoints:
             with suppress(DataError):  # the files of a damaged checkpoint are unknown
                 self._frozen.remove_unused(self._used_frozen())
         except OSError as error:
-            self.warnings.append(f"old checkpoints could not be removed: {one_line(error)}")
+            self.warnings.append(
+                f"old checkpoints could not be removed, and still use disk space: {one_line(error)}"
+            )
 
     def verify(self) -> list[str]:
         """Read every checkpoint and list all problems; empty if all are intact."""
@@ -334,16 +339,23 @@ def load_best(run: Path) -> Loaded:
             best = checkpoints.load(name)
             break
         except DataError as error:
-            problems.append(f"{name}, one of the best weights, is damaged: {one_line(error)}")
+            problems.append(
+                f"the checkpoint {name} is damaged and is not used, although its weights were "
+                f"among the best: {one_line(error)}"
+            )
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     best = best or last
     if best is None:
         if names:
             fix = "Restore them from a backup, or train again with --overwrite."
-            raise DataError("all checkpoints are damaged", where=str(run), fix=fix)
+            raise DataError("all checkpoints of this run are damaged", where=str(run), fix=fix)
         fix = f"Train first: stepladder train --run.dir {run}"
-        raise DataError("there is no checkpoint", where=str(run), fix=fix)
+        raise DataError(
+            "this run has no checkpoint, so there are no trained weights to load",
+            where=str(run),
+            fix=fix,
+        )
     return best
 
 
@@ -375,11 +387,11 @@ def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
     if differences:
         more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
         raise DataError(
-            f"the checkpoint {loaded.name} does not fit the model",
+            f"the weights in the checkpoint {loaded.name} do not fit the model that the "
+            "config describes",
             why="\n  ".join(differences[:5] + more),
-            fix="Use the config that the run was trained with, train from scratch with "
-            "--overwrite, "
-            "or choose another --run.dir.",
+            fix="Use the config with which this run began. Or train the new model from "
+            "scratch: with --overwrite, or in another folder with --run.dir FOLDER",
         )
 
 

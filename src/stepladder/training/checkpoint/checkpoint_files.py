@@ -87,7 +87,8 @@ def _dtype(name: str, tensor: Tensor) -> str:
     raise DataError(
         f"the tensor {name!r} ({tensor.dtype}, {tensor.layout}, on {tensor.device}) cannot be "
         "saved in a checkpoint",
-        fix="If it need not be saved: register_buffer(name, tensor, persistent=False).",
+        fix="Make it a dense tensor; or, if it need not be saved, register it with "
+        "register_buffer(name, tensor, persistent=False).",
     )
 
 
@@ -193,11 +194,16 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
     if not isinstance(content, dict) or "format_version" not in content:
         raise DataError("not the manifest of a checkpoint", where=where)
     if content["format_version"] != FORMAT_VERSION:
-        found = f"its format is {content['format_version']!r}; this version reads {FORMAT_VERSION}"
-        raise DataError(found, where=where, fix="Use the version of stepladder that wrote it.")
+        found = (
+            f"the checkpoint has format {content['format_version']!r}, but this release of "
+            f"stepladder reads format {FORMAT_VERSION} only"
+        )
+        raise DataError(found, where=where, fix="Install the release of stepladder that wrote it.")
     if _seal({key: item for key, item in content.items() if key != "sha256"}) != text:
         raise DataError(
-            "it was changed after it was written (its sha256 does not match)", where=where
+            "this file of a checkpoint was changed after it was written (its sha256 does not "
+            "match)",
+            where=where,
         )
     try:
         records = {
@@ -205,12 +211,20 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
             for name, entry in content["files"].items()
         }
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise DataError("its list of files cannot be read", where=where) from None
+        raise DataError(
+            "the list of the files of a checkpoint cannot be read from this file", where=where
+        ) from None
     for name in records:
         if name != STATE and not _TENSOR_FILE.fullmatch(name):
-            raise DataError(f"it lists {name!r}, which is not a file of a checkpoint", where=where)
+            raise DataError(
+                f"this list of the files of a checkpoint names {name!r}, which is not one",
+                where=where,
+            )
     if STATE not in records:
-        raise DataError(f"it does not list {STATE}", where=where)
+        raise DataError(
+            f"this list of the files of a checkpoint lacks {STATE}, which each checkpoint has",
+            where=where,
+        )
     return records
 
 
@@ -255,7 +269,9 @@ def open_member(folder: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
     where = str(folder / name)
     try:
         if folder.is_symlink():
-            raise DataError("a checkpoint may not be a symbolic link", where=str(folder))
+            raise DataError(
+                "this checkpoint is a symbolic link, which is not followed", where=str(folder)
+            )
         handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)

@@ -65,7 +65,9 @@ class CheckpointFolders:
             DataError: if it does not exist.
         """
         if not is_name(name):
-            raise DataError(f"not the name of a checkpoint: {name!r}", where=str(self._folder))
+            raise DataError(
+                f"{name!r} is not a name that a checkpoint can have", where=str(self._folder)
+            )
         path = self._folder / name
         retired = self._retired(name)
         if retired and not _is_complete(path):

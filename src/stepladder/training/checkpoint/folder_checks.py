@@ -33,8 +33,9 @@ def probe(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
         abilities = try_abilities(folder, calls)
     if not abilities.has_file_rename:
         raise ResourceError(
-            f"the file system of {folder} cannot replace a file by renaming another",
-            fix="Choose another --run.dir.",
+            f"the file system of {folder} cannot replace a file by renaming another, which is how "
+            "checkpoints are saved safely",
+            fix="Choose a folder on another disk: --run.dir FOLDER",
         )
     return abilities
 
@@ -42,16 +43,26 @@ def probe(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
 def limits(abilities: FolderAbilities) -> list[str]:
     """List what the file system does not support, and what is done instead."""
     sentences = (
-        (abilities.has_hard_links, "no hard links: frozen weights are copied into each checkpoint"),
+        (
+            abilities.has_hard_links,
+            "the disk of the run has no hard links, so frozen weights are copied into each "
+            "checkpoint, which needs more space",
+        ),
         (
             abilities.has_folder_rename,
-            "folders cannot be renamed: checkpoints are written in place",
+            "the disk of the run cannot rename folders, so a checkpoint that is being written when "
+            "the run is killed is lost (older ones are kept)",
         ),
         (
             abilities.has_folder_sync,
-            "folders cannot be synced: a power cut may lose a checkpoint",
+            "the disk of the run cannot confirm that a folder was written, so a power cut may lose "
+            "the newest checkpoint",
         ),
-        (abilities.has_locks, "no file locks: only the lock file is used"),
+        (
+            abilities.has_locks,
+            "the disk of the run has no file locks: do not start two runs in this folder at the "
+            "same time",
+        ),
     )
     return [sentence for works, sentence in sentences if not works]
 
@@ -68,7 +79,7 @@ def require_space(folder: Path, num_bytes: int, *, purpose: str) -> None:
             f"not enough disk space for {purpose}: {num_bytes / 1e6:.0f} MB needed, "
             f"{free / 1e6:.0f} MB free",
             where=str(folder),
-            fix="Free some space, or choose another --run.dir.",
+            fix="Free some space, or choose a folder on another disk: --run.dir FOLDER",
         )
 
 

@@ -254,7 +254,10 @@ def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> li
         try:
             _fetch(copies, folders, name)
         except DataError as error:
-            said.append(f"{name} in the mirror {copies} is damaged: {one_line(error)}")
+            said.append(
+                f"the copy of the checkpoint {name} in {copies} (run.mirror) is damaged, and an "
+                f"older one is used: {one_line(error)}"
+            )
             continue
         for best in sorted(n for n in whole if n.startswith("best-") and is_name(n)):
             with suppress(DataError):  # a run can resume without
@@ -273,9 +276,10 @@ def _forget(copies: Copies) -> None:
                 copies.delete(name)
             except OSError as error:
                 raise ResourceError(
-                    f"a checkpoint of the earlier run cannot be removed: {error.strerror}",
+                    "this copy of a checkpoint, of an earlier run, cannot be removed from the "
+                    f"folder of copies (run.mirror): {error.strerror}",
                     where=f"{copies}/{name}",
-                    fix="Make the mirror writable, or choose another --run.mirror.",
+                    fix="Make that folder writable, or choose another one: --run.mirror FOLDER",
                 ) from error
 
 
@@ -294,7 +298,11 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
     with folders.writing(name) as work:
         manifest = copies.read(f"{base}/{MANIFEST}")
         if manifest is None:
-            raise DataError("this checkpoint has no manifest", where=f"{copies}/{base}", fix=_OLDER)
+            raise DataError(
+                "this copy of a checkpoint is incomplete: it has no manifest.json",
+                where=f"{copies}/{base}",
+                fix=_OLDER,
+            )
         (work / MANIFEST).write_bytes(manifest)
         records = read_manifest(work)
         for member, record in records.items():
@@ -303,7 +311,9 @@ def _fetch(copies: Copies, folders: CheckpointFolders, name: str) -> None:
                 copies.fetch(source, work / member)
             except FileNotFoundError:
                 raise DataError(
-                    "this file of a checkpoint is missing", where=source, fix=_OLDER
+                    "this copy of a checkpoint is incomplete: the file is missing",
+                    where=source,
+                    fix=_OLDER,
                 ) from None
         problems = find_problems(work)
         if problems:

@@ -283,6 +283,7 @@ def _not_own(source: Source, rows: np.ndarray) -> UsageError:
     return UsageError(
         f"features cannot be cached: {NOT_OWN}",
         where="features.cached",
-        why=f"Two of them differed when they were computed again: {names}.",
+        why=f"The features of these examples were different when they were computed again: "
+        f"{names}.",
         fix=NOT_OWN_FIX,
     )

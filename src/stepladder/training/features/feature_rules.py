@@ -90,9 +90,12 @@ def _refusal(way: TrunkPass, learns: TrainMode, train: Source | None) -> _Refusa
         data = way.task.data(Split.TRAIN)
         train = as_source(data) if data is not None else None
     if train is None or len(train) == 0:
-        return _Refusal("the train split is empty")
+        return _Refusal("the train split has no examples")
     if isinstance(train, ArrivalSource):
-        return _Refusal("an IterableDataset has no row numbers to store features by")
+        return _Refusal(
+            "the examples of an IterableDataset have no numbers by which their features could be "
+            "found again"
+        )
     if isinstance(train, DatasetSource) and train.is_stochastic:
         return _Refusal("the dataset returns different values when an example is read again")
     return _probe(way, train)
@@ -119,7 +122,7 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
     task, model, device, precision = way.task, way.model, way.device, way.precision
     batch = read_batch(source, np.arange(min(_NUM_PROBED, len(source))))
     if not (batch.targets is None or isinstance(batch.targets, Tensor)):
-        return _Refusal("the targets of a batch are not a single tensor")
+        return _Refusal("the targets of a batch are several tensors or none, not a single one")
     on_device = way.on_device(batch)
     devices = [device] if device.type == "cuda" else []
     with (
@@ -149,9 +152,10 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
         among = _among_others(way, source)
     if not all(agree(a, b, precision) for a, b in zip(apart, whole, strict=True)):
         return _Refusal(
-            "head(trunk(inputs)) does not have the same loss as the whole model",
-            "Either the trunk is random, or loss and metrics change the inputs before the model: "
-            "move that into the trunk, or train with --features.no-cached.",
+            "head(trunk(inputs)), the two parts that split(model) of the Task returns, does not "
+            "have the same loss as the whole model",
+            "If loss() or metrics() change the inputs before the model gets them, move that into "
+            "the trunk. Otherwise train with --features.no-cached.",
         )
     return None if agree(among, features, precision) else _Refusal(NOT_OWN, NOT_OWN_FIX)
 

@@ -58,7 +58,8 @@ class SparkFeatures:
         self._task_name = task_name if is_built_in else f"{Path(file).absolute()}{colon}{name}"
         if not is_built_in and not Path(file).is_file():
             raise UsageError(
-                f"executors cannot load the Task {task_name}, because its class is not in a file",
+                f"Spark's executors cannot load the Task {task_name}, because its class is not in "
+                "a Python file",
                 where="task",
                 fix="Put its class into a Python file, and pass it as FILE.py:NAME.",
             )
@@ -87,10 +88,13 @@ class SparkFeatures:
         """
         if way.device.type != "cpu":
             raise UsageError(
-                "executors compute features on the CPU, but this job runs on a GPU",
+                "with --engine spark, features are computed on CPUs, but this job trains on a GPU, "
+                "which would not use them",
                 where="device.kind",
-                why="Features from a GPU differ in the last bits and are cached separately.",
-                fix="Use --device.kind cpu here and in training, or --engine local.",
+                why="Features that were computed on a GPU differ in their last digits, so the two "
+                "kinds are cached separately.",
+                fix="Use --device.kind cpu here and in training, or compute the features on this "
+                "machine: --engine local",
             )
         shared = folder / _FOLDER
         with spark_session() as spark:
@@ -191,7 +195,8 @@ class FeatureTasks:
         _from_bytes(trunk, self.weights.value)
         if hash_trunk(trunk) != self.trunk:
             raise ResourceError(
-                "an executor built a different trunk than the driver",
+                "one of Spark's executors built another network (other layers or weights) than "
+                "this machine, so its features would differ",
                 where="spark",
                 fix="Install the same versions of stepladder, torch and timm on the executors.",
             )
@@ -203,9 +208,10 @@ class FeatureTasks:
         source: Source | None = getattr(sources, self.split.value)
         if source is None or source.fingerprint != self.fingerprint:
             raise ResourceError(
-                f"an executor found different data than the driver in the split {self.split}",
+                f"one of Spark's executors read other examples of the split {self.split} than this "
+                "machine",
                 where="spark",
-                why="Its rows would not match the driver's.",
+                why="The features that it computes would belong to other examples.",
                 fix="The Task must read the same, unchanging files on all machines, from shared "
                 "storage. For a Delta table, set the version: open_table(..., version=N).",
             )
@@ -254,9 +260,11 @@ class _Parts:
         self.look()
         if self._next < len(self._spans):
             raise ResourceError(
-                "features written by executors are not visible on the driver",
+                "the features that Spark's executors wrote to this folder cannot be seen on this "
+                "machine",
                 where=str(self._site.root),
-                fix="The storage may be delayed: type the same command again in a minute.",
+                why="Shared storage may take a while to show new files to other machines.",
+                fix="Type the same command again in a minute.",
             )
 
 

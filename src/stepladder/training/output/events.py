@@ -159,10 +159,11 @@ class EventLog:
 
     def _refusal(self, error: OSError) -> ResourceError:
         return ResourceError(
-            f"the event log cannot be written ({error.strerror or error})",
+            f"the record of the run, events.jsonl, cannot be written ({error.strerror or error})",
             where=str(self.path),
-            why="A run without its events cannot be resumed or reported.",
-            fix="Free space or fix the permissions, then type the same command to resume.",
+            why="A run without it cannot be resumed, and has no report.",
+            fix="Free disk space, or get write permission for the file, then type the same command "
+            "to resume.",
         )
 
 

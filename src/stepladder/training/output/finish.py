@@ -130,9 +130,10 @@ def _warn_of_schedule(run: Session) -> None:
     done = at.stage_step / per_epoch
     if schedule.kind is ScheduleKind.COSINE and done < horizon / 2:
         run.warn(
-            f"training stopped after {done:.1f} epochs, before half of the cosine's horizon of "
-            f"{horizon:.4g}: the learning rate hardly decayed. Type --schedule.horizon-epochs "
-            f"{max(round(done), 1)}."
+            f"the learning rate hardly decayed, because training stopped after {done:.1f} epochs, "
+            f"but the cosine schedule lowers it to its end over {horizon:.4g} epochs; the model "
+            "would probably be better with a shorter schedule: --schedule.horizon-epochs "
+            f"{max(round(done), 1)}"
         )
 
 
@@ -143,14 +144,14 @@ def _warn_of_validations(run: Session, folder: Path) -> None:
     if num_bad == 0:
         return
     best = run.rule.best.best
-    said = f"the loss of {num_bad} of {len(events)} validations was not finite"
+    said = f"the validation loss was NaN or infinite in {num_bad} of {len(events)} validations"
     if best is not None and not math.isfinite(best.value):
         weights = f"those after epoch {best.epoch}"
         if not run.recipe.stopping.restore_best:
             weights = "the last ones"
-        said += f": the best weights are unknown, and {weights} are the result"
+        said += f", so it is unknown which weights are best, and the final model has {weights}"
     elif num_bad == len(events):
-        said += ", so other measurements may be wrong, too"
+        said += ", so the accuracy may be wrong, too"
     else:
-        said += "; they count as worse than all others"
-    run.warn(f"{said}. Check the validation inputs and targets for NaN and infinities.")
+        said += "; these count as worse than all others when the best weights are chosen"
+    run.warn(f"{said}. Look for NaN and infinity in the validation inputs and targets.")

@@ -191,15 +191,17 @@ def _refusal(uri: str, error: Exception) -> UsageError | ResourceError:
     reason = str(error).splitlines()[0].replace(uri, shown)[:200]
     if parts.scheme in {"", "file", "http", "https"}:
         return ResourceError(
-            f"the MLflow store cannot be used ({reason})",
+            f"MLflow cannot write to this address ({reason})",
             where=f"run.mlflow_uri: {shown}",
-            fix="Check the address, or remove it: events.jsonl has the same numbers.",
+            fix="Correct the address, or leave out --run.mlflow-uri: events.jsonl in the run "
+            "folder has the same numbers.",
         )
     return UsageError(
-        f"the MLflow client cannot use this URI ({reason})",
+        f"the installed MLflow package cannot use this address ({reason})",
         where=f"run.mlflow_uri: {shown}",
-        why="The skinny client supports folders and servers; databases need the full package.",
-        fix="Use a folder, or: pip install mlflow",
+        why="The package mlflow-skinny can use folders and servers; a database needs the full "
+        "package.",
+        fix="Set --run.mlflow-uri to a folder or server, or: pip install mlflow",
     )
 
 

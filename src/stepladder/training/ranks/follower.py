@@ -108,10 +108,12 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
     """
     if isinstance(sources.train, ArrivalSource):
         raise UsageError(
-            "an IterableDataset cannot be divided among several devices",
-            why="Its examples have no index.",
+            "the training data are an IterableDataset, which cannot be divided among several "
+            "devices",
+            why="Its examples have no index, by which each device could read its own.",
             where="device.count",
-            fix="Return a map-style Dataset from data(Split.TRAIN), or type --devices 1.",
+            fix="Return a Dataset with __getitem__ from data(Split.TRAIN) of the Task, or train on "
+            "one device: --devices 1",
         )
     batch = recipe.batch.global_batch_size
     most = min(batch, len(sources.train))

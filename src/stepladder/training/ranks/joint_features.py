@@ -91,9 +91,11 @@ def serve_features(way: TrunkPass, sources: Sources, world: World) -> None:
         own: Source | None = getattr(sources, work.split.value)
         if own is None or own.fingerprint != work.fingerprint:
             raise ResourceError(
-                f"rank {world.rank} reads different {work.split} data than rank 0",
-                fix="Make sure that all ranks read the same store, or the same files in the same "
-                "order.",
+                f"the process of rank {world.rank} reads other examples of the split "
+                f"{work.split} than "
+                "that of rank 0, but the processes of a run divide the same examples among them",
+                fix="Let the Task read the same files in the same order in every process: sort "
+                "lists of files, and seed random splits.",
             )
         for _ in _parts(way, sources, work, world):
             pass

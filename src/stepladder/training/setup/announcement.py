@@ -90,18 +90,20 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
     found = []
     if sources.val is None and recipe.stopping.early:
         found.append(
-            "there is no validation split: training cannot stop early, and the last weights are "
-            "the result"
+            "there is no validation split, so training cannot stop early, and the final model has "
+            "the last weights instead of the best"
         )
     if recipe.train is not TrainMode.ALL and run.task.split(run.model) is None:
         found.append(
-            f"train is {recipe.train}, but the task does not separate head and trunk: all weights "
-            "are trained (--train all hides this warning)"
+            f"--train {recipe.train} has no effect, because the Task does not say which part of "
+            "its model is the head (no method split): all weights are trained. --train all turns "
+            "off this warning"
         )
     if recipe.batch.global_batch_size > run.num_train:
         found.append(
-            f"the batch of {recipe.batch.global_batch_size} is larger than the "
-            f"{run.num_train} training examples: each epoch is one step"
+            f"a batch has {recipe.batch.global_batch_size} examples, but there are only "
+            f"{run.num_train} for training, so each epoch is a single step; use a smaller "
+            "--batch.global-batch-size"
         )
     for source in (sources.train, sources.val, sources.test):
         warning = getattr(source, "warning", None)
@@ -115,13 +117,15 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         )
     if run.num_train % recipe.batch.global_batch_size == 1 and _trains_batchnorm(run.model):
         found.append(
-            "the last batch of each epoch has a single example, and BatchNorm cannot train on one: "
-            f"change --batch.global-batch-size (now {recipe.batch.global_batch_size})"
+            "the last batch of each epoch has a single example, on which BatchNorm layers cannot "
+            "be trained; change --batch.global-batch-size (now "
+            f"{recipe.batch.global_batch_size})"
         )
     spec = spec_of(recipe.optimizer.name)
     if spec.is_scale_free and run.stage.lr > spec.most_lr:
         found.append(
-            f"a learning rate of {run.stage.lr:g} is far too high for {recipe.optimizer.name}"
+            f"a learning rate of {run.stage.lr:g} is far too high for {recipe.optimizer.name}, so "
+            "the loss will probably not fall; use a smaller --batch.lr"
         )
     num_val = None if sources.val is None else len(sources.val)
     found += baseline_warnings(

@@ -88,20 +88,21 @@ class Conditions:
             return cls(**{field.name: state[field.name] for field in fields(cls)})
         except KeyError as error:
             raise DataError(
-                f"the checkpoint does not contain {error.args[0]!r}, which is needed to resume",
-                fix="Use the version of stepladder that wrote it, or train again from scratch: "
-                "--overwrite",
+                f"the run cannot be resumed, because its checkpoint does not contain "
+                f"{error.args[0]!r}",
+                fix="Install the release of stepladder that wrote the checkpoint, or train again "
+                "from scratch: --overwrite",
             ) from None
 
 
 def data_changed(folder: Path, changed: Sequence[str] = ()) -> DataError:
     """Return the error for a run whose data has changed since it began."""
     return DataError(
-        "the data has changed since the run began",
+        "the training data have changed since this run began, so it cannot simply be resumed",
         where=str(folder),
         why="\n  ".join(changed) or None,
-        fix="Use the original data, add --accept-new-data to resume, add --overwrite to train "
-        f"again from scratch, or {beside(folder)}.",
+        fix="To resume on the new data: --accept-new-data. To train again from scratch: "
+        f"--overwrite, or, to keep the old run, {beside(folder)}.",
     )
 
 
@@ -143,10 +144,10 @@ def refuse_other_classes(old: Mapping[str, Any], new: Mapping[str, Any]) -> None
     shown = changed[:_MAX_CLASSES_NAMED]
     more = len(changed) - len(shown)
     raise DataError(
-        "the classes have changed since the run began",
+        "the classes of the data have changed since this run began, so it cannot be resumed",
         why="\n  ".join([*shown, *([f"and {more} more"] if more else [])]),
-        fix="Each output of the model belongs to one class: use data with the original classes, or "
-        "choose another --run.dir.",
+        fix="Each output of the model belongs to one of the old classes: use data with these, "
+        "or train a new model in another folder: --run.dir FOLDER",
     )
 
 

@@ -72,7 +72,7 @@ def require_execution(
         raise ResourceError(
             f"torch.compile needs {missing}, which is not installed",
             where="device.compile",
-            fix="Install one (apt-get install g++), or remove device.compile.",
+            fix="Install it (apt-get install g++), or leave out the option device.compile.",
         )
 
 
@@ -108,9 +108,11 @@ def _require_foldable(recipe: Recipe, task: Task, model: nn.Module) -> None:
     parts = task.split(model)
     if parts is None:
         raise UsageError(
-            "model.fold_batchnorm needs a trunk, but the Task does not name that of its model",
+            "model.fold_batchnorm merges BatchNorm layers into the frozen part of the model (its "
+            "trunk), but the Task does not say which part that is",
             where=type(task).__name__,
-            fix="Add a method split(model) to the Task, or remove model.fold_batchnorm.",
+            fix="Add a method split(model) to the Task that returns (trunk, head), or leave out "
+            "the option model.fold_batchnorm.",
         )
     if recipe.train is TrainMode.ALL:
         raise UsageError(
@@ -142,8 +144,9 @@ def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
         set_checkpointing(model, True)
     except (AssertionError, NotImplementedError) as error:
         raise UsageError(
-            f"device.gradient_checkpointing: {type(model).__name__} raised an error ({error})",
-            fix="Remove device.gradient_checkpointing for this model.",
+            "device.gradient_checkpointing cannot be turned on for this model: "
+            f"set_grad_checkpointing of {type(model).__name__} raised an error ({error})",
+            fix="Leave out the option device.gradient_checkpointing.",
         ) from error
     set_checkpointing(model, False)
 
@@ -160,9 +163,10 @@ def open_device(choice: DeviceChoice, *, local_rank: int = 0) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if choice is DeviceChoice.CUDA and not has_cuda:
         raise ResourceError(
-            "CUDA is not available",
+            "a GPU was requested, but PyTorch finds none on this machine (CUDA is not available)",
             where="device.kind",
-            fix="Use --device.kind auto, or run `stepladder doctor` to check the driver.",
+            fix="Train on the CPU: --device.kind cpu. If the machine has a GPU, find out what is "
+            "missing: stepladder doctor",
         )
     if has_cuda and choice is not DeviceChoice.CPU:
         if local_rank == 0:

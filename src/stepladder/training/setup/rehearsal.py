@@ -179,6 +179,8 @@ def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:
     for name, tensor in run.model.state_dict().items():
         if not torch.equal(tensor.cpu(), weights[name]):
             raise DataError(
-                f"{name} differs after it was saved in a checkpoint and loaded",
-                fix="Check what the model's own load_state_dict() or its hooks do with it.",
+                f"{name} of the model has other values after it was saved in a checkpoint and "
+                "loaded again, so a resumed run would train another model",
+                fix="Correct load_state_dict() of the model or its hooks, so that they restore it "
+                "unchanged.",
             )

@@ -108,7 +108,7 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
     if refused:
         more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
         raise UsageError(
-            "this folder has a run with a different config",
+            "this folder already has a run with other options, so the new run cannot use it",
             where=str(old_file),
             why="\n  ".join(refused[:5] + more),
             fix=f"{OVERWRITES}, or {beside(old_file.parent)} to keep both.",
@@ -179,13 +179,16 @@ def make_folder(path: Path) -> None:
     """
     if (place := supported_place(path)) is not None:
         raise UsageError(
-            "a run needs a local folder, and this is an address in an object store",
+            "the folder of a run (run.dir) must be on this machine, but this is an address in an "
+            "object store",
             where=str(place),
             fix=f"Set --run.dir to a local folder, and keep copies with --run.mirror {place}.",
         )
     if path.exists() and not path.is_dir():
         fix = "Choose another --run.dir."
-        raise UsageError("a run needs a folder, and this is a file", where=str(path), fix=fix)
+        raise UsageError(
+            "--run.dir must be a folder for the run, but this is a file", where=str(path), fix=fix
+        )
     with saving("the run folder cannot be created", where=path):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -216,16 +219,19 @@ class RunFolder:
         self.holds_run = is_half_made or self._has_our_config()
         if not self.holds_run and own:
             raise UsageError(
-                f"the folder is not a run, and a run would replace {own[0]} in it",
+                f"the folder for the run already has a file {own[0]} that is not from a run and "
+                "would be replaced",
                 where=str(path),
-                fix="Move it away, or choose another --run.dir.",
+                fix=f"Move {own[0]} away, or choose another folder: --run.dir FOLDER",
             )
         if not self.holds_run and (folder := self._foreign_folder()):
             raise UsageError(
-                f"the folder is not a run and contains another folder, {folder}",
+                "the folder for the run must be new or empty, or have an earlier run, but it "
+                f"contains another folder, {folder}",
                 where=str(path),
-                why="A run in a folder of images or other runs could be mistaken for one of them.",
-                fix=f"Choose another --run.dir, such as {path / 'run'}.",
+                why="Files of a run among pictures or other runs could be mistaken for some of "
+                "these.",
+                fix=f"Choose another folder: --run.dir {path / 'run'}",
             )
         self.file_system = probe(path, self._ops)
         self.pinned: set[str] = set()
@@ -284,17 +290,19 @@ class RunFolder:
             foreign = self._foreign_names()
             if foreign:
                 raise UsageError(
-                    f"--overwrite removes a run, but this folder is not a run: it has {foreign[0]}",
+                    "--overwrite removes the earlier run in this folder, but the folder is not "
+                    f"that of a run: it contains {foreign[0]}",
                     where=str(self.path),
-                    fix="Choose another --run.dir.",
+                    fix="Choose another folder: --run.dir FOLDER",
                 )
             return
         for name in _FOLDERS:
             if (self.path / name).is_symlink():
                 raise UsageError(
-                    "this is a symbolic link, so nothing in it is removed",
+                    "--overwrite does not remove this part of the earlier run, because it is a "
+                    "symbolic link to another folder",
                     where=str(self.path / name),
-                    fix="Remove the link and its target yourself.",
+                    fix="Remove the link and the folder that it points to yourself.",
                 )
         with saving("the earlier run cannot be removed", where=self.path):
             if not keeps_ledger:

@@ -49,11 +49,12 @@ def _open_at(task: Task, version: int) -> Sources:
         again = open_sources(task)  # the version applies to one table only
     if held := others - asked_again:
         raise UsageError(
-            f"version {version} applies to the training table, but the Task read another table at "
-            "this version, too",
+            f"--data.table-version {version} is for the table of training examples, but the Task "
+            "also read this other Delta table at that version",
             where=", ".join(sorted(held)),
-            why="The Task opens that table only once, so its latest version cannot be read.",
-            fix="Set its version in the Task: open_table(..., version=N).",
+            why="The Task keeps this other table open, so it cannot be opened again at its own "
+            "latest version.",
+            fix="In the Task, set the version of this other table: open_table(PATH, version=N).",
         )
     return again
 
@@ -102,9 +103,11 @@ def at_table_version(sources: Sources, version: int | None) -> Sources:
     train = sources.train
     if not isinstance(train, TableSource) or train.version is None:
         raise UsageError(
-            f"version {version} of a table was requested, but the data is not a Delta table",
+            f"--data.table-version {version} names the version of a Delta table, but the training "
+            "data of the Task are not a Delta table",
             where="data.table_version",
-            fix="Remove it, or return open_table(...) of a Delta table from the Task's data().",
+            fix="Leave the option out, or return open_table(PATH) of a Delta table from data() of "
+            "the Task.",
         )
     return replace(
         sources,
@@ -121,9 +124,10 @@ def _at_version(source: TableSource, version: int) -> Source:
         return source
     if source.is_pinned:
         raise UsageError(
-            f"the Task reads version {source.version}, but the run is set to version {version}",
+            f"the Task opens version {source.version} of its training table, a Delta table, but "
+            f"the option data.table_version of this run is {version}",
             where="data.table_version",
-            fix=f"Remove version={source.version} from the Task's open_table, or type "
-            f"--data.table-version {source.version}.",
+            fix=f"Remove version={source.version} from open_table() in the Task, or type "
+            f"--data.table-version {source.version}",
         )
     return source.at_version(version)

@@ -214,7 +214,7 @@ def no_shuffle(seen: Seen) -> Answer:
                 else ("returns the same first batch")
             )
             return Found(
-                evidence=f"the loader {how} in each of {len(one.training)} epochs",
+                evidence=f"the training DataLoader {how} in each of {len(one.training)} epochs",
                 fix="Shuffle in the dataset, for example with a buffer, differently in each epoch."
                 if one.is_iterable
                 else "Pass shuffle=True to the training DataLoader.",
@@ -284,9 +284,9 @@ def sampler_without_set_epoch(seen: Seen) -> Answer:
     for one in loaders:
         if one.num_set_epoch == 0:
             return Found(
-                evidence=f"the DistributedSampler used the same order in {len(one.training)} "
-                "epochs: set_epoch was never called",
-                fix="Call sampler.set_epoch(epoch) before each epoch.",
+                evidence=f"the DistributedSampler returned the training examples in the same order "
+                f"in all {len(one.training)} epochs, because its set_epoch was never called",
+                fix="Call sampler.set_epoch(epoch) at the start of each epoch.",
                 where=one.where,
             )
     return Sound("set_epoch is called")
@@ -301,9 +301,10 @@ def same_draws_in_workers(seen: Seen) -> Answer:
         if one.shared_draws is not None:
             return Found(
                 evidence=f"{one.shared_draws} starts in the same state in all {one.num_workers} "
-                "workers: they draw the same random numbers",
-                fix="Seed it in each worker: use torch.initial_seed() in worker_init_fn, or "
-                "create the generator there.",
+                "worker processes of the DataLoader, so they draw the same random numbers and "
+                "augment their examples alike",
+                fix="In worker_init_fn of the DataLoader, seed it with torch.initial_seed(), or "
+                "create it there.",
                 where=one.where,
             )
     return Sound("workers draw different random numbers")
@@ -318,17 +319,19 @@ def input_too_large(seen: Seen) -> Answer:
         given, wanted = model.given_pixels or 0, model.wanted_pixels
         if wanted and given > _PIXELS * wanted:
             return Found(
-                evidence=f"images have {given:,} pixels, and {model.built} was designed for "
-                f"{wanted:,}: {given / wanted:.0f} times as many",
+                evidence=f"images have {given:,} pixels, {given / wanted:.0f} times as many as the "
+                f"{wanted:,} that {model.built} was designed for, so each step takes much longer "
+                "than "
+                "necessary",
                 fix=f"Resize images to about {round(wanted**0.5)} × {round(wanted**0.5)} pixels.",
                 where=model.called_at,
                 numbers={"given": given, "wanted": wanted},
             )
         if not wanted and (model.pooled_pixels or 0) >= _POOLED:
             return Found(
-                evidence=f"the last pooling layer averages {model.pooled_pixels:,} positions of "
-                f"images with {given:,} pixels: {model.built} sees only a small part of the image "
-                "at a time",
+                evidence=f"images have {given:,} pixels, so that the last pooling layer of "
+                f"{model.built} averages {model.pooled_pixels:,} positions, each of which sees "
+                "only a small part of the image",
                 fix="Resize images to half or a quarter of the pixels; the time falls in "
                 "proportion.",
                 where=model.called_at,

@@ -66,7 +66,8 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         )
     if seen.num_backwards >= 10 and idle and not stepped:
         return Found(
-            evidence=f"backward ran {seen.num_backwards} times, but {idle[0].kind} never stepped",
+            evidence=f"backward ran {seen.num_backwards} times, but the optimizer {idle[0].kind} "
+            "never took a step, so the weights did not change",
             fix="Call optimizer.step() after backward.",
             where=seen.backward_at or idle[0].built_at,
         )
@@ -84,8 +85,8 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
         names = model.not_in_optimizer
         if names and model.num_unheld < _MIN_STEPS:
             return Found(
-                evidence=f"{len(names)} weights of {model.built} have a gradient but are in no "
-                f"optimizer: {_listed(names)}",
+                evidence=f"{len(names)} weights of {model.built} have a gradient, but are in no "
+                f"optimizer, so they are never trained: {_listed(names)}",
                 fix="Pass them to the optimizer, or freeze them with requires_grad_(False).",
                 where=seen.optimizers[0].built_at or seen.optimizers[0].stepped_at,
                 numbers={"num_weights": len(names)},
@@ -110,8 +111,9 @@ def parameters_twice(seen: Seen) -> Answer:
             )
         if one.num_shared >= _MIN_SHARED:
             return Found(
-                evidence=f"{len(one.shared)} weights of {one.kind} had just been stepped by "
-                f"another optimizer on the same gradients: {_listed(one.shared)}",
+                evidence=f"{len(one.shared)} weights of the optimizer {one.kind} are also in "
+                "another optimizer, so each step changes them twice by the same gradients: "
+                f"{_listed(one.shared)}",
                 fix="Pass each weight to one optimizer only, or clear gradients and call backward "
                 "between their steps.",
                 where=one.built_at or one.stepped_at,
@@ -133,8 +135,9 @@ def frozen_by_accident(seen: Seen) -> Answer:
         names = one.without_grad
         if names:
             return Found(
-                evidence=f"{len(names)} of {one.num_params} weights of {one.kind} had no gradient "
-                f"at any of {one.num_looked} inspected steps: {_listed(names)}",
+                evidence=f"{len(names)} of {one.num_params} weights in the optimizer {one.kind} "
+                f"had no gradient at any of {one.num_looked} inspected steps, so they are not "
+                f"trained: {_listed(names)}",
                 fix="Look for detach(), no_grad(), .data or .item() between them and the loss. If "
                 "they are meant to be frozen, leave them out of the optimizer.",
                 where=one.built_at or one.stepped_at,
@@ -311,16 +314,19 @@ def decay_on_norms_and_biases(seen: Seen) -> Answer:
     for one in stepped:
         if one.decays_by_l2:
             return Found(
-                evidence=f"{one.kind} adds weight decay {one.decay:g} to the gradient, where its "
-                "adaptive scaling cancels it",
-                fix=f"Use {'AdamW' if one.kind == 'Adam' else 'decoupled weight decay'}.",
+                evidence=f"{one.kind} adds its weight decay of {one.decay:g} to the gradient, "
+                "which "
+                "it then divides by the gradient's size: weights with large gradients hardly decay",
+                fix="Use AdamW, which decays weights separately from the gradient."
+                if one.kind == "Adam"
+                else "Use an optimizer with decoupled weight decay, such as AdamW.",
                 where=one.built_at or one.stepped_at,
             )
         if one.decayed and one.decay > 0:
             others = f", while {one.num_spared} others are exempt" if one.num_spared else ""
             return Found(
-                evidence=f"weight decay {one.decay:g} applies to {len(one.decayed)} norms and "
-                f"biases, such as {one.decayed[0]}{others}",
+                evidence=f"weight decay {one.decay:g} also shrinks {len(one.decayed)} biases and "
+                f"scales of normalisation layers, such as {one.decayed[0]}{others}",
                 fix="Put all one-dimensional weights in a parameter group with weight_decay=0.",
                 where=one.built_at or one.stepped_at,
                 severity=Severity.WARNING if one.num_spared >= len(one.decayed) else None,

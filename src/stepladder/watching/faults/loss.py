@@ -198,9 +198,9 @@ def label_range(seen: Seen) -> Answer:
         low_, high_ = call.target_low, call.target_high
         if is_binary and low_ is not None and high_ is not None and (low_ < -0.5 or high_ > 1.5):
             return Found(
-                evidence=f"{call.kind} expects targets from 0 to 1 but received {low_:g} to "
-                f"{high_:g}",
-                fix="Map the labels to 0 and 1.",
+                evidence=f"{call.kind} expects targets from 0 to 1, but received targets from "
+                f"{low_:g} to {high_:g}",
+                fix="Convert the labels to 0 and 1 before the loss.",
                 where=call.where,
             )
     return Sound("labels match the output")
@@ -211,7 +211,8 @@ def tokens_out_of_vocabulary(seen: Seen) -> Answer:
     if seen.bad_tokens is not None:
         worst, num = seen.bad_tokens
         return Found(
-            evidence=f"token id {worst} is out of range for an embedding with {num} rows",
+            evidence=f"the inputs contain token id {worst}, but the embedding has only {num} "
+            f"rows, 0 to {num - 1}",
             fix="Set num_embeddings to the size of the tokenizer's vocabulary, len(tokenizer).",
             where=seen.bad_tokens_at,
             severity=Severity.ERROR,
@@ -225,8 +226,8 @@ def tokens_out_of_vocabulary(seen: Seen) -> Answer:
         share = call.label_counts.get(pad, 0) / max(1, call.num_labels)
         if abs(call.num_classes - num_rows) <= 2 and share > 0.05:
             return Found(
-                evidence=f"{100 * share:.0f} % of the targets are the padding id {pad}, but the "
-                f"loss has ignore_index={call.ignore_index}",
+                evidence=f"{100 * share:.0f} % of the targets are padding (id {pad}) and count in "
+                f"the loss, because it has ignore_index={call.ignore_index}",
                 fix=f"Pass ignore_index={pad} to the loss.",
                 where=call.where,
                 numbers={"share": share},

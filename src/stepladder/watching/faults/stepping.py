@@ -136,8 +136,8 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     numbers: dict[str, Json] = {"num_stepped": one.num_stepped, "num_steps": steps}
     if one.is_early:
         return Found(
-            evidence=f"{one.kind} stepped before the first step of the optimizer: the first "
-            "learning rate is skipped",
+            evidence=f"the scheduler {one.kind} took a step before the optimizer's first step, "
+            "so the first learning rate of the schedule was never used",
             fix="Call scheduler.step() after optimizer.step().",
             where=where,
             numbers=numbers,
@@ -160,8 +160,8 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
         has_time = epochs >= 2 or steps >= (one.horizon or 100)
         if steps >= 20 and has_time and seen.is_over:
             return Found(
-                evidence=f"{one.kind} never stepped in {steps} steps: the learning rate stayed at "
-                f"{one.base_rate or 0:g}",
+                evidence=f"the scheduler {one.kind} took no step in {steps} steps of the "
+                f"optimizer: the learning rate stayed at {one.base_rate or 0:g}",
                 fix="Call scheduler.step() once per epoch or once per step, as the schedule "
                 "requires.",
                 where=one.built_at,
@@ -181,10 +181,11 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     is_every_step = one.num_stepped >= 0.9 * steps > 0
     if is_every_step and epochs >= 2 and _is_spent_early(one, steps):
         return Found(
-            evidence=f"{one.kind} stepped {one.num_stepped} times, once per step, but ends after "
-            f"{one.horizon or one.period} (learning rate {one.base_rate or 0:g} to "
-            f"{one.least_rate or 0:.2g})",
-            fix="Call scheduler.step() once per epoch, or set its horizon in steps.",
+            evidence=f"the scheduler {one.kind} took {one.num_stepped} steps, one per step of "
+            f"the optimizer, but its schedule has only {one.horizon or one.period} (learning "
+            f"rate {one.base_rate or 0:g} to {one.least_rate or 0:.2g})",
+            fix="Call scheduler.step() once per epoch, or give the scheduler the number of "
+            "optimizer steps.",
             where=where,
             numbers=numbers,
         )
@@ -192,8 +193,9 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     is_by_epoch = epochs >= 2 and one.num_stepped <= epochs + 1
     if seen.is_over and is_by_epoch and 0.8 * steps <= horizon and one.num_stepped < horizon / 3:
         return Found(
-            evidence=f"{one.kind} stepped {one.num_stepped} times, once per epoch, but its horizon "
-            f"of {horizon} counts steps (there were {steps})",
+            evidence=f"the scheduler {one.kind} took {one.num_stepped} steps, one per epoch, but "
+            f"its schedule of {horizon} steps counts optimizer steps (there were {steps}), so "
+            "the learning rate hardly changed",
             fix="Call scheduler.step() after each optimizer.step().",
             where=where,
             numbers=numbers,
@@ -237,16 +239,16 @@ def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one return
         return Unseen("no float16 autocast and no GradScaler")
     if one.num_clipped_scaled >= 3:
         return Found(
-            evidence=f"gradients were clipped {one.num_clipped_scaled} times before the GradScaler "
-            "unscaled them",
+            evidence=f"gradients were clipped {one.num_clipped_scaled} times while the GradScaler "
+            "had them multiplied by its scale, so they were cut far too much",
             fix="Call scaler.unscale_(optimizer) before clipping.",
             where=one.clipped_scaled_at,
             numbers={"num_clipped": one.num_clipped_scaled},
         )
     if outside >= 3:
         return Found(
-            evidence=f"{outside} steps used gradients that the GradScaler had scaled and not "
-            "unscaled",
+            evidence=f"{outside} optimizer steps used gradients that were still multiplied by "
+            "the scale of the GradScaler, so these steps were far too large",
             fix="Call scaler.step(optimizer) and scaler.update(), not optimizer.step().",
             where=seen.optimizers[0].stepped_at if seen.optimizers else None,
         )
@@ -259,14 +261,15 @@ def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one return
         )
     if one.scaler_steps >= 50 and one.num_skipped > 0.2 * one.scaler_steps:
         return Found(
-            evidence=f"{one.num_skipped} of {one.scaler_steps} steps were skipped because "
-            "gradients were not finite",
+            evidence=f"the GradScaler skipped {one.num_skipped} of {one.scaler_steps} optimizer "
+            "steps, because gradients were NaN or infinite",
             fix="Use bfloat16, or find the operation that overflows in float16.",
             where=one.half_at,
         )
     if one.scaler_steps >= 10 and not one.num_updates:
         return Found(
-            evidence="the scale of the GradScaler was never updated",
+            evidence="the GradScaler never adapted its scale, because its update() was not "
+            "called: gradients may overflow or become 0",
             fix="Call scaler.update() after scaler.step().",
             where=one.half_at,
         )
@@ -380,7 +383,8 @@ def bad_initialisation(seen: Seen) -> Answer:
         if len(model.zero_weights) >= 2 and len(model.zero_weights) > 0.5 * model.num_weights:
             return Found(
                 evidence=f"{len(model.zero_weights)} of {model.num_weights} layers of "
-                f"{model.built} are initialised to zero, such as {model.zero_weights[0]}",
+                f"{model.built} are initialised to zero, so that their units stay identical, such "
+                f"as {model.zero_weights[0]}",
                 fix=fix,
                 where=model.called_at,
             )
@@ -406,7 +410,8 @@ def batch_norm_tiny_batch(seen: Seen) -> Answer:
     for kind, counts in seen.norm_counts.items():
         if max(counts) <= _TINY_BATCH:
             return Found(
-                evidence=f"{kind} computes its statistics from {max(counts)} examples at a time",
+                evidence=f"{kind} normalises by the mean and variance of only {max(counts)} "
+                "examples at a time, which are mostly noise",
                 fix="Use GroupNorm or LayerNorm, a larger batch, or SyncBatchNorm.",
                 where=next((m.called_at for m in seen.models if m.called_at), None),
                 numbers={"num_examples": max(counts)},

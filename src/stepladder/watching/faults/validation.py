@@ -105,8 +105,8 @@ def eval_mode_in_training(seen: Seen) -> Answer:
         left = model.left_train_mode_at
         if acts and left is not None and model.num_eval_mode >= _MIN_EVAL:
             return Found(
-                evidence=f"{model.built} switched to evaluation mode at step {left} and stayed in "
-                "it while training",
+                evidence=f"{model.built} switched to evaluation mode at step {left} and was "
+                "trained on in it, so dropout and the updates of BatchNorm statistics are off",
                 fix="Call model.train() at the start of each epoch.",
                 where=model.called_at,
                 numbers={"step": left},
@@ -115,8 +115,7 @@ def eval_mode_in_training(seen: Seen) -> Answer:
         if never and (model.fresh_batch_norm or (model.has_dropout and not model.has_batch_norm)):
             what = "BatchNorm" if model.fresh_batch_norm else "dropout"
             return Found(
-                evidence=f"{model.built} is in evaluation mode at every step: its {what} is "
-                "inactive",
+                evidence=f"{model.built} is trained in evaluation mode, so its {what} is inactive",
                 fix="Call model.train() before training.",
                 where=model.called_at,
             )
@@ -143,8 +142,8 @@ def gradients_in_validation(seen: Seen) -> Answer:
 
 def _graphs(where: str | None, num: int) -> Found:
     return Found(
-        evidence=f"{num} calls of the model in validation built an autograd graph that was never "
-        "used",
+        evidence=f"{num} calls of the model in validation recorded operations for a backward pass "
+        "that never came, which costs memory and time",
         fix="Put validation under `with torch.inference_mode():`.",
         where=where,
     )
@@ -194,7 +193,8 @@ def checkpoint_incomplete(seen: Seen) -> Answer:
     whole = any(one.has_optimizer for one in saved)
     if not whole:
         return Found(
-            evidence="weights are saved without what is needed to resume training",
+            evidence="the saved checkpoints contain the weights, but nothing else that is needed "
+            "to resume the training",
             fix="To resume training, also save the optimizer, the scheduler, the GradScaler, the "
             "epoch and the step.",
             where=saved[0].where,

@@ -108,7 +108,7 @@ def _no_python(error: SyntaxError | ValueError, shown: str) -> UsageError:
     is_python = shown.endswith(".py")
     other = "Pass the Python script: `python train.py` becomes `stepladder watch train.py`."
     return UsageError(
-        f"not a valid Python file: {said}",
+        f"the script is not a valid Python file: {said}",
         where=f"{shown}:{line}" if line else shown,
         why=f"The line is: {text.strip()[:200]}" if text and text.strip() else None,
         fix="Fix the syntax error on that line." if is_python else other,
@@ -128,7 +128,7 @@ def _find_module(name: str) -> Path:
     if spec is not None and spec.origin and spec.origin != "built-in":
         return Path(spec.origin)
     raise UsageError(
-        "there is no module with this name",
+        "Python finds no module with this name",
         where=name,
         fix="Pass the name that you would type after `python -m`.",
     )

@@ -110,7 +110,7 @@ def test_a_model_that_another_process_builds_otherwise_is_found(tmp_path: Path) 
     finding = look_at_file(_FILE.format(width=width), tmp_path)
     assert finding.fault == "checkpoint_incomplete"
     assert "a new process cannot use the checkpoint" in finding.evidence
-    assert "does not fit the model" in finding.evidence
+    assert "do not fit the model" in finding.evidence
 
 
 def test_a_task_that_counts_in_itself_is_found(tmp_path: Path) -> None:

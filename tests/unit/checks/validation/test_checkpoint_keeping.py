@@ -56,7 +56,7 @@ def test_the_last_weights_are_not_the_best_if_validation_could_choose(tmp_path: 
     assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 are not enough
     many = look(Example(task=Many(), recipe=recipe), tmp_path)
     assert many.outcome is Outcome.WARNED
-    assert "ends training 6 validations after the best one" in many.evidence
+    assert "ends the training 6 validations after the best one" in many.evidence
 
 
 def test_a_folder_that_takes_no_files_is_found(tmp_path: Path) -> None:

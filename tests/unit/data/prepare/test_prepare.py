@@ -172,11 +172,11 @@ def test_a_store_of_other_pictures_or_options_is_not_overwritten_unasked(
 ) -> None:
     out = tmp_path / "store"
     before = contents(make(split_photos, out).folder)
-    with pytest.raises(UsageError, match="different size") as caught:
+    with pytest.raises(UsageError, match="other pictures or options: size") as caught:
         make(split_photos, out, size=16)
     assert "--overwrite" in str(caught.value)
     save_photo(split_photos / "train" / "class 0" / "new.jpg", 999)
-    with pytest.raises(UsageError, match="different pictures"):
+    with pytest.raises(UsageError, match="the pictures of the source differ"):
         make(split_photos, out)
     assert contents(out) == before
     again = make(split_photos, out, overwrite=True)
@@ -194,7 +194,7 @@ def test_a_folder_of_other_things_is_never_replaced(split_photos: Path, tmp_path
 
 
 def test_a_store_inside_its_source_is_refused(split_photos: Path) -> None:
-    with pytest.raises(UsageError, match="inside its source"):
+    with pytest.raises(UsageError, match="inside the folder of its source"):
         make(split_photos, split_photos / "store")
 
 
@@ -257,8 +257,10 @@ def test_a_class_that_skipping_would_empty_is_named(split_photos: Path, tmp_path
         (folder / f"{idx}.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
     with pytest.raises(DataError, match="cannot be used, more than") as caught:
         make(split_photos, tmp_path / "store")
-    assert caught.value.fix == "Fix or remove them."
-    with pytest.raises(DataError, match="no picture can be used of 1 of 3 classes: class 2"):
+    assert caught.value.fix == "Replace or remove these pictures in the source."
+    with pytest.raises(
+        DataError, match="1 of 3 classes have only pictures that cannot be used: class 2"
+    ):
         make(split_photos, tmp_path / "store", max_bad=1)
     assert not (tmp_path / "store").exists()
 
@@ -333,7 +335,7 @@ def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Pa
 
 def test_a_class_only_in_test_is_an_error(split_photos: Path, tmp_path: Path) -> None:
     save_photo(split_photos / "test" / "new" / "1.jpg", 7)
-    with pytest.raises(DataError, match="classes of test are not in train: new"):
+    with pytest.raises(DataError, match="classes in test have no pictures in train: new"):
         make(split_photos, tmp_path / "store")
 
 

@@ -168,7 +168,8 @@ def test_grouping_by_folder_needs_folders_in_the_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"), [("(", "not a valid regular"), ("scen", "matches no path")]
+    ("pattern", "message"),
+    [("(", "not a valid regular"), ("scen", "does not match the path of any picture")],
 )
 def test_a_pattern_that_groups_nothing_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -177,7 +178,9 @@ def test_a_pattern_that_groups_nothing_is_refused(pattern: str, message: str) ->
 
 def test_a_class_that_train_lacks_is_an_error_with_its_name() -> None:
     counts = {Split.TRAIN: Counter(a=5), Split.VAL: Counter(a=1), Split.TEST: Counter(a=1, b=2)}
-    with pytest.raises(DataError, match=r"1 classes of test are not in train: b \(2 in test\)"):
+    with pytest.raises(
+        DataError, match=r"1 of the classes in test have no pictures in train: b \(2 in test\)"
+    ):
         check_classes(counts)
 
 
@@ -190,13 +193,15 @@ def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
 def test_a_class_without_any_picture_is_an_error_with_a_reason() -> None:
     counts = {Split.TRAIN: Counter(a=5, c=0), Split.VAL: Counter(a=1)}
     bad = [Bad("a/1.jpg", "is empty"), Bad("c/1.jpg", "is truncated")]
-    with pytest.raises(DataError, match=r"of 2 of 3 classes: b, c") as caught:
+    with pytest.raises(
+        DataError, match=r"2 of 3 classes have only pictures that cannot be used: b, c"
+    ) as caught:
         check_classes(counts, ("a", "b", "c"), bad)
     assert caught.value.why == "'c/1.jpg': is truncated"
 
 
 def test_an_empty_val_is_an_error() -> None:
-    with pytest.raises(DataError, match="val has no pictures"):
+    with pytest.raises(DataError, match="no pictures are left for the split val"):
         check_classes({Split.TRAIN: Counter(a=5, b=5)})
 
 

@@ -138,9 +138,9 @@ def test_what_cannot_be_read_is_refused() -> None:
         as_source(Endless())
     with pytest.raises(UsageError, match="is not a dataset"):
         as_source(5)
-    with pytest.raises(UsageError, match="A store has no val or test split"):
+    with pytest.raises(UsageError, match="the data are None instead of a dataset"):
         as_source(None)
-    with pytest.raises(UsageError, match="needs examples with an index"):
+    with pytest.raises(UsageError, match="an IterableDataset cannot read single examples"):
         Reader(as_source(Arriving()), seed=0, global_batch_size=2, fraction=0.5)
 
 

@@ -112,10 +112,10 @@ def test_fetching_ahead_removes_what_was_used_but_not_what_was_fetched_ahead(
 def test_other_bytes_than_named_are_refused_and_not_kept(cache: FileCache) -> None:
     there = Elsewhere("a")
     there.data = there.data[:-1] + b"?"
-    with pytest.raises(DataError, match=r"s3://photos/a: the file does not match"):
+    with pytest.raises(DataError, match=r"s3://photos/a: the downloaded file is not the one"):
         cache.get(there.wanted)
     there.data = there.data[:-1]
-    with pytest.raises(DataError, match=r"s3://photos/a: the file does not match"):
+    with pytest.raises(DataError, match=r"s3://photos/a: the downloaded file is not the one"):
         cache.get(there.wanted)
     assert entries(cache) == set()
 
@@ -161,7 +161,7 @@ def test_what_a_killed_process_left_is_removed(cache: FileCache) -> None:
 
 def test_a_folder_of_other_things_is_not_a_cache(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="contains other files"):
+    with pytest.raises(UsageError, match="contains files that are not from a cache"):
         FileCache(tmp_path, KB)
     FileCache(tmp_path / "new", KB)
     assert is_cache(tmp_path / "new")

@@ -68,6 +68,9 @@ def test_a_full_disk_is_reported_and_leaves_nothing(serve: Callable[..., Path]) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     root = serve(fill)
-    with pytest.warns(UserWarning, match="features could not be downloaded: .*No space left"):
+    with pytest.warns(
+        UserWarning,
+        match="features could not be downloaded, so they are computed again: .*No space left",
+    ):
         assert not COPIES.fetch(root / KEY)
     assert list(root.iterdir()) == []

@@ -140,7 +140,7 @@ def test_folders_that_share_classes_and_are_unknown_are_asked_for(
     tmp_path: Path, names: tuple[str, ...], told: str
 ) -> None:
     root = fill(tmp_path, *each(*names))
-    with pytest.raises(UsageError, match="either may be the classes") as caught:
+    with pytest.raises(UsageError, match="it is unknown which of both are the classes") as caught:
         listed(root)
     assert told in str(caught.value.fix)
     typed = shlex.split(str(caught.value.fix).split(": ")[1])[1].removesuffix(".")
@@ -167,11 +167,11 @@ def test_several_folders_may_be_one_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a", "is not FOLDER=train"),
-        ("2018=trian", "is not FOLDER=train"),
-        ("2018=train,2018=test", "is given twice"),
-        ("2018=train,2021=test", "no folder named 2021"),
-        ("2018=val,2019=test", "no folder is train"),
+        ("a", "is not of the form FOLDER=train"),
+        ("2018=trian", "is not of the form FOLDER=train"),
+        ("2018=train,2018=test", "a second time"),
+        ("2018=train,2021=test", "names folders that do not exist in the source: 2021"),
+        ("2018=val,2019=test", "names no folder for train"),
     ],
 )
 def test_what_is_wrong_with_split_folders_is_told(tmp_path: Path, text: str, told: str) -> None:
@@ -209,7 +209,7 @@ def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     root = fill(tmp_path, *names)
-    with pytest.raises(UsageError, match="either may be the classes"):
+    with pytest.raises(UsageError, match="it is unknown which of both are the classes"):
         listed(root)
     assert {label for label, _ in splits(listed(root, classes_from=ClassesFrom.TOP)).values()} == {
         "cat",
@@ -242,7 +242,7 @@ def test_a_single_folder_around_the_classes_is_named(
     listing = listed(fill(tmp_path, *names))
     assert {picture.label for picture in listing.pictures} == {"a", "b"}
     assert sorted(paths(listing)) == sorted(names)
-    assert f"read {inside}, the only folder in it" in listing.warnings[0]
+    assert f"read the pictures in {inside}, the only folder in it" in listing.warnings[0]
 
 
 def test_a_single_folder_in_each_split_is_skipped(tmp_path: Path) -> None:
@@ -260,14 +260,14 @@ def test_a_single_folder_in_each_split_is_skipped(tmp_path: Path) -> None:
 
 def test_an_empty_folder_beside_the_data_is_told_with_the_folder_to_read(tmp_path: Path) -> None:
     root = fill(tmp_path, "images/a/1.jpg", "images/b/1.jpg", "annotations/1.xml")
-    with pytest.raises(DataError, match=f"read the folder beside them: {root / 'images'}"):
+    with pytest.raises(DataError, match=f"use --source {root / 'images'}"):
         listed(root)
     assert len(listed(root / "images").pictures) == 2
 
 
 def test_one_split_in_two_folders_is_an_error(tmp_path: Path) -> None:
     root = fill(tmp_path, "train/a/1.jpg", "val/a/1.jpg", "valid/a/1.jpg")
-    with pytest.raises(UsageError, match="two folders for the same split"):
+    with pytest.raises(UsageError, match="two of these folders are for the same split"):
         listed(root)
 
 
@@ -379,11 +379,11 @@ def test_a_missing_folder_says_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), "no pictures"),
-        (("1.jpg",), "no pictures"),
-        (("a/1.jpg", "b/notes.txt"), "without pictures: b"),
-        (("a/1.jpg", "a/2.jpg"), "only one class, 'a'"),
-        (("train/a/1.jpg", "val/a/1.jpg"), "only one class, 'a'"),
+        ((), "no class folders with pictures"),
+        (("1.jpg",), "no class folders with pictures"),
+        (("a/1.jpg", "b/notes.txt"), "no pictures that can be read: b"),
+        (("a/1.jpg", "a/2.jpg"), "the same label, 'a'"),
+        (("train/a/1.jpg", "val/a/1.jpg"), "the same label, 'a'"),
     ],
 )
 def test_what_can_make_no_data_set_is_refused(

@@ -158,5 +158,7 @@ def test_a_record_that_is_gone_is_missed(desk: Desk) -> None:
     desk.make(desk.rows)
     arrivals.look()
     (desk.work.records / f"{desk.plans[1].name}.json").unlink()
-    with pytest.raises(ResourceError, match="1 files that executors wrote are not visible"):
+    with pytest.raises(
+        ResourceError, match="1 files that Spark's executors wrote to this folder cannot be seen"
+    ):
         arrivals.finished()

@@ -69,8 +69,11 @@ def test_an_old_java_is_refused_by_its_number(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"source": Path("hdfs://host/a.tar")}, "executors cannot open webdataset at this address"),
-        ({"source": Path("photos"), "delta_version": 3}, "needs a Delta table"),
+        (
+            {"source": Path("hdfs://host/a.tar")},
+            "Spark's executors, on other machines, cannot open webdataset at this address",
+        ),
+        ({"source": Path("photos"), "delta_version": 3}, "if the source is a Delta table"),
         (
             {"source_format": SourceFormat.TABLE, "engine": EngineName.LOCAL},
             "Add --engine spark",

@@ -236,7 +236,7 @@ def test_a_folder_without_a_store_suggests_a_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"format_version": 2}, "format version 2"),
+        ({"format_version": 2}, "written in format 2"),
         ({"classes": ["a", "b"]}, "does not have counts for every class"),
         ({"classes": ["x", "y", "z"]}, "fingerprint does not match"),
         ({"size": "8"}, "a count is not an integer"),

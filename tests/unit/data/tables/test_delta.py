@@ -222,7 +222,7 @@ def test_a_missing_version_is_reported_in_the_terms_of_the_caller(place: Path) -
     newest = deltalake.DeltaTable(place).version()
     with pytest.raises(DataError, match=rf"latest version, {newest} \(omit version\), or"):
         open_table(place, version=0)
-    with pytest.raises(UsageError, match=rf"Use version={newest}, or omit it"):
+    with pytest.raises(UsageError, match=rf"Use version={newest}, or leave it out"):
         open_table(place, version=99)
     typed = f"--data.table-version {newest}, with --accept-new-data if the run has already started"
     for version in (0, 99):
@@ -239,7 +239,9 @@ def test_a_version_whose_log_was_removed_is_reported_with_the_latest(place: Path
     for version in (0, 1):
         (place / "_delta_log" / f"{version:020}.json").unlink()
     assert open_table(place).version == 2
-    with pytest.raises(DataError, match=r"version 1 .* its log was removed(.|\n)*version, 2 \("):
+    with pytest.raises(
+        DataError, match=r"version 1 .* the log of that version was deleted(.|\n)*version, 2 \("
+    ):
         open_table(place, version=1)
 
 
@@ -332,10 +334,10 @@ def test_the_version_is_that_of_the_training_data_alone(
     assert open_table(place).version == 2  # outside, nothing has changed
     assert open_at_version(task, None, earlier=1).train.version == 1
     assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, possibly
-    with pytest.raises(UsageError, match="no version 9; its latest is 2"):
+    with pytest.raises(UsageError, match="no version 9; its latest version is 2"):
         open_at_version(task, 9)
     with pytest.raises(
-        UsageError, match=r"version 1 applies to the training table(.|\n)*version=N"
+        UsageError, match=r"table-version 1 is for the table of training examples(.|\n)*version=N"
     ):
         open_at_version(OpenedOnce(place, tmp_path / "other"), 1)
 
@@ -370,7 +372,7 @@ def test_an_executor_that_finds_other_rows_refuses(place: Path, tmp_path: Path) 
         return work._open(Points(place))
 
     assert len(opened(0)) == 24
-    with pytest.raises(ResourceError, match="different data than the driver in the split train"):
+    with pytest.raises(ResourceError, match="other examples of the split train than this"):
         opened(None)
 
 
@@ -408,5 +410,7 @@ def test_another_version_is_other_data(place: Path, tmp_path: Path) -> None:
 
 def test_two_versions_that_are_asked_for_are_refused(place: Path, tmp_path: Path) -> None:
     append(place, 40, seed=5)
-    with pytest.raises(UsageError, match="reads version 1, but the run is set to version 0"):
+    with pytest.raises(
+        UsageError, match=r"opens version 1 .*, but the option data.table_version of this run is 0"
+    ):
         run(job(tmp_path / "r", table_version=0), Points(place, version=1))

@@ -89,7 +89,7 @@ def test_a_glob_means_what_it_means_to_python(glob: str, folder: Path) -> None:
         found = dict.fromkeys(source.describe(row).split(",")[0] for row in starts)
         assert list(found) == wanted
     else:
-        with pytest.raises(DataError, match="no Parquet files found"):
+        with pytest.raises(DataError, match="there are no Parquet files of a table here"):
             open_table(folder / glob)
 
 
@@ -120,7 +120,7 @@ def test_file_names_name_splits_as_hugging_face_writes_them(tmp_path: Path) -> N
     write(tmp_path / "train-00000-of-00001.parquet", range(4))
     write(tmp_path / "test-00000-of-00001.parquet", range(4, 6))
     assert all_x(open_table(tmp_path, split=Split.TEST)) == [4, 5]
-    with pytest.raises(DataError, match="the table has no rows of split val"):
+    with pytest.raises(DataError, match="the table has no rows of the split val"):
         open_table(tmp_path, split="val")
 
 
@@ -131,7 +131,7 @@ def test_a_column_names_splits_where_file_names_do_not(tmp_path: Path) -> None:
     assert all_x(source) == [1, 3, 4]
     assert source.block_rows == (1, 2, 0)
     assert source.describe(2) == "a.parquet, row 4"
-    with pytest.raises(DataError, match="no rows of split test"):
+    with pytest.raises(DataError, match="no rows of the split test"):
         open_table(tmp_path, split="test", split_column="part")
     with pytest.raises(UsageError, match="no string column split"):
         open_table(tmp_path, split="val")
@@ -230,7 +230,7 @@ def test_a_file_that_changes_while_it_is_read_is_reported(folder: Path) -> None:
     source.read(np.array([8]))
     source.read(np.array([0]))
     write(folder / "b.parquet", range(6, 10))
-    with pytest.raises(DataError, match=r"b\.parquet: the file changed after"):
+    with pytest.raises(DataError, match=r"b\.parquet: this file of the table was changed after"):
         source.read(np.array([8]))
     (folder / "b.parquet").unlink()
     with pytest.raises(DataError, match=r"b\.parquet"):
@@ -245,32 +245,38 @@ def test_a_table_that_is_being_written_is_refused(folder: Path) -> None:
 
 def test_places_without_a_table_are_reported(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet", tmp_path / "none" / "*"):
-        with pytest.raises(DataError, match="no Parquet files found"):
+        with pytest.raises(DataError, match="there are no Parquet files of a table here"):
             open_table(path)
     for path in (tmp_path, tmp_path / "*.parquet"):
-        with pytest.raises(UsageError, match="only Delta tables have versions"):
+        with pytest.raises(UsageError, match="this is not a Delta table"):
             open_table(path, version=1)
     with pytest.raises(DataError, match="the file, folder or bucket does not exist"):
         open_table(tmp_path / "none", version=1)
-    with pytest.raises(UsageError, match=r"invalid glob \(bad character range z-a\)"):
+    with pytest.raises(
+        UsageError, match=r"the pattern of file names is not valid \(bad character range z-a\)"
+    ):
         open_table(tmp_path / "[z-a].parquet")
 
 
 def test_an_unknown_split_is_reported(folder: Path) -> None:
-    with pytest.raises(UsageError, match="invalid choice 'bogus'"):
+    with pytest.raises(UsageError, match="'bogus' is not one of the possible values"):
         open_table(folder, split="bogus")
 
 
 def test_two_columns_of_one_name_are_reported_where_they_are_read(folder: Path) -> None:
     arrays = [pa.array([value], pa.int64()) for value in range(3)]
     pq.write_table(pa.Table.from_arrays(arrays, names=["y", "y", "x"]), folder / "c.parquet")
-    with pytest.raises(DataError, match=r"c\.parquet: several columns have the same name: y"):
+    with pytest.raises(
+        DataError, match=r"c\.parquet: several columns of the file have the same name: y"
+    ):
         open_table(folder / "c.parquet")
     assert all_x(open_table(folder, columns=["x"]))[-1] == 2
 
 
 def test_a_password_in_an_address_is_refused_and_not_reported() -> None:
-    with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
+    with pytest.raises(
+        UsageError, match="the address contains an access key or a password"
+    ) as caught:
         open_table("abfs://user:canary@account.dfs.core.windows.net/t")
     assert "canary" not in str(caught.value)
 
@@ -291,5 +297,7 @@ def test_sparks_names_of_places_are_reported_as_ours(typed: str, meant: str) -> 
 def test_an_old_pyarrow_opens_no_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pa, "__version__", "22.0.0")
     require_safe_pyarrow.cache_clear()
-    with pytest.raises(UsageError, match=r"pyarrow 22\.0\.0 is older than 23\.0\.1"):
+    with pytest.raises(
+        UsageError, match=r"pyarrow 22\.0\.0 is too old: .* pyarrow 23\.0\.1 prevents"
+    ):
         open_table(folder)

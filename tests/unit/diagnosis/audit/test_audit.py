@@ -168,13 +168,15 @@ def test_a_run_that_still_rises_ended_too_early(tmp_path: Path) -> None:
     run = only(audit([write_log(tmp_path / "a.csv", [300 + 25 * idx for idx in range(12)])]))
     length = finding(run, "length")
     assert length.outcome is Outcome.WARNED
-    assert "ended while still improving" in length.evidence
+    assert "was still improving" in length.evidence
 
 
 def test_a_run_that_ends_two_epochs_after_its_best_is_neither(tmp_path: Path) -> None:
     run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(14, best=12))]))
     assert finding(run, "length").outcome is Outcome.PASSED
-    assert finding(run, "early_stopping").evidence.endswith("would not have stopped it earlier")
+    assert finding(run, "early_stopping").evidence.endswith(
+        "would not have ended the training earlier"
+    )
 
 
 def test_the_number_of_epochs_cannot_be_judged_from_the_best(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_a_metric_that_never_changes_gets_no_advice_to_stop_early(
     run = only(audit([write_log(tmp_path / "a.csv", [right] * 6)]))
     length = finding(run, "length")
     assert length.outcome is Outcome.WARNED
-    assert "nothing was learned" in length.evidence
+    assert "the model learned nothing" in length.evidence
     assert "early stopping" not in length.fix
     assert finding(run, "selection").outcome is Outcome.PASSED
     assert not [f for f in run.findings if f.check == "early_stopping"]
@@ -268,7 +270,7 @@ def test_a_test_result_that_is_the_best_validation_may_be_of_the_same_set(tmp_pa
     log = write_log(tmp_path / "a.csv", rising_then_flat(14, best=12), extra="test_accuracy=0.8")
     chosen = finding(only(audit([log])), "selection")
     assert chosen.outcome is Outcome.COULD_NOT_RUN
-    assert "test and validation are both 80.0 %" in chosen.evidence
+    assert "the test result and the validation result are both 80.0 %" in chosen.evidence
 
 
 def test_a_test_result_that_was_read_once_is_a_held_out_number(tmp_path: Path) -> None:
@@ -401,7 +403,7 @@ def test_logs_that_cannot_be_read_are_listed_and_the_others_reported(tmp_path: P
     (tmp_path / "b.csv").write_text("")
     found = audit([good, str(tmp_path / "b.csv")])
     assert len(found.runs) == 1
-    assert "the file is empty" in found.unreadable[0]
+    assert "this log is an empty file" in found.unreadable[0]
     assert "Not read" in audit_text(found)
     with pytest.raises(DataError, match="empty"):
         audit([str(tmp_path / "b.csv")])
@@ -427,13 +429,13 @@ def test_a_cell_that_is_not_a_number_is_named_and_logging_is_not_blamed(tmp_path
     assert "row 4, val_accuracy: 'x' is not a number and is ignored" in run.log.notes
     length = finding(run, "length")
     assert "1 cell could not be read" in length.evidence
-    assert "Log every epoch" not in length.fix
+    assert "Log the validation after every epoch" not in length.fix
 
 
 def test_a_text_is_not_a_log_whatever_its_commas(tmp_path: Path) -> None:
     text = tmp_path / "README.md"
     text.write_text("# Title\n\nScale training in the right order: a sound job, a fast one.\n")
-    with pytest.raises(DataError, match="unknown log format"):
+    with pytest.raises(DataError, match="not a training log of a known format"):
         audit([str(text)])
 
 
@@ -451,7 +453,7 @@ def test_a_run_that_is_not_at_its_end_is_not_judged_by_it(tmp_path: Path, stop: 
     run = only(audit([str(tmp_path)]))
     length = finding(run, "length")
     assert length.outcome is Outcome.NOT_APPLICABLE
-    assert "interrupted: its end is not judged" in length.evidence
+    assert "interrupted: it is not judged whether the training was long enough" in length.evidence
     fit = finding(run, "fit")
     assert fit.outcome is Outcome.COULD_NOT_RUN
     judged = judge_fit(curves_of_run(read_run(tmp_path)))

@@ -46,7 +46,9 @@ def test_a_last_stage_without_an_error_is_named(
     broken.write_text(task_file.read_text().replace(", error=wrong)", ")"))
     found = stepladder.diagnose(chain_run, task=f"{broken}:Chain")
     assert found.chain is None
-    assert any("the last stage, ring, has no error" in said for said in found.could_not)
+    assert any(
+        "the last stage of the model, ring, has no error" in said for said in found.could_not
+    )
 
 
 def test_errors_of_another_shape_are_named(
@@ -58,7 +60,7 @@ def test_errors_of_another_shape_are_named(
     )
     broken.write_text(source)
     found = stepladder.diagnose(chain_run, task=f"{broken}:Chain")
-    assert any("of stage ring" in said for said in found.could_not)
+    assert any("of the stage ring" in said for said in found.could_not)
 
 
 def test_one_network_has_no_stages(underfit_run: Path, task_file: Path) -> None:

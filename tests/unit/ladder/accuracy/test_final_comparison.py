@@ -61,8 +61,8 @@ def test_without_classes_the_loss_may_rise_by_that_share_of_itself(
         (-0.009, None),
         (
             -0.012,
-            "may be worse by more than 1 point: with 732 held-out examples, the change in accuracy "
-            "is known only to ± 0.8 points",
+            "the accuracy may fall by more than 1 point: with 732 held-out examples, the change "
+            "in accuracy is known only to ± 0.8 points",
         ),
     ],
 )

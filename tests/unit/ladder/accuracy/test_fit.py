@@ -74,7 +74,7 @@ def test_without_classes_errors_are_losses() -> None:
     ("outcomes", "why"),
     [
         ([], "no held-out examples"),
-        ([outcome(hit=1, of=2, train=None)], "training error was not measured"),
+        ([outcome(hit=1, of=2, train=None)], "error on training examples was not measured"),
         ([outcome(hit=1, of=2, train=0.5, why_not="diverged")], "diverged"),
     ],
 )

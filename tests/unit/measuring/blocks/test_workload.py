@@ -291,7 +291,9 @@ class OneIsBad(Points):
 def test_a_loss_that_is_not_finite_names_task_step_and_example(
     make: Make, are_inputs: bool, kind: str
 ) -> None:
-    with pytest.raises(DivergedError, match="the loss or its gradient is not finite") as caught:
+    with pytest.raises(
+        DivergedError, match="the loss or its gradient became NaN or infinite"
+    ) as caught:
         make(task=OneIsBad(are_inputs=are_inputs)).block(0.05)
     error = caught.value
     assert error.where == "OneIsBad"
@@ -342,7 +344,7 @@ def test_features_of_a_job_that_has_none_are_refused(make: Make, tmp_path: Path)
             return None
 
     recipe = replace(RECIPE, train=TrainMode.ALL, features=FeaturesConfig(cached=True))
-    with pytest.raises(UsageError, match="does not name a head"):
+    with pytest.raises(UsageError, match="does not say which part of its model is the head"):
         make(recipe, Whole()).block(MIN_S)
 
 

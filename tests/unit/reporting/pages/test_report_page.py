@@ -289,7 +289,7 @@ def test_thumbs_outside_the_folder_or_of_another_kind_are_not_read(
 def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the run folder does not exist"):
         write_report(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="does not contain a run"):
+    with pytest.raises(DataError, match="this is not the folder of a run"):
         write_report(tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -77,7 +77,10 @@ def test_a_list_that_a_spreadsheet_saved_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("name,price\nSmall,1\n", "missing columns: half_flops_per_s, fp32_flops_per_s"),
+        (
+            "name,price\nSmall,1\n",
+            "the list of GPUs lacks the columns half_flops_per_s, fp32_flops_per_s",
+        ),
         (HEAD, "has no rows"),
         (HEAD + "Small,4e12,fast,1e11,\n", "fp32_flops_per_s: 'fast' is not a number above 0"),
         (HEAD + "Small,4e12,1e12,-1,\n", "bytes_per_s: '-1' is not a number above 0"),

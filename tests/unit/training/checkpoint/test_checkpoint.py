@@ -224,7 +224,7 @@ def test_a_damaged_newest_is_named_in_one_line_and_the_older_used(
     loaded = checkpoints.newest()
     assert loaded is not None
     assert loaded.state["value"] == 1
-    assert [line.split()[0] for line in checkpoints.warnings] == [step(3), step(2)]
+    assert [line.split()[2] for line in checkpoints.warnings] == [step(3), step(2)]
     assert all("\n" not in line for line in checkpoints.warnings)
     assert "model.safetensors" in checkpoints.warnings[0]
     assert len(checkpoints.verify()) == 2

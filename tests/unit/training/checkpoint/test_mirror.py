@@ -103,7 +103,9 @@ def test_a_damaged_copy_falls_back_to_the_one_before(
     weights.write_bytes(weights.read_bytes()[::-1])
     lost = tmp_path / "lost"
     said = bring_back(FolderCopies(tmp_path / "mirror"), lost, file_system=FolderAbilities())
-    assert said[0].startswith(f"{newest.name} in the mirror {tmp_path}/mirror is damaged: ")
+    assert said[0].startswith(
+        f"the copy of the checkpoint {newest.name} in {tmp_path}/mirror (run.mirror) is damaged, "
+    )
     before = sorted((tmp_path / "mirror/checkpoints").glob("step-*"))[-2].name
     assert said[1] == f"{before} was fetched from the mirror {tmp_path}/mirror"
     loaded = Checkpoints(lost / "checkpoints").newest()

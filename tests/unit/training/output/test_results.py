@@ -77,8 +77,8 @@ def nan_from(first: int, last: int, points: Any) -> Any:
 @pytest.mark.parametrize(
     ("last", "words"),
     [
-        (2, "2 of 4 validations was not finite; they count as worse than all others"),
-        (99, "4 of 4 validations was not finite: the best weights are unknown"),
+        (2, "was NaN or infinite in 2 of 4 validations; these count as worse than all others"),
+        (99, "was NaN or infinite in 4 of 4 validations, so it is unknown which weights are best"),
     ],
 )
 def test_validations_that_are_not_finite_are_warned_of_everywhere(

@@ -87,7 +87,7 @@ def test_classes_of_another_name_or_place_are_refused(now: list[str], told: list
     old = {"classes": ["a", "b", "c"]}
     refuse_other_classes(old, {"classes": ["a", "b", "c"]})
     refuse_other_classes(old, {"size": 8})
-    with pytest.raises(DataError, match="the classes have changed") as caught:
+    with pytest.raises(DataError, match="classes of the data have changed") as caught:
         refuse_other_classes(old, {"classes": now})
     assert caught.value.why is not None
     assert caught.value.why.split("\n  ") == told

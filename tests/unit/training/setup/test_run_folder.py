@@ -156,7 +156,7 @@ def test_overwrite_follows_no_link(tmp_path: Path, name: str) -> None:
     (run / name).rename(elsewhere)
     (run / name).symlink_to(elsewhere)
     before = names(elsewhere)
-    with pytest.raises(UsageError, match="this is a symbolic link"):
+    with pytest.raises(UsageError, match="it is a symbolic link"):
         RunFolder(run).overwrite()
     assert names(elsewhere) == before
     assert (run / "config.yaml").exists()

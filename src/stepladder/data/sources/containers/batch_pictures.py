@@ -98,7 +98,7 @@ class BatchPictures:
         if not data:
             return b"", "is empty (0 bytes)"
         if len(data) > self._max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND:
-            return b"", f"is {len(data)} bytes, larger than the maximum size of a picture"
+            return b"", f"is {len(data)} bytes, more than --max-pixels allows for a picture"
         return data, None
 
     def _data(self, at: int, where: str) -> bytes:
@@ -118,11 +118,15 @@ class BatchPictures:
         """Read a picture that the table has only the path of."""
         self.num_files += 1
         if self._folder is None or "://" in path:
-            raise BadPictureError(f"is only a path, {path[:100]!r}, which cannot be read from here")
+            raise BadPictureError(
+                f"has only the path of a file, {path[:100]!r}, which cannot be read from here"
+            )
         try:
             return read_file(str(self._folder / path), max_pixels=self._max_pixels)[0]
         except BadPictureError as error:
-            raise BadPictureError(f"{error.what}: {path[:100]!r}, named by the table") from None
+            raise BadPictureError(
+                f"{error.what}: the file {path[:100]!r}, which the table names"
+            ) from None
 
     def _convert(self, at: int) -> bytes:
         match self._kind:
@@ -217,11 +221,15 @@ def from_flat(values: bytes, *, height: int | None, width: int | None) -> bytes:
         height = width = _side_of_square(num_values)
     if not height or not width or height < 0 or width < 0:
         raise BadPictureError(
-            f"has {num_values} values of unknown height and width (--pixel-height, --pixel-width)"
+            f"has {num_values} pixel values, but its height and width are not known: set "
+            "--pixel-height and --pixel-width"
         )
     num_channels, rest = divmod(num_values, height * width)
     if rest or num_channels not in {1, 3}:
-        raise BadPictureError(f"has {num_values} values, which is not {width}x{height} pixels")
+        raise BadPictureError(
+            f"has {num_values} pixel values, but {width}x{height} pixels have "
+            f"{height * width} (grey) or {3 * height * width} (RGB)"
+        )
     shape = (height, width) if num_channels == 1 else (height, width, 3)
     return npy_bytes(np.frombuffer(values, dtype=np.uint8).reshape(shape))
 
@@ -239,10 +247,13 @@ def from_spark_image(image: dict[str, Any]) -> bytes:
     height, width = image["height"], image["width"]
     num_channels, mode, data = image["nChannels"], image["mode"], image["data"]
     if mode == _UNDEFINED_MODE or not data:
-        raise BadPictureError("could not be decoded by Spark")
+        raise BadPictureError("is empty, because Spark could not decode the picture file")
     is_8_bit = mode == 8 * (num_channels - 1)  # CV_8UC1, CV_8UC3, CV_8UC4
     if num_channels not in {1, 3, 4} or not is_8_bit or min(height, width) < 1:
-        raise BadPictureError(f"is a Spark image of mode {mode} with {num_channels} channels")
+        raise BadPictureError(
+            f"is a Spark image of mode {mode} with {num_channels} channels; only 8-bit pictures "
+            "with 1, 3 or 4 channels can be read"
+        )
     if len(data) != height * width * num_channels:
         raise BadPictureError(
             f"has {len(data)} values, but {width}x{height} pixels with {num_channels} channels "
@@ -272,13 +283,17 @@ def from_array_file(data: bytes, *, max_pixels: int) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
             if len(names) != 1:
-                raise BadPictureError(f"is a ZIP of {len(names)} files, not of a single array")
+                raise BadPictureError(
+                    f"is an .npz file (of numpy.savez) with {len(names)} arrays instead of one"
+                )
             with archive.open(names[0]) as file:  # the size in its header is not trusted
                 found = file.read(most_bytes + 1)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise BadPictureError(f"cannot be decoded: {error}") from None
     if len(found) > most_bytes:
-        raise BadPictureError(f"unpacks to more than {most_bytes} bytes (--max-pixels)")
+        raise BadPictureError(
+            f"unpacks to more than {most_bytes} bytes, which --max-pixels does not allow"
+        )
     read_npy_header(found)
     return found
 

@@ -136,17 +136,19 @@ def check_drift(schema: Schema, columns: Columns, *, where: str, first: str) -> 
         found = None if kind is None else _plain(kind)
         if found != wanted:
             raise DataError(
-                f"column {name!r} {f'has type {found}' if found else 'is missing'}; "
-                f"in {first} it has type {wanted}",
+                f"column {name!r} {f'has type {found}' if found else 'is missing'} in this file, "
+                f"but has type {wanted} in {first}",
                 where=f"{where}: from row 0 on",
                 why="All files of a source must have the same columns.",
-                fix="Rewrite the file with these columns, or use a pattern that excludes it.",
+                fix="Write the file again with the columns of the other files, or set --source to "
+                "a quoted pattern that leaves it out.",
             )
     if _class_names(hugging_face_features(schema), columns.label) != columns.class_names:
         raise DataError(
-            f"the class names of column {columns.label!r} differ from those in {first}",
+            f"this file has other class names for its label column {columns.label!r} than {first}",
             where=f"{where}: from row 0 on",
-            fix="Rewrite the file with the class names of the others.",
+            why="The same label number would mean different classes in the two files.",
+            fix="Write the file again with the class names (and numbers) of the other files.",
         )
 
 
@@ -242,9 +244,11 @@ def refuse_pickled(schema: Schema, where: str) -> None:
     for field in schema:
         if extension_of(field) == _PICKLED_EXTENSION:
             raise DataError(
-                f"column {field.name!r} has a pickled extension type, which could execute code",
+                f"column {field.name!r} contains pickled Python objects, and reading them could "
+                "execute code that is hidden in the file",
                 where=where,
-                fix="Rewrite the file with plain columns: binary for pictures.",
+                fix="Write the file again without pickled objects: pictures as binary columns of "
+                "JPEG or PNG bytes, labels as integers or strings.",
             )
 
 
@@ -255,11 +259,19 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
         found = type_of(schema, named)
         if found is not None and image_kind(found, is_named=True) is not None:
             return named
-        kind = "is missing" if found is None else f"has type {found}"
+        what = f"there is no column {named!r}, which --image-column names"
+        if found is not None:
+            what = (
+                f"column {named!r}, which --image-column names, has type {found}; pictures must "
+                "be binary (the bytes of JPEG or PNG files), lists of uint8 or structs of bytes"
+            )
         raise UsageError(
-            f"column {named!r} {kind}; pictures must be binary, uint8 lists or structs of bytes",
+            what,
             where=where,
-            fix=f"Name the column: --image-column {able[0]}" if able else _columns_are(schema),
+            why=_columns_are(schema),
+            fix=f"Name the column of pictures: --image-column {able[0]}"
+            if able
+            else "Write the file again with a column of JPEG or PNG bytes.",
         )
     known = [name for name in _IMAGE_NAMES if name in able]
     structs = [name for name in able if image_kind(schema.field(name).type) in _SURE]
@@ -271,12 +283,15 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     nested = [name for name in _nested_names(schema) if _can_hold(schema, name)]
     choice = [*able, *nested, *paths]
     raise UsageError(
-        f"several columns may contain pictures: {able}" if able else "no column of pictures",
+        f"several columns may contain the pictures: {', '.join(able)}"
+        if able
+        else "the file has no column that is known to contain pictures",
         where=where,
         why=_columns_are(schema),
-        fix=f"Name the column: --image-column {choice[0]}"
+        fix=f"Name the column of pictures, such as --image-column {choice[0]}"
         if choice
-        else "Rewrite the file with a column of JPEG or PNG bytes, or of paths of files.",
+        else "Write the file again with a column of JPEG or PNG bytes, or of paths of picture "
+        "files.",
     )
 
 
@@ -327,10 +342,11 @@ def _choose_label(
         if is_default and len(found) == 1:
             return found[0]
     raise UsageError(
-        f"no column {config.label_column!r}",
+        f"the column of labels, {config.label_column!r}, is missing",
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Name the column: --label-column {(coded or usual or deep or near or ['NAME'])[0]}",
+        fix="Name the column that contains the class of each picture: --label-column "
+        f"{(coded or usual or deep or near or ['NAME'])[0]}",
     )
 
 
@@ -345,12 +361,14 @@ def _check_label(schema: Schema, label: str, constants: Mapping[str, Any], where
         inside = [name for name in able if name.startswith(f"{label}.")]
         inside.sort(key=lambda name: name.rpartition(".")[2] not in ("label", *LABEL_NAMES))
         raise UsageError(
-            f"column {label!r} has type {kind}; a label must be an integer or a string",
+            f"the column of labels, {label!r}, has type {kind}; a label must be an integer or a "
+            "string",
             where=where,
             why=_columns_are(schema, constants),
-            fix=f"Choose another column: --label-column {(inside or able)[0]}"
+            fix="Name the column that contains the class of each picture, such as --label-column "
+            f"{(inside or able)[0]}"
             if inside or able
-            else "Rewrite the file with a column of labels.",
+            else "Write the file again with a column that contains the class of each picture.",
         )
 
 
@@ -371,11 +389,15 @@ def _optional(
         return name
     if name == _DEFAULTS[option]:
         return None
+    flag = f"--{option.replace('_', '-')}"
+    what = f"there is no column {name!r}, which {flag} names"
+    if kind is not None:
+        what = f"column {name!r}, which {flag} names, has type {kind}; it must contain strings"
     raise UsageError(
-        f"no string column {name!r}",
+        what,
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Choose another column: --{option.replace('_', '-')} NAME",
+        fix=f"Name a column of strings: {flag} NAME. Or leave out {flag}.",
     )
 
 
@@ -384,7 +406,8 @@ def _refuse_twins(schema: Schema, name: str, where: str) -> None:
         raise DataError(
             f"two columns are named {name!r}",
             where=where,
-            fix="Rewrite the file with unique column names.",
+            why="It is therefore unknown which of both is meant.",
+            fix="Write the file again with a different name for each column.",
         )
 
 
@@ -400,9 +423,10 @@ def _refuse_extension(schema: Schema, name: str, where: str) -> None:
     extension = extension_of(schema.field(name))
     if extension is not None:
         raise DataError(
-            f"column {name!r} has the extension type {extension!r}",
+            f"column {name!r} has the Arrow extension type {extension!r}, which cannot be read",
             where=where,
-            fix="Rewrite the file with plain columns: binary for pictures.",
+            fix="Write the file again with pictures as binary columns of JPEG or PNG bytes, and "
+            "labels as integers or strings.",
         )
 
 

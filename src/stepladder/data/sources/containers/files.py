@@ -74,9 +74,9 @@ def expand_braces(pattern: str) -> list[str]:
         first, last, width = int(span[1]), int(span[2]), len(span[1])
         if abs(last - first) >= _MAX_EXPANDED:
             raise UsageError(
-                f"{{{inner}}} expands to more than a million names",
+                f"{{{inner}}} is short for more than a million file names",
                 where=pattern,
-                fix="Use the folder, or a pattern with *.",
+                fix="Set --source to the folder of the files, or write * instead of the range.",
             )
         words = [str(number).zfill(width) for number in range(first, last + 1)]
     else:
@@ -100,15 +100,21 @@ def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
     others = [name for name, split in zip(names, splits, strict=True) if split is None]
     if others:
         raise DataError(
-            f"some files are named after a split and others are not: {name_some(others)}",
+            "the names of some source files begin with train, val or test, but these names do "
+            f"not: {name_some(others)}",
             where=str(where),
-            fix="Name all files after their split, such as train-0, or use a narrower pattern.",
+            why="It is therefore unknown which split the pictures in these files belong to.",
+            fix="Rename them, such as to train-0.tar, or set --source to a quoted pattern that "
+            "leaves them out, such as 'FOLDER/train-*'.",
         )
     if Split.TRAIN not in named:
         raise DataError(
-            f"there are files for {', '.join(sorted(named))} but none for train",
+            f"the source has files for {' and '.join(sorted(named))}, by their names, but none "
+            "for train",
             where=str(where),
-            fix="Add the files of train, or remove the split from the names: val is then drawn.",
+            why="A model is trained on the pictures of train.",
+            fix="Add files whose names begin with train. Or rename all files so that none is named "
+            "after a split: then some pictures are drawn at random for val, and the rest is train.",
         )
     return splits
 
@@ -158,16 +164,17 @@ class SourceFile:
             return self.filesystem.open_input_file(self.path)
         except FileNotFoundError:
             raise DataError(
-                "the file no longer exists",
+                "this source file was deleted while the pictures were read",
                 where=self.name,
-                fix="Restore it, or run prepare again.",
+                fix="Restore the file, or run the same command again to prepare without it.",
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise DataError(
-                f"cannot be opened: {reason.partition(chr(10))[0][:200]}",
+                f"the source file cannot be opened: {reason.partition(chr(10))[0][:200]}",
                 where=self.name,
-                fix="Check the permissions of the file and its folder.",
+                fix="Make the file readable for your user (see ls -l), then run the same command "
+                "again.",
             ) from None
 
     def open_ahead(self) -> io.BufferedReader:
@@ -201,9 +208,10 @@ class SourceFile:
             raise _unseen(error, self.name) from None
         if (info.size, info.mtime_ns) != (self.size_bytes, self.mtime_ns):
             raise DataError(
-                "changed while it was read",
+                "the source file changed while its pictures were read",
                 where=self.name,
-                fix="Run the same command again when nothing writes to the file.",
+                why="Some of the pictures may be from before the change, and others from after it.",
+                fix="Run the same command again when no other program writes to the file.",
             )
 
 
@@ -245,10 +253,11 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
                 found.append(_local_file(entry, name))
     if not found:
         raise UsageError(
-            f"no {' or '.join(suffixes)} file found",
+            f"the source has no file that ends in {' or '.join(suffixes)}",
             where=str(source),
             why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
-            fix="Set --source to a file, a folder of such files, or a quoted pattern.",
+            fix="Set --source to such a file, a folder of such files, or a pattern in quotes, such "
+            f"as 'FOLDER/*{suffixes[0]}'.",
         )
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
 
@@ -276,7 +285,9 @@ def listing_named(place: ObjectPlace) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise UsageError(
-            "does not exist", where=str(place), fix="Check the name of the object or prefix."
+            "the object store has no such bucket, object or prefix",
+            where=str(place),
+            fix="Correct the address, s3://BUCKET/PREFIX.",
         ) from None
 
 
@@ -299,9 +310,10 @@ def _place_of(filesystem: FileSystem, path: str) -> ObjectPlace | None:
 
 def _unseen(error: OSError, name: str) -> DataError:
     return DataError(
-        f"cannot be accessed: {error.strerror or error}",
+        f"the source file cannot be accessed: {error.strerror or error}",
         where=name,
-        fix="Check the permissions of the file and its folder.",
+        fix="Make the file and its folder readable for your user (see ls -l), then run the same "
+        "command again.",
     )
 
 
@@ -326,9 +338,11 @@ def _local_paths(source: Path) -> tuple[Path, list[Path]]:
         found.update(dict.fromkeys(matches))
     if missing:
         raise UsageError(
-            f"{len(missing)} of the files in the pattern do not exist: {name_some(missing)}",
+            f"--source names {len(missing)} {'files' if len(missing) > 1 else 'file'} that "
+            f"{'do' if len(missing) > 1 else 'does'} not exist: {name_some(missing)}",
             where=str(source),
-            fix="Add them, or change the pattern to existing files.",
+            fix="Add what is missing, or change the numbers or names in the braces { } to those of "
+            "existing files.",
         )
     return root.resolve(), [root.resolve() / os.path.relpath(path, root) for path in found]
 
@@ -381,9 +395,10 @@ def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceF
             files.append(_remote_file(filesystem, info, name))
     if not files:
         raise UsageError(
-            f"no {' or '.join(suffixes)} object found",
+            f"the object store has no object here whose name ends in {' or '.join(suffixes)}",
             where=str(place),
-            fix="Set --source to a prefix that contains some, or a quoted pattern.",
+            fix="Set --source to an address below which there are some, s3://BUCKET/PREFIX, or a "
+            f"pattern in quotes, such as 's3://BUCKET/*{suffixes[0]}'.",
         )
     return sorted(files, key=lambda file: file.name)
 

@@ -23,10 +23,12 @@ def checked_label(value: Any, name: str, where: str) -> str | int:
         return value
     what = "null" if value is None else "empty" if isinstance(value, str) else f"{value!r:.40}"
     raise DataError(
-        f"column {name!r} is {what}; a label must be a non-negative integer or a string",
+        f"the label {name!r} of this row is {what}; a label must be a non-empty string or an "
+        "integer from 0",
         where=where,
         why="Hugging Face writes -1 for the missing labels of a test set." if value == -1 else None,
-        fix="Fix or remove the row, or use a pattern that excludes the file.",
+        fix="Correct or remove the row, or set --source to a quoted pattern that leaves the file "
+        "out.",
     )
 
 
@@ -58,10 +60,11 @@ class Labels:
         names = self._class_names
         if names is not None and isinstance(label, int) and label >= len(names):
             raise DataError(
-                f"label {label} has no class name; the file defines {len(names)} classes, 0 to "
+                f"this row has label {label}, but the file names only {len(names)} classes, 0 to "
                 f"{len(names) - 1}",
                 where=where,
-                fix="Fix or remove the row, or use a pattern that excludes the file.",
+                fix="Correct or remove the row, or set --source to a quoted pattern that leaves "
+                "the file out.",
             )
         self._seen[label] = (label, where)
         return label
@@ -79,7 +82,8 @@ class Labels:
                 f"labels are numbers in some rows and strings in others: {numbers[0]} in "
                 f"{self._seen[numbers[0]][1]}, {texts[0]!r} in {self._seen[texts[0]][1]}",
                 where=source,
-                fix="Write all labels as numbers, or all as strings.",
+                why="It is unknown which numbers and strings mean the same class.",
+                fix="Write the source files again with labels that are all numbers or all strings.",
             )
         names = self._class_names
         width = len(str(max(numbers, default=0)))

@@ -54,9 +54,10 @@ def open_pictures(config: PrepareConfig) -> Pictures:
     kind = config.source_format
     if kind is SourceFormat.TABLE:
         raise UsageError(
-            "the source format is table (a table by its name), which only Spark can read",
+            "--source-format table means that --source is the name of a table in Spark's catalog, "
+            "which only Spark can read",
             where="prepare.source_format",
-            fix="Add --engine spark; or set --source to the files of the table, and leave out "
+            fix="Add --engine spark. Or set --source to the files of the table, and leave out "
             "--source-format.",
         )
     if kind is SourceFormat.AUTO:
@@ -64,17 +65,20 @@ def open_pictures(config: PrepareConfig) -> Pictures:
     require_delta(config, kind)
     if config.label_pattern is not None and kind is not SourceFormat.FOLDER:
         raise UsageError(
-            "--label-pattern needs a folder of pictures",
+            "--label-pattern can only be used if the source is a folder of picture files, but "
+            f"this source has the format {kind.value}",
             where=shown(config.source),
-            fix="Omit it, or name the column of the labels: --label-column NAME",
+            fix="Leave out --label-pattern, and name the column or field that contains the class: "
+            "--label-column NAME",
         )
     if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
         if place is not None:
             raise UsageError(
-                "folders and CSV tables of picture files cannot be read from an object store",
+                "picture files that are single objects, and CSV tables of them, cannot be read "
+                "from an object store",
                 where=shown(config.source),
-                fix="Copy them to this machine, pack them into Parquet or tar files, or let Spark "
-                "read a folder of class folders: --engine spark.",
+                fix="Copy them to this machine, or pack them into Parquet or tar files. If each "
+                "class has its own folder, Spark can read them: --engine spark",
             )
         return FilePictures(config)
     return ContainerPictures(config, opener(config, kind))
@@ -100,9 +104,10 @@ def refuse_store(source: Path) -> None:
         return  # not a store; errors of the source itself are raised by its reader
     if isinstance(found, dict) and found.keys() >= {"shards", "encoding", "class_counts"}:
         raise UsageError(
-            "the source is already a store",
+            "the source is already a store, which stepladder prepare has written",
             where=shown(source),
-            fix=f"Train on it: stepladder train --data.store {shown(source)}",
+            fix=f"Train on it: stepladder train --data.store {shown(source)}. To prepare it with "
+            "other options, set --source to the original pictures.",
         )
 
 
@@ -121,9 +126,11 @@ def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:
     """
     if config.delta_version is not None and kind is not SourceFormat.DELTA:
         raise UsageError(
-            "--delta-version needs a Delta table",
+            "--delta-version can only be used if the source is a Delta table, but this source has "
+            f"the format {kind.value}",
             where=shown(config.source),
-            fix=f"Omit it, or set --source to the folder that contains {LOG_FOLDER}.",
+            fix="Leave out --delta-version, or set --source to the folder of a Delta table, which "
+            f"contains {LOG_FOLDER}.",
         )
 
 
@@ -174,9 +181,10 @@ def _of_folder(folder: Path) -> SourceFormat:
     if len(found) > 1:
         kinds = " and ".join(sorted(found))
         raise UsageError(
-            f"the folder contains files of several formats: {kinds}",
+            f"the source folder contains files of several formats: {kinds}; only one can be read",
             where=str(folder),
-            fix=f"Choose one: --source-format {min(found)}",
+            fix="Choose which of them to read; the other files are skipped: "
+            + " or ".join(f"--source-format {kind}" for kind in sorted(found)),
         )
     return found.pop() if found else SourceFormat.FOLDER
 
@@ -247,9 +255,9 @@ def kind_of_name(name: str) -> SourceFormat | None:
 
 def _archive_refused(where: str) -> UsageError:
     return UsageError(
-        "this archive format is not supported",
+        "archives of this format cannot be read, only .tar and .tar.gz",
         where=where,
-        fix="Unpack it and pass the folder, or pack the pictures as .tar or .tar.gz.",
+        fix="Unpack the archive, and set --source to the folder with its contents.",
     )
 
 

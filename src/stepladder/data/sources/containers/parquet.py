@@ -33,7 +33,9 @@ else:
     RecordBatch = FileMetaData = ParquetFile = Any
 
 MIN_PART_BYTES = 256 << 20
-_COPY_AGAIN = "Copy or write the file again, or use a pattern that excludes it."
+_COPY_AGAIN = (
+    "Copy or write the file again, or set --source to a quoted pattern that leaves it out."
+)
 
 
 def open_parquet(file: SourceFile) -> ParquetFile:
@@ -56,7 +58,9 @@ def open_parquet(file: SourceFile) -> ParquetFile:
         )
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
+            f"this file cannot be read as Parquet ({first_line(error)})",
+            where=file.name,
+            fix=_COPY_AGAIN,
         ) from None
 
 
@@ -149,7 +153,7 @@ class ParquetPart(Container):
             raise cut_off(error, f"from row {row} on") from None
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"cannot be read ({first_line(error)})",
+                f"the rows from here on cannot be read ({first_line(error)})",
                 where=f"{self.name}: from row {row} on",
                 fix=_COPY_AGAIN,
             ) from None

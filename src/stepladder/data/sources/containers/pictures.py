@@ -135,9 +135,11 @@ class SpoolReader:
         data = self.buckets.read(bucket, offset, size_bytes)
         if hashlib.sha256(data).digest() != row.sha256:
             raise ResourceError(
-                f"the spooled bytes of {row.path} changed on disk while the store was written",
-                where=str(self.out),
-                fix="Check the disk, then run the same command again to read the picture again.",
+                f"the disk returned other bytes for the picture {row.path} than were written to "
+                "it a moment ago",
+                where=f"{self.out} (temporary files beside the store)",
+                why="Another program changed the temporary files, or the disk is failing.",
+                fix="Check the disk (smartctl -H DEVICE, dmesg), then run the same command again.",
             )
         return data
 
@@ -175,9 +177,11 @@ def refuse_pixels(config: PrepareConfig, picture: bytes, *, where: str) -> None:
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
     if is_kept and picture.startswith(NPY_MAGIC):
         raise UsageError(
-            "the source contains raw pixels, which cannot be stored as original JPEGs",
+            "the source contains uncompressed pixels, but the options --encoding jpeg and "
+            "--jpeg-size original keep JPEG files as they are",
             where=where,
-            fix="Use --encoding pixels, or --jpeg-size resized.",
+            fix="To compress the pixels: --jpeg-size resized. To keep them uncompressed: "
+            "--encoding pixels.",
         )
 
 
@@ -233,10 +237,11 @@ class ContainerRows:
         )
         if not pictures:
             raise DataError(
-                "the source contains no pictures",
+                "the files of the source contain no pictures",
                 where=shown(self._config.source),
                 why=f"Skipped: {self._skipped.describe()}" if self._skipped.counts else None,
-                fix="Set --source to files that contain pictures.",
+                fix="Set --source to Parquet or tar files that contain pictures, or to a folder or "
+                "table of pictures.",
             )
         require_classes(listing, shown(self._config.source))
         return HashedListing(listing, self._hashes)

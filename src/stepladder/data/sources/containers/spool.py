@@ -160,9 +160,10 @@ class Buckets:
         except OSError as error:
             self.close()
             raise ResourceError(
-                f"cannot open {len(names)} files at once ({error.strerror})",
+                f"{len(names)} temporary files cannot be open at the same time ({error.strerror})",
                 where=str(folder),
-                fix="Raise the limit on open files: ulimit -n 1024",
+                fix="In this shell, raise the limit on open files, then run the same command "
+                "again: ulimit -n 1024",
             ) from None
 
     def __reduce__(self) -> tuple[type[Buckets], tuple[Path, int]]:

@@ -108,9 +108,10 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
         files.append(_TableFile(file, one.values, None, one.keep))
     if not files:
         raise DataError(
-            f"version {table.version} of the Delta table has no rows",
+            f"version {table.version} of the Delta table has no rows, so there are no pictures to "
+            "prepare",
             where=shown(source),
-            fix="Choose another version: --delta-version N",
+            fix="Add rows to the table, or read another version of it: --delta-version N",
         )
     found = FoundFiles(Path(root), [one.file for one in files])
     opened = _open_files(config, found, files, SourceFormat.DELTA)

@@ -27,7 +27,9 @@ _SKIP_BYTES: Final = 1 << 20
 _END_MARK_BYTES: Final = 2 * BLOCK
 _USUAL_RECORD: Final = 20 * BLOCK
 _MAX_RECORD: Final = 1 << 20
-_COPY_AGAIN: Final = "Copy or download the file again, or use a pattern that excludes it."
+_COPY_AGAIN: Final = (
+    "Copy or download the file again, or set --source to a quoted pattern that leaves it out."
+)
 _ZEROS: Final = bytes(BLOCK)
 _REGULAR: Final = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE}
 _NAMED: Final = {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}

@@ -206,11 +206,13 @@ class TarContainer(Container):
         )
         if elsewhere is not None:
             raise DataError(
-                f"its files are not next to each other in the tar: {min(here)}, {elsewhere}",
+                "the files of this sample are not next to each other in the tar: "
+                f"{min(here)}, {elsewhere}",
                 where=where,
-                why="A tar is read from its start to its end, one sample after the other.",
-                fix="Unpack it, and pack it again in the order of names: tar --sort=name -cf "
-                "NEW.tar -C FOLDER .",
+                why="A tar is read from start to end, one sample after the other, so its picture "
+                "and label must be neighbours.",
+                fix="Unpack the tar into FOLDER, and pack it again sorted by name: tar --sort=name "
+                "-cf NEW.tar -C FOLDER .",
             )
 
     def _image_ending(self, sample: _Sample, where: str) -> str | None:
@@ -220,9 +222,11 @@ class TarContainer(Container):
         found = [ending for ending in sample.fields if ending.rpartition(".")[2] in _IMAGES]
         if len(found) > 1:
             raise DataError(
-                f"several pictures in one sample: {', '.join(found)}",
+                "this sample of the tar has several pictures, and only one can be read: "
+                f"{', '.join(f'{sample.key}.{one}' for one in found)}",
                 where=where,
-                fix=f"Choose one: --image-column {found[0]}",
+                fix="Choose the ending of the files to read in all samples, such as --image-column "
+                f"{found[0]}",
             )
         return found[0] if found else None
 
@@ -231,10 +235,11 @@ class TarContainer(Container):
         if self._has_folders:
             if "/" not in sample.key:
                 raise DataError(
-                    "a picture outside the class folders",
+                    "this picture of the tar is not in a folder, so its class is unknown",
                     where=where,
-                    why="The first pictures of the tar have no label, so folders are the classes.",
-                    fix="Move it to the folder of its class, and pack the tar again.",
+                    why="The first picture of the tar has no label file; the names of the folders "
+                    "are therefore the classes.",
+                    fix="Move the picture into the folder of its class, and pack the tar again.",
                 )
             return encodable(sample.key.split("/")[-2])
         name = self._config.label_column
@@ -251,9 +256,9 @@ class TarContainer(Container):
         looked_for = "neither " if is_named else "neither a .cls, nor "
         of_json = f" Its .json has {name_some(sorted(facts))}." if facts else ""
         raise DataError(
-            f"no label: {looked_for}{name!r} in a .json, nor a .{after}",
+            f"this sample of the tar has no label: {looked_for}{name!r} in a .json, nor a .{after}",
             where=where,
-            why=f"It has {', '.join(sorted(sample.fields))}.{of_json}"[:300],
+            why=f"Its files end in {', '.join(sorted(sample.fields))}.{of_json}"[:300],
             fix=_label_advice(sample, facts),
         )
 
@@ -306,8 +311,11 @@ def _label_advice(sample: _Sample, facts: dict[str, Any]) -> str:
     able = [*keys(facts), *members]
     able.sort(key=lambda name: name.rpartition(".")[2] not in usual)
     if able:
-        return f"Name the label: --label-column {able[0]}"
-    return "Add a .cls or .txt with the class of each picture to the tar, or put them in folders."
+        return f"Name the field that contains the class: --label-column {able[0]}"
+    return (
+        "Pack the tar again: with a file NAME.cls or NAME.txt that contains the class beside each "
+        "picture NAME, or with one folder for each class."
+    )
 
 
 def _facts(sample: _Sample, where: str) -> dict[str, Any]:
@@ -319,7 +327,9 @@ def _facts(sample: _Sample, where: str) -> dict[str, Any]:
         value = json.loads(_text(member, where))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"the .json is invalid ({str(error)[:100]})", where=where, fix="Fix it in the tar."
+            f"the file {member.name} in the tar is not valid JSON ({str(error)[:100]})",
+            where=where,
+            fix="Correct the file, and pack the tar again.",
         ) from None
     return value if isinstance(value, dict) else {}
 
@@ -328,13 +338,16 @@ def _text(member: Member, where: str) -> str:
     data = member.data or b""
     if len(data) > _BYTES_AROUND or member.data is None:
         raise DataError(
-            f"{member.name} is {member.size_bytes} bytes, too large for a label",
+            f"the file {member.name} in the tar has {member.size_bytes:,} bytes, too many for the "
+            f"label of a picture (at most {_BYTES_AROUND:,})",
             where=where,
-            fix="Fix it in the tar.",
+            fix="Correct the file, and pack the tar again.",
         )
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise DataError(
-            f"{member.name} is not UTF-8 text", where=where, fix="Fix it in the tar."
+            f"the file {member.name} in the tar, which has the label, is not UTF-8 text",
+            where=where,
+            fix="Save the file as UTF-8 text, and pack the tar again.",
         ) from None

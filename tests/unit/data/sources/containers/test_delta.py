@@ -93,7 +93,7 @@ def test_partition_columns_come_from_the_log(shop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [(7, "no version 7; its latest is 2"), (-1, "is not 0 or more")]
+    ("version", "words"), [(7, "no version 7; its latest version is 2"), (-1, "is not 0 or more")]
 )
 def test_a_version_that_is_not_there_is_refused(
     shop: Any, table: Path, version: int, words: str
@@ -104,7 +104,9 @@ def test_a_version_that_is_not_there_is_refused(
 
 def test_a_version_means_nothing_elsewhere(shop: Any) -> None:
     source = shop.table("t.parquet", {"image": [shop.photo(0)], "label": ["a"]})
-    with pytest.raises(UsageError, match="--delta-version needs a Delta table"):
+    with pytest.raises(
+        UsageError, match="--delta-version can only be used if the source is a Delta table"
+    ):
         shop.make(source, delta_version=1)
 
 
@@ -135,9 +137,7 @@ def test_features_that_are_not_read_are_named(shop: Any, table: Path) -> None:
     commit = {"commitInfo": {"timestamp": 1, "operation": "SET TBLPROPERTIES"}}
     lines = [json.dumps(action) for action in (commit, protocol, metadata)]
     (table / "_delta_log" / f"{3:020}.json").write_text("\n".join(lines))
-    with pytest.raises(
-        DataError, match="columnMapping, which is not supported without a JVM"
-    ) as caught:
+    with pytest.raises(DataError, match="columnMapping, which only Spark can read") as caught:
         shop.make(table)
     assert "--delta-version" in str(caught.value.fix)
 
@@ -164,7 +164,7 @@ def test_deleted_rows_that_are_unknown_are_an_error(shop: Any, delete_by_vector:
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     del lines[-1]["add"]["stats"]  # the field with the number of rows
     commit.write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(DataError, match="the deletion vectors cannot be read") as caught:
+    with pytest.raises(DataError, match=r"deletion vectors\) cannot be read") as caught:
         shop.make(folder)
     assert "--delta-version" in str(caught.value.fix)
 
@@ -200,7 +200,10 @@ def test_the_command_line_reads_a_table_and_says_the_version(
     assert "version 2 of the Delta table" in capsys.readouterr().out
     assert main(["prepare", f"--from={table}", *words[2:], "--delta-version", "0"]) == 2
     words_said = capsys.readouterr().err
-    assert "made with different delta_version (2 in the store, 0 requested), pictures" in words_said
+    assert (
+        "other pictures or options: delta_version (that store has 2, you requested 0), "
+        in words_said
+    )
     assert main(["publish", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["num_rows"], told["version"]) == ("published", 30, 0)
@@ -257,7 +260,7 @@ def test_a_log_of_other_files_is_not_taken_for_the_stores(shop: Any, store: Path
     publish_as_delta(store)
     other = shop.make(shop.folder / "t.parquet", "other", size=16).folder
     shutil.copytree(store / "_delta_log", other / "_delta_log")
-    with pytest.raises(UsageError, match="does not match the files of this store") as caught:
+    with pytest.raises(UsageError, match="lists other files than the store has") as caught:
         publish_as_delta(other)
     assert "rm -r" in str(caught.value.fix)
 

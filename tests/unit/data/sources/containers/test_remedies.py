@@ -100,7 +100,7 @@ def test_a_missing_file_is_named_and_read_when_it_is_there(shop: Any) -> None:
     source = shop.table("t.parquet", table)
     with pytest.raises(DataError) as caught:
         shop.make(source)
-    assert "does not exist: '0.jpg', named by the table" in str(caught.value)
+    assert "does not exist: the file '0.jpg', which the table names" in str(caught.value)
     assert "--max-bad" not in str(caught.value)  # nothing would be left
     for row in ROWS:
         (shop.folder / f"{row}.jpg").write_bytes(shop.photo(row))
