@@ -52,7 +52,7 @@ from stepladder.ladder.variants import Choice
 from stepladder.ladder.verdict import Evidence
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.ladder import Aim, Exactness, Interval
-from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
+from stepladder.records.profile import Curve, Devices, Profile, Provenance, TrainingTime
 from stepladder.rungs import REMEDIES, RUNGS, Against, Rung
 from stepladder.rungs.reference import page
 from stepladder.training.output.display import Display
@@ -92,6 +92,14 @@ variants = st.sampled_from(
     ("channels_last", "bf16", "channels_last+bf16", "folded", "fused_optimizer", "pointwise")
 )
 phases = st.sampled_from(("data_wait", "to_device", "augment", "forward", "backward", "optimizer"))
+devices = st.builds(
+    Devices,
+    num=st.integers(2, 8),
+    start_s=seconds,
+    share_step_s=some_s,
+    exchange_fixed_s=st.floats(0, 1),
+    exchange_byte_s=st.floats(0, 1e-6),
+)
 profiles = st.builds(
     Profile,
     time=times,
@@ -158,6 +166,7 @@ profiles = st.builds(
     larger_trunks=st.sampled_from(
         ((), ("resnet50",), ("tf_efficientnet_lite1", "tf_efficientnet_lite2"), ("nothing_known",))
     ),
+    devices=st.none() | devices,
 )
 recipes = st.builds(
     Recipe,

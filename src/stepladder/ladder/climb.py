@@ -36,7 +36,7 @@ from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.measuring.ranks.probe import probe_devices
-from stepladder.records import to_json
+from stepladder.records import Json, to_json
 from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
@@ -135,6 +135,12 @@ def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
     for trial in kept:
         recipe = apply_change(recipe, trial.change)
     return recipe
+
+
+def _num_devices(trial: Trial) -> Json:
+    """Return the number of devices that a trial changed to; None: it changed something else."""
+    change = trial.change.get("device.count")
+    return None if change is None else change[1]
 
 
 def undone_trial(trial: Trial, reason: str) -> Trial:
@@ -459,6 +465,8 @@ class Climb:
             return None
         found = self.ledger.find(rung=rung.name, **self._keys())
         if found is None or may_now_decide(found, self.options.budget_s):
+            return None
+        if rung.needs_devices and _num_devices(found) != self.options.devices:
             return None
         after = self.recipe
         if found.verdict.decision is Decision.KEPT:

@@ -240,8 +240,8 @@ def learning_key(recipe: Recipe) -> Recipe:
 
     Recipes with equal keys learn the same up to rounding: ignored are how and from where data is
     read, layout, compiling, threads, folding, fused kernels, and caching features without random
-    views, and on how many devices. The number format is kept, and so are scaled decoding, which
-    changes pixels, and BatchNorm over all devices.
+    views, and on how many devices: a rung that uses several synchronises BatchNorm. The number
+    format is kept, and so is scaled decoding, which changes pixels.
     """
     data, defaults = recipe.data, Recipe()
     features = recipe.features
@@ -263,9 +263,7 @@ def learning_key(recipe: Recipe) -> Recipe:
         model=replace(recipe.model, fold_batchnorm=False),
         features=features,
         optimizer=replace(recipe.optimizer, fused=False),
-        device=DeviceConfig(
-            precision=recipe.device.precision, sync_batchnorm=recipe.device.sync_batchnorm
-        ),
+        device=DeviceConfig(precision=recipe.device.precision),
     )
 
 

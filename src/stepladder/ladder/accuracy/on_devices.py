@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -110,13 +110,13 @@ class _Member:
 
 def _comparable(recipe: Recipe) -> Recipe:
     size = max(recipe.device.count, min(recipe.batch.global_batch_size, MOST_EXAMPLES))
-    plain: dict[str, Any] = {"momentum": 0.0, "weight_decay": 0.0, "fused": False}
+    plain = OptimizerConfig(name=OptimizerName.SGD, momentum=0.0, weight_decay=0.0, fused=False)
     return replace(
         recipe,
         data=replace(recipe.data, where=Where.STREAM),
         features=replace(recipe.features, cached=False),
         batch=replace(recipe.batch, global_batch_size=size, micro_batch_size=None),
-        optimizer=replace(OptimizerConfig(), name=OptimizerName.SGD, **plain),
+        optimizer=plain,
         device=replace(recipe.device, precision=Precision.FP32, compile=False),
     )
 

@@ -38,7 +38,7 @@ _OF_LAUNCHERS: Final = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_A
 
 
 class Member(NamedTuple):
-    """What a process of a team is told at its start.
+    """What a process of a team gets at its start.
 
     Attributes:
         place: its place among the others.
@@ -191,7 +191,7 @@ class Team:
         return [answers[rank].value for rank in range(len(answers))]
 
     def _answer(self, rank: int, connection: Connection[Any, Any]) -> Answer | None:
-        """Return the answer of one process; None if there is none yet.
+        """Return the answer of one process; None if it has not answered yet.
 
         Raises:
             ResourceError: if it has ended.
@@ -216,6 +216,7 @@ class Team:
         raise ResourceError(
             f"the process of device {rank} {how}",
             why=self._last_words(rank) or "If nobody killed it, the machine ran out of memory.",
+            fix="To leave other devices out, type --devices 1.",
         )
 
     def _last_words(self, rank: int) -> str:
@@ -248,4 +249,5 @@ def as_answer(error: BaseException) -> Answer:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return Answer(error=error)
     what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    return Answer(error=ResourceError(f"a device failed: {what}"))
+    fix = "To leave other devices out, type --devices 1."
+    return Answer(error=ResourceError(f"the process of a device raised {what}", fix=fix))

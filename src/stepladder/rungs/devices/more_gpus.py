@@ -11,6 +11,7 @@ from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Devices, Profile, TrainingTime
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import loader_floor_s, predict_time, with_one_time
+from stepladder.training.output.wording import percent
 
 _BUCKET_BYTES: Final = 25 * 1024**2
 """Gradients that DistributedDataParallel sends in one message (`bucket_cap_mb`)."""
@@ -42,7 +43,7 @@ class MoreGpus(Rung):
         if devices is None:
             return "only one device may be used: --devices 2 or more tries several"
         batch = recipe.batch.global_batch_size
-        if devices.share_step_s is None:
+        if devices.share_step_s is None or batch < devices.num:
             return f"a batch of {batch} is too small for {devices.num} devices"
         return None
 
@@ -120,15 +121,19 @@ class MoreGpus(Rung):
         parts = [f"{num} devices with {own} of {batch} examples each"]
         if inputs["wait_s"] > _WAITS * profile.time.step_s:
             share = inputs["wait_s"] / profile.time.step_s
-            parts.append(f"{share:.0%} of a step waits for data, and more devices would wait, too")
+            parts.append(
+                f"{percent(share, 0)} of a step waits for data, and more devices would wait, too"
+            )
         if inputs["exchange_s"] > _WAITS * after.step_s:
             megabytes = profile.trainable_bytes / 1e6
             share = min(1.0, inputs["exchange_s"] / after.step_s)
-            parts.append(f"sending {megabytes:.3g} MB of gradients takes {share:.0%} of a step")
+            parts.append(
+                f"sending {megabytes:.3g} MB of gradients takes {percent(share, 0)} of a step"
+            )
         if inputs["start_s"] > _WAITS * after.total_s:
             parts.append(f"starting the processes takes {inputs['start_s']:.1f} s")
         efficiency = profile.time.total_s / max(after.total_s, 1e-12) / num
-        parts.append(f"efficiency {efficiency:.0%}")
+        parts.append(f"efficiency {percent(efficiency, 0)}")
         return "; ".join(parts)
 
 
