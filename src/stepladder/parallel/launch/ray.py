@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -70,8 +71,8 @@ def run_on_ray(
         SystemExit: with the code of the error that rank 0 has printed.
         UsageError: if Ray is not installed.
     """
-    _require_ray()
-    with _environment(_QUIET):
+    with _environment({**_QUIET, **_own_token()}):
+        _require_ray()
         with doing("starting Ray"), ExitStack() as ended:
             ended.enter_context(_cluster(num))
             resources = _placed(num, uses_gpus)
@@ -131,8 +132,8 @@ def _cluster(num: int) -> Iterator[None]:
                 "Ray did not start" if is_own else "the Ray cluster does not answer",
                 where=None if is_own else f"RAY_ADDRESS={address}",
                 why=lines[0] if lines else None,
-                fix="Check the cluster with `ray status`. To start a Ray for this run alone, set "
-                "RAY_ADDRESS=local.",
+                fix="Check the cluster with `ray status` (if it asks for a token, set "
+                "RAY_AUTH_MODE=token). To start a Ray for this run alone, set RAY_ADDRESS=local.",
             ) from error
         finally:
             ended.callback(ray.shutdown)
@@ -188,6 +189,19 @@ def _start(num: int, folder: str) -> None:
     )
 
 
+def _own_token() -> dict[str, str]:
+    """Return the variables of a token for a Ray that is started here; empty if there is a cluster.
+
+    Without one, Ray writes its token into the home folder. It reads them when it is imported.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    running = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    is_own = address == _LOCAL or (not address and not running.exists())
+    if not is_own or "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
 @contextmanager
 def _own_folder() -> Iterator[str]:
     """Yield a folder for sockets and logs of a Ray that is started here, and remove it.
@@ -196,7 +210,7 @@ def _own_folder() -> Iterator[str]:
     """
     place = min((tempfile.gettempdir(), "/tmp"), key=len)
     with tempfile.TemporaryDirectory(
-        prefix="stepladder-", dir=place, ignore_cleanup_errors=True
+        prefix="stepladder-ray-", dir=place, ignore_cleanup_errors=True
     ) as folder:
         yield folder
 
