@@ -23,7 +23,7 @@ $(STAMP): $(CORE)
 	@# PySpark has no wheel, and building one takes a minute
 	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS)
 	$(PIP) install --find-links $(VENV)/wheels --constraint $(CONSTRAINTS) \
-		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,s3,delta]'
+		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,ray,s3,delta]'
 	touch $(STAMP)
 
 demo: $(CORE)
@@ -37,7 +37,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 		--no-loadscope-reorder -m "not distributed"
 
-# The remaining tests with clusters and Spark: minutes, as JVMs must start
+# The remaining tests with clusters, Spark and Ray: minutes, as these must start
 test-distributed: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile -m distributed
 

@@ -39,35 +39,38 @@ def launch(
     """Train in `device.count` processes, and wait for them.
 
     Raises:
-        UsageError: if other processes cannot make the Task, or the launcher is not there yet.
+        UsageError: if other processes cannot make the Task, or the launcher is not installed.
         ResourceError: if there are fewer GPUs, or a process died too often.
     """
-    from stepladder.parallel.launch.processes import run_processes
-
     del dry_run  # one process tries two steps
     num, name = job.recipe.device.count, _name_for_others(task)
-    if job.run.launch is Launcher.RAY:
-        raise UsageError(
-            "--launch ray is not supported yet: Ray cannot start the processes of a run",
-            where="run.launch",
-            fix="Use --launch processes or --launch spark, or start the command with torchrun.",
-        )
-    is_local = job.run.launch is Launcher.PROCESSES
+    launcher, kind = job.run.launch, job.recipe.device.kind
+    is_local = launcher is Launcher.PROCESSES
     if is_local:
-        _require_gpus(num, job.recipe.device.kind)
+        _require_gpus(num, kind)
+    if name is not None and not is_local:
+        name = _with_absolute_file(name)
     words = ["--task", name] if name is not None else []
     words += ["--overwrite"] if overwrite else []
     words += ["--accept-new-data"] if accept_new_data else []
-    folder = job.run.dir.absolute()
-    with _written(job, folder, is_local=is_local) as file, paused():  # rank 0 prints
+    folder, restarts = job.run.dir.absolute(), job.run.restarts
+    with _written(job, folder, is_local=is_local) as file:
         words = ["train", "--config", str(file), *words]
-        if is_local:
-            run_processes(num, words, folder=folder, restarts=job.run.restarts, env={})
-        else:
+        if launcher is Launcher.RAY:
+            from stepladder.parallel.launch.ray import run_on_ray
+
+            uses_gpus = None if kind is DeviceChoice.AUTO else kind is DeviceChoice.CUDA
+            run_on_ray(num, words, folder=folder, uses_gpus=uses_gpus, restarts=restarts)
+        elif launcher is Launcher.SPARK:
             from stepladder.parallel.launch.spark import run_on_spark
 
-            uses_gpus = job.recipe.device.kind is DeviceChoice.CUDA
-            run_on_spark(num, words, folder=folder, uses_gpus=uses_gpus)
+            with paused():  # rank 0 prints
+                run_on_spark(num, words, folder=folder, uses_gpus=kind is DeviceChoice.CUDA)
+        else:
+            from stepladder.parallel.launch.processes import run_processes
+
+            with paused():
+                run_processes(num, words, folder=folder, restarts=restarts, env={})
 
 
 @contextmanager
@@ -196,6 +199,12 @@ def _name_for_others(task: Task | str | None) -> str | None:
         return task
     name = name_for_others(task)
     return None if name == BUILT_IN else name
+
+
+def _with_absolute_file(name: str) -> str:
+    """Return the name of a Task with the absolute path of its file, if it has one."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{Path(file).absolute()}:{attribute}" if colon and Path(file).is_file() else name
 
 
 def _num_gpus(kind: DeviceChoice) -> int:

@@ -18,6 +18,7 @@ from stepladder.task.blame import task_line
 
 LOGS: Final = "logs"
 LAUNCHED: Final = "STEPLADDER_LAUNCHED"  # set for processes whose launcher prints failures
+RESTARTS: Final = "STEPLADDER_RESTARTS"  # how often a launcher without torchrun has restarted them
 LOST_CODE: Final = 75  # of a process that ended because another one had
 _MAX_LINES: Final = 10
 _WAIT_S: Final = 3.0  # for the record of a rank that has failed a moment ago
@@ -178,7 +179,7 @@ def lost(folder: Path, *, rank: int, attempt: int) -> StepladderError:
 
 def attempt_number() -> int:
     """Return how often the launcher has started these processes before."""
-    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", RESTARTS)
     return sum(int(os.environ.get(name) or 0) for name in names)
 
 

@@ -100,6 +100,7 @@ def _store(place: Place, start_s: float) -> TCPStore:
             is_master=place.rank == 0,
             timeout=timeout,
             wait_for_workers=False,
+            master_listen_fd=place.listen_fd,
         )
     agent = TCPStore(place.address, place.port, is_master=False, timeout=timeout)
     if place.rank == 0:

@@ -16,6 +16,7 @@ LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"
 MASTER_ADDR: Final = "MASTER_ADDR"
 MASTER_PORT: Final = "MASTER_PORT"
 USES_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+LISTEN_FD: Final = "STEPLADDER_LISTEN_FD"
 _SLURM_PORTS: Final = range(20_000, 30_000)
 
 
@@ -28,6 +29,7 @@ class Place:
         local_rank, local_size: of those on this host.
         address, port: where rank 0, or its launcher, listens.
         has_agent: a launcher's store listens there, and rank 0 publishes its own in it.
+        listen_fd: the open socket at which rank 0 listens; None: it opens one.
     """
 
     rank: int
@@ -37,6 +39,7 @@ class Place:
     address: str
     port: int
     has_agent: bool = False
+    listen_fd: int | None = None
 
 
 def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
@@ -68,6 +71,7 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
                 address=environ[MASTER_ADDR],
                 port=_number(environ, MASTER_PORT),
                 has_agent=environ.get(USES_AGENT_STORE) == "True",
+                listen_fd=_number(environ, LISTEN_FD) if LISTEN_FD in environ else None,
             )
         )
     if int(environ.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1 and "SLURM_PROCID" in environ:

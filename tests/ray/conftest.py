@@ -1,0 +1,16 @@
+"""Tests that start a Ray of their own, which takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests not marked `smoke` to `make test-distributed`."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
+            item.add_marker("distributed")
