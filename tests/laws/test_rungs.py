@@ -430,12 +430,13 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
         statistical = Exactness.STATISTICAL
         return found, Evidence(aim=Aim.TIME, exactness=statistical, speed=faster, accuracy=worse)
 
+    num = profile.devices.num if profile.devices is not None else 1
     monkeypatch.setattr(climb_module, "why_not_here", lambda *_: None)
     monkeypatch.setattr(trial, "choose_variant", choose)
     monkeypatch.setattr(trial, "_gather", measure)
     climb = Climb(
         lab=Lab(
-            job=JobConfig(recipe=recipe, ladder=LadderConfig(try_all=True)),
+            job=JobConfig(recipe=recipe, ladder=LadderConfig(try_all=True, devices=num)),
             task=object(),  # type: ignore[arg-type]
             sources=object(),  # type: ignore[arg-type]
             device=torch.device("cpu"),

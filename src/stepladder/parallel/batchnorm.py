@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from stepladder.errors import UsageError
 from stepladder.parallel.world import World
+
+_AFTER: Final = ("drop", "act")
+"""What timm's BatchNormAct2d applies to its normalised inputs, in this order."""
 
 
 class _Sum(torch.autograd.Function):
@@ -54,8 +58,13 @@ class SyncedBatchNorm(_BatchNorm):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the normalised inputs (n, C, ...)."""
-        if not self.training:
-            return super().forward(inputs)
+        normed = self._normed(inputs) if self.training else super().forward(inputs)
+        for name in _AFTER:  # layers of timm apply these as well
+            if hasattr(self, name):
+                normed = getattr(self, name)(normed)
+        return normed
+
+    def _normed(self, inputs: Tensor) -> Tensor:
         self._check_input_dim(inputs)
         values = inputs.float()
         dims = [0, *range(2, values.dim())]
@@ -88,19 +97,49 @@ class SyncedBatchNorm(_BatchNorm):
 def sync_batchnorm(model: nn.Module, world: World, device: torch.device) -> None:
     """Replace BatchNorm layers by layers that normalise over all ranks; weights and names stay.
 
+    Raises:
+        UsageError: if a layer derives from BatchNorm and computes something else.
+
     Source: Ioffe and Szegedy 2015, "Batch Normalization", arXiv:1502.03167, section 3.
     """
     if world.is_alone:
         return
     for name, child in model.named_children():
         if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
-            if device.type == "cuda":
-                converted = nn.SyncBatchNorm.convert_sync_batchnorm(child)  # type: ignore[no-untyped-call]
-            else:
-                converted = _converted(child)
-            setattr(model, name, converted)
+            _require_known(child, name)
+            setattr(model, name, _on_cuda(child) if device.type == "cuda" else _converted(child))
         else:
             sync_batchnorm(child, world, device)
+
+
+def _require_known(norm: _BatchNorm, name: str) -> None:
+    """Check that a layer computes what its replacement does."""
+    kind = type(norm)
+    is_plain = kind.forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+    if is_plain or _is_of_timm(kind):
+        return
+    raise UsageError(
+        f"the layer {name} ({kind.__name__}) has its own forward, so its BatchNorm cannot be "
+        "synchronised over several devices",
+        where="device.sync_batchnorm",
+        fix="Type --device.no-sync-batchnorm: each device then uses the statistics of its own part "
+        "of a batch.",
+    )
+
+
+def _is_of_timm(kind: type) -> bool:
+    """Return True for timm's BatchNorm with an activation, without importing timm."""
+    return kind.__module__ == "timm.layers.norm_act" and kind.__name__ == "BatchNormAct2d"
+
+
+def _on_cuda(norm: _BatchNorm) -> nn.Module:
+    if not _is_of_timm(type(norm)):
+        plain: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(norm)  # type: ignore[no-untyped-call]
+        return plain
+    from timm.layers.norm_act import convert_sync_batchnorm
+
+    with_act: nn.Module = convert_sync_batchnorm(norm)  # type: ignore[no-untyped-call]
+    return with_act
 
 
 def _converted(norm: _BatchNorm) -> SyncedBatchNorm:
@@ -111,6 +150,9 @@ def _converted(norm: _BatchNorm) -> SyncedBatchNorm:
         synced.weight, synced.bias = norm.weight, norm.bias
     synced.running_mean, synced.running_var = norm.running_mean, norm.running_var
     synced.num_batches_tracked = norm.num_batches_tracked
+    for name in _AFTER:
+        if hasattr(norm, name):
+            setattr(synced, name, getattr(norm, name))
     synced.training = norm.training
     return synced
 

@@ -16,6 +16,7 @@ from stepladder.ladder.timing import speedup as speed_module
 from stepladder.ladder.timing.interleaved_blocks import MIN_PAIRS, Race
 from stepladder.ladder.timing.speedup import Length, length_of, measure_speed, pair_lengths, widened
 from stepladder.measuring.blocks.workload import Workload
+from stepladder.measuring.ranks import workload as workload_module
 from stepladder.records.ladder import Interval, Outcome
 from stepladder.records.profile import Provenance, TrainingTime
 
@@ -138,7 +139,7 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
             opened.append(recipe)
             super().__init__(recipe, *args, **kwargs)
 
-    monkeypatch.setattr(speed_module, "Workload", Counted)
+    monkeypatch.setattr(workload_module, "Workload", Counted)
     rare = replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=3))
     fewer = Length(epochs=6.0, num_validations=2.0)
     speed = measure_speed(
