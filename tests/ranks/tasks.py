@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +17,8 @@ from stepladder.config.choices import Split
 from stepladder.config.recipe import AugmentConfig, Recipe
 from stepladder.data.augment.augment import augment
 from stepladder.data.batch import Batch
+from stepladder.errors import DivergedError, UsageError
+from stepladder.parallel.world import World
 from stepladder.task.contract import Metrics, Task
 
 NUM_CLASSES = 3
@@ -164,3 +169,42 @@ class Breaks(Plain):
         if os.environ.get("RANK") == "1" and self.num == 3:
             raise ValueError("the third batch of rank 1")
         return super().loss(model, batch)
+
+
+class Waiting(Plain):
+    """A step whose time is that of a wait for each example, so that devices divide it exactly."""
+
+    example_s = 0.004
+
+    def loss(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the loss of each example, after a wait."""
+        time.sleep(self.example_s * len(batch.ids))
+        return super().loss(model, batch)
+
+
+class Answering:
+    """A member of a team, for the tests of teams."""
+
+    def __init__(self, world: World, *, fails_at: int | None = None) -> None:
+        if world.rank == fails_at:
+            raise UsageError("this one cannot start", fix="Leave it out.")
+        self._world = world
+
+    def add_up(self, number: float) -> tuple[int, float]:
+        """Return the rank, and the sum over all ranks of `number` times the rank."""
+        total = self._world.sum_(torch.tensor([number * self._world.rank]))
+        return self._world.rank, float(total)
+
+    def kill(self, rank: int) -> None:
+        """End one process without a word; the others wait for it."""
+        if self._world.rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._world.barrier()
+
+    def diverge(self) -> None:
+        """Fail as a step with a loss that is not finite does."""
+        raise DivergedError("the loss is not finite", fix="Lower the learning rate.")
+
+    def fail(self) -> None:
+        """Fail with an error of another library."""
+        raise ZeroDivisionError("a batch without examples")

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Self
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError, StepladderError
+from stepladder.parallel.failures import is_loss_of_rank
 from stepladder.parallel.place import (
     LOCAL_RANK,
     LOCAL_WORLD_SIZE,
@@ -61,10 +62,12 @@ class Answer(NamedTuple):
     Attributes:
         value: the result; None if it failed.
         error: what it failed with.
+        is_loss: it failed because another process has ended.
     """
 
     value: Any = None
     error: BaseException | None = None
+    is_loss: bool = False
 
 
 class Team:
@@ -176,7 +179,10 @@ class Team:
         self._connections.append(Connection(ours.detach()))
 
     def _answers(self) -> list[Any]:
-        """Wait for the answers of all processes; the first error ends the wait."""
+        """Wait for the answers of all processes; the first error ends the wait.
+
+        The loss of another process is only a consequence, so the wait goes on.
+        """
         answers: dict[int, Answer] = {}
         while len(answers) < len(self._connections):
             for rank, connection in enumerate(self._connections):
@@ -185,9 +191,12 @@ class Team:
                 answer = self._answer(rank, connection)
                 if answer is None:
                     continue
-                if answer.error is not None:
+                if answer.error is not None and not answer.is_loss:
                     raise answer.error
                 answers[rank] = answer
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
         return [answers[rank].value for rank in range(len(answers))]
 
     def _answer(self, rank: int, connection: Connection[Any, Any]) -> Answer | None:
@@ -248,6 +257,8 @@ def as_answer(error: BaseException) -> Answer:
     if isinstance(error, StepladderError):
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return Answer(error=error)
+    is_loss = is_loss_of_rank(error)
     what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     fix = "To leave other devices out, type --devices 1."
-    return Answer(error=ResourceError(f"the process of a device raised {what}", fix=fix))
+    error = ResourceError(f"the process of a device raised {what}", fix=fix)
+    return Answer(error=error, is_loss=is_loss)

@@ -1,0 +1,151 @@
+"""A climb measures several devices by a team of processes, and keeps them if they pay off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from stepladder.config.choices import DeviceChoice, OptimizerName, TrainMode
+from stepladder.config.recipe import BatchConfig, DeviceConfig, OptimizerConfig, Recipe
+from stepladder.errors import DivergedError, ResourceError, UsageError
+from stepladder.measuring.ranks.probe import probe_devices
+from stepladder.measuring.ranks.team import Team
+from stepladder.measuring.ranks.workload import RanksWorkload, open_workload
+from stepladder.task.load import load_task
+from stepladder.training.setup.build import open_sources
+from tests.ranks.tasks import Answering
+from tests.ranks.together import ROOT, TASKS, ended, environment
+
+CPU = torch.device("cpu")
+RECIPE = Recipe(
+    train=TrainMode.ALL,
+    batch=BatchConfig(global_batch_size=8),
+    optimizer=OptimizerConfig(name=OptimizerName.SGD),
+    device=DeviceConfig(kind=DeviceChoice.CPU, threads=1, count=2),
+)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the processes of a team import this package; none of them outlives a test."""
+    for name, value in environment(PYTHONPATH=str(ROOT)).items():
+        monkeypatch.setenv(name, value)
+    yield
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            assert "stepladder.measuring.ranks.member" not in child.cmdline()
+
+
+def team(folder: Path, **arguments: Any) -> Team:
+    return Team(2, Answering, arguments, is_cuda=False, folder=folder)
+
+
+def test_all_processes_answer_in_their_order_and_end(tmp_path: Path) -> None:
+    with team(tmp_path) as both:
+        assert both.ask("add_up", number=3.0) == [(0, 3.0), (1, 3.0)]
+        assert both.start_s > 0
+
+
+def test_errors_of_a_process_arrive(tmp_path: Path) -> None:
+    with team(tmp_path) as both, pytest.raises(DivergedError, match="the loss is not finite"):
+        both.ask("diverge")
+    said = "raised ZeroDivisionError: a batch without"
+    with team(tmp_path) as both, pytest.raises(ResourceError, match=said):
+        both.ask("fail")
+    with pytest.raises(UsageError, match="this one cannot start"):
+        team(tmp_path, fails_at=1)
+
+
+def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
+    with (
+        team(tmp_path) as both,
+        pytest.raises(ResourceError, match="the process of device 1 was killed by SIGKILL"),
+    ):
+        both.ask("kill", rank=1)
+
+
+def timed(recipe: Recipe, folder: Path) -> Any:
+    task = load_task(f"{TASKS}:Waiting", store=recipe.data.store, recipe=recipe)
+    workload = open_workload(
+        recipe,
+        task,
+        open_sources(task),
+        device=CPU,
+        cache=folder / f"cache-{recipe.device.count}",
+        copies=folder / "copies",
+    )
+    try:
+        return workload, [workload.block(0.2) for _ in range(2)]
+    finally:
+        workload.close()
+
+
+def test_a_block_on_two_devices_divides_each_batch(tmp_path: Path) -> None:
+    """Each example waits 4 ms, so that two devices cannot be faster than 4 examples in turn."""
+    both, blocks = timed(RECIPE, tmp_path)
+    assert isinstance(both, RanksWorkload)
+    assert both.one_time_s["start"] > 0
+    alone, one_by_one = timed(replace(RECIPE, device=replace(RECIPE.device, count=1)), tmp_path)
+    assert not isinstance(alone, RanksWorkload)
+    assert min(block.step_s for block in blocks) >= 4 * 0.004
+    assert min(block.step_s for block in one_by_one) >= 8 * 0.004
+    assert all(block.validation_s > 0 for block in blocks)
+    assert {block.num_steps for block in blocks} == {both.plan.num_steps}
+
+
+def test_devices_are_measured_while_all_of_them_compute(tmp_path: Path) -> None:
+    one = replace(RECIPE, device=replace(RECIPE.device, count=1))
+    task = load_task(f"{TASKS}:Waiting", store=one.data.store, recipe=one)
+    found = probe_devices(
+        2,
+        one,
+        task,
+        device=CPU,
+        folder=tmp_path,
+        copies=tmp_path / "copies",
+        exchanged_bytes=4_000_000,
+    )
+    assert found.num == 2
+    assert found.share_step_s is not None
+    assert found.share_step_s >= 4 * 0.004
+    assert found.exchange_fixed_s + 4_000_000 * found.exchange_byte_s > 0
+
+
+@pytest.mark.distributed
+def test_a_climb_keeps_devices_that_divide_the_time_and_trains_on_them(tmp_path: Path) -> None:
+    words = ["climb", "--devices", "2", "--batch-size", "8", "--epochs", "100"]
+    words += ["--stopping.no-early", "--stopping.validate-every-epochs", "100"]
+    words += ["--task", f"{TASKS}:Waiting", "--train", "all", "--run.dir", str(tmp_path / "run")]
+    words += ["--run.checks", "off", "--ladder.block-s", "0.1"]
+    with (tmp_path / "out.txt").open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stepladder", *words],
+            cwd=ROOT,
+            env=environment(),
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    with ended([process]):
+        process.wait(timeout=280)
+    said = (tmp_path / "out.txt").read_text()
+    assert process.returncode == 0, said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 2
+    trials = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").open()]
+    verdict = next(
+        line["trial"]["verdict"]
+        for line in trials
+        if line["kind"] == "trial" and line["trial"]["rung"] == "more_gpus"
+    )
+    assert verdict["decision"] == "kept"
+    assert 1 < verdict["speed"]["low"] < verdict["speed"]["estimate"] < 2.5
