@@ -21,6 +21,8 @@ from stepladder.errors import DivergedError, ResourceError, UsageError
 from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import RanksWorkload, open_workload
+from stepladder.records import read_jsonl
+from stepladder.records.ledger_file import LEDGER_FILE
 from stepladder.task.load import load_task
 from stepladder.training.setup.build import open_sources
 from tests.ranks.tasks import Answering
@@ -141,10 +143,9 @@ def test_a_climb_keeps_devices_that_divide_the_time_and_trains_on_them(tmp_path:
     said = (tmp_path / "out.txt").read_text()
     assert process.returncode == 0, said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 2
-    trials = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").open()]
     verdict = next(
         line["trial"]["verdict"]
-        for line in trials
+        for line in read_jsonl(tmp_path / "run" / LEDGER_FILE)
         if line["kind"] == "trial" and line["trial"]["rung"] == "more_gpus"
     )
     assert verdict["decision"] == "kept"
