@@ -40,7 +40,7 @@ class UseGpu(Rung):
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse without a GPU, with an upper bound of what one could gain.
 
-        An unused GPU is not tried: a climb measures on one device.
+        An unused GPU is not tried: a climb stays on the device that it starts on.
         """
         if profile.device == "cuda" or recipe.device.kind is DeviceChoice.CUDA:
             return "already on"
@@ -60,7 +60,7 @@ class UseGpu(Rung):
         return self._prediction(profile, bound)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Return the recipe unchanged: a climb measures on one device."""
+        """Return the recipe unchanged: a climb stays on the device that it starts on."""
         return recipe
 
     def _at_most(self, profile: Profile, recipe: Recipe) -> str:
