@@ -113,6 +113,7 @@ class TorchState:
         self.save()
         file = _commit_file()
         if file is not None and current().rank == 0:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = file.with_suffix(".partial")
             torch.save(self._saved, partial)
             partial.replace(file)
@@ -182,7 +183,6 @@ def _commit_file() -> Path | None:
     # of the launcher: the job's name is often the same in every run
     job = f"{os.environ['TORCHELASTIC_RUN_ID']}-{os.environ.get('MASTER_PORT', '0')}-{os.getppid()}"
     folder = parent / f"stepladder-elastic-{os.getuid()}-{job}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / "commit.pt"
 
 
@@ -205,8 +205,8 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
                 state.on_reset()
                 continue
             file = _commit_file()
-            if file is not None and current().rank == 0:
-                file.unlink(missing_ok=True)
+            if file is not None and current().rank == 0 and file.is_file():
+                file.unlink()
                 file.parent.rmdir()
             return result
 

@@ -1,6 +1,6 @@
 """`hvd.join`: a rank that has no more batches takes part in the others' reductions with zeros.
 
-While all ranks have batches, nothing of this costs anything: a thread waits for a key in the store.
+While all ranks have batches, this costs a thread that asks the store for a key ten times a second.
 A rank that joins sets the key; the others then write what they reduce to the store, and the joined
 rank does the same with neutral values, until the last one has joined.
 """

@@ -20,6 +20,8 @@ from stepladder.parallel.place import Place, place_of
 
 MEET_S: Final = 300.0  # to wait for the other processes
 _FOREVER: Final = timedelta(days=7)
+_JOIN_POLL_S: Final = 0.1
+_END_S: Final = 5.0
 
 
 class HorovodInternalError(RuntimeError):
@@ -116,6 +118,8 @@ class Session:
     joins: int = 0
     prefix: str = ""
     store: Any = None
+    watcher: threading.Thread | None = None
+    is_closing: threading.Event = field(default_factory=threading.Event)
 
     def add_channel(self) -> Channel:
         """Open one more channel; all ranks do it in the same order."""
@@ -186,13 +190,16 @@ def watch_joins(session: Session) -> None:
 
     def wait() -> None:
         try:
-            store.wait([key])
+            while not store.check([key]):
+                if session.is_closing.wait(_JOIN_POLL_S):
+                    return
         except RuntimeError:
             return  # rank 0 has ended
         for channel in list(session.channels):
             channel.tell()
 
-    threading.Thread(target=wait, name="horovod-join", daemon=True).start()
+    session.watcher = threading.Thread(target=wait, name="horovod-join", daemon=True)
+    session.watcher.start()
 
 
 def _own_store(place: Place) -> Any:
@@ -207,6 +214,9 @@ def shutdown() -> None:
     """Leave the other processes."""
     session, _State.session = _State.session, None
     if session is not None:
+        session.is_closing.set()
+        if session.watcher is not None:
+            session.watcher.join(_END_S)  # a thread in torch at the end of Python aborts it
         session.opened.close()
 
 
