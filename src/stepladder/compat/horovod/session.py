@@ -137,7 +137,7 @@ class _State:
     num_channels = 1  # of the reductions a script calls, and one for each optimizer
 
 
-def init(*_: Any, **__: Any) -> None:
+def init(*_args: Any, **_kwargs: Any) -> None:
     """Join the other processes; under no launcher, this process is alone (size 1).
 
     Launchers are torchrun, Slurm's `srun`, Spark, Ray, and `mpirun` or `horovodrun`. Horovod's
