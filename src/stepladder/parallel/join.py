@@ -149,7 +149,7 @@ def take_place(world: World, *, is_cuda: bool) -> World:
 
     Spark gives every process the local rank 0, also on one host.
     """
-    hosts = world.gather(_host_name())
+    hosts = world.gather(host_name())
     mine = [rank for rank, name in enumerate(hosts) if name == hosts[world.rank]]
     if not is_cuda:
         world = replace(world, local_rank=mine.index(world.rank), local_size=len(mine))
@@ -157,7 +157,7 @@ def take_place(world: World, *, is_cuda: bool) -> World:
     return world
 
 
-def _host_name() -> str:
+def host_name() -> str:
     """Return what distinguishes this host, also from others in network namespaces."""
     try:
         network = str(Path("/proc/self/ns/net").readlink())

@@ -18,6 +18,17 @@ MASTER_PORT: Final = "MASTER_PORT"
 USES_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 LISTEN_FD: Final = "STEPLADDER_LISTEN_FD"
 _SLURM_PORTS: Final = range(20_000, 30_000)
+_MPI_PORTS: Final = range(20_000, 30_000)
+_OF_MPI: Final = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +54,7 @@ class Place:
 
 
 def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """Return the place that torchrun, Spark, Ray or Slurm gave this process; None: it is alone.
+    """Return the place that a launcher such as torchrun gave this process; None: it is alone.
 
     Slurm's variables count only for a step with several tasks (`srun`): a batch script itself has
     them too, and is one process.
@@ -76,7 +87,36 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
         )
     if int(environ.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1 and "SLURM_PROCID" in environ:
         return _of_slurm(environ)
+    for names in _OF_MPI:
+        if names[0] in environ and int(environ.get(names[1]) or 1) > 1:
+            return _of_mpi(environ, names)
     return None
+
+
+def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> Place:
+    """Return the place of a process of `mpirun` or `horovodrun`.
+
+    On one host, the port follows from the process that started all of them.
+    """
+    rank, size, local_rank, local_size = (_number(environ, name) for name in names)
+    if MASTER_ADDR not in environ and local_size < size:
+        raise UsageError(
+            f"{names[1]} is {size}, but {MASTER_ADDR} and {MASTER_PORT} are not set",
+            where="environment",
+            fix="Set them to the host of rank 0 and a free port (mpirun -x MASTER_ADDR=HOST -x "
+            "MASTER_PORT=29400), or start with torchrun.",
+        )
+    port = _MPI_PORTS[os.getppid() % len(_MPI_PORTS)]
+    return _checked(
+        Place(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            address=environ.get(MASTER_ADDR, "127.0.0.1"),
+            port=_number(environ, MASTER_PORT, default=port),
+        )
+    )
 
 
 def _of_slurm(environ: Mapping[str, str]) -> Place:

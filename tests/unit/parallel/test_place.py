@@ -104,3 +104,18 @@ def test_tasks_of_the_nodes(words: str, counts: list[int]) -> None:
 )
 def test_the_first_host(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
+
+
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
+def test_mpirun_and_horovodrun_on_one_host(prefix: str) -> None:
+    values = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
+    place = place_of({prefix + name: value for name, value in values.items()})
+    assert place is not None
+    assert (place.rank, place.size, place.local_rank, place.local_size) == (1, 2, 1, 2)
+    assert place.address == "127.0.0.1"
+
+
+def test_mpirun_on_several_hosts_needs_an_address() -> None:
+    values = {"RANK": "1", "SIZE": "4", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
+    with pytest.raises(UsageError, match="MASTER_ADDR and MASTER_PORT are not set"):
+        place_of({f"OMPI_COMM_WORLD_{name}": value for name, value in values.items()})
