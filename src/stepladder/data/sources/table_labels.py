@@ -81,7 +81,7 @@ def split_candidates_of(table: TableCells, taken: Set[int]) -> list[int]:
 
 
 def class_columns(table: TableCells, taken: Set[int]) -> list[int]:
-    """Return the columns of a table with one column of 0 and 1 for each class; empty if it is none.
+    """Return the columns of 0 and 1 of a table with one such column for each class.
 
     Other columns than an index are allowed only if each row has exactly one 1, or there are many.
     """
