@@ -101,15 +101,19 @@ def test_one_class_is_not_enough(photos: Path, prepare: Run) -> None:
     assert said.startswith("photos: all pictures of the source have the same label, 'apple'\n")
 
 
-def test_a_label_column_that_is_not_there_is_told_with_the_flag(photos: Path, prepare: Run) -> None:
-    rows = [f"{path.relative_to(photos)},{path.parent.name}" for path in photos.rglob("*.jpg")]
-    (photos / "table.csv").write_text("\n".join(["path,kind", *rows]))
+def test_a_label_column_that_is_not_clear_is_told_with_the_flag(photos: Path, prepare: Run) -> None:
+    files = sorted(photos.rglob("*.jpg"))
+    rows = [
+        f"{path.relative_to(photos)},{path.parent.name},{idx % 2}" for idx, path in enumerate(files)
+    ]
+    (photos / "table.csv").write_text("\n".join(["path,kind,day", *rows]))
     said = prepare("photos/table.csv", code=3)
-    assert "photos/table.csv: row 1: no column 'label' among 'path', 'kind'\n" in said
+    assert "row 1: no column 'label', and several may be it: 'kind', 'day'\n" in said
     (remedy,) = (
         line.split(": ")[1].split() for line in said.splitlines() if "Name the column" in line
     )
-    prepare("photos/table.csv", *remedy)
+    assert remedy[:2] == ["stepladder", "prepare"]
+    prepare(*remedy[2:])
     assert read_json(Path("store/manifest.json"))["classes"] == ["apple", "bread", "corn"]
 
 

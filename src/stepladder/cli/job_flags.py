@@ -52,6 +52,7 @@ _SHORT_FORMS = {"budget": "ladder.budget_s", "aim": "ladder.aim", "try_all": "la
 _TABLES = (
     ".csv",
     ".tsv",
+    ".jsonl",
     ".parquet",
     ".tar",
     ".tgz",

@@ -27,8 +27,9 @@ class PrepareConfig:
     """Options of `stepladder prepare`: which pictures to read, and how to write the store."""
 
     source: Path = Path("images")
-    """Folder of class folders, folder of train/val/test folders, CSV of paths and labels, or files
-    that contain pictures: Parquet, Hugging Face, Petastorm, Delta, WebDataset tars."""
+    """Folder of class folders, folder of train/val/test folders, table of paths and labels (CSV,
+    JSON lines), or files that contain pictures: Parquet, Hugging Face, Petastorm, Delta,
+    WebDataset tars."""
     source_format: SourceFormat = SourceFormat.AUTO
     """Format of the source; auto: detect it from file names and the first bytes."""
     engine: EngineName = EngineName.LOCAL

@@ -6,11 +6,14 @@ import codecs
 import contextlib
 import csv
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.table_cells import TableCells
 from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
@@ -21,6 +24,8 @@ _MARKS: Final = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_WINDOWS: Final = "cp1252"
+_USUAL_SIGNS: Final = frozenset("\u20ac\u2018\u2019\u201c\u201d\u2013\u2014\u2026°§·")
 _NUM_SAMPLE_LINES: Final = 50
 _NUM_PROBE_BYTES: Final = 4096
 _SAVE_AGAIN: Final = (
@@ -28,25 +33,8 @@ _SAVE_AGAIN: Final = (
 )
 
 
-@dataclass(frozen=True)
-class CsvFile:
-    """The cells of a file.
-
-    Attributes:
-        header: column names, stripped.
-        body: line number and cells of each row; the first line of the file is 1.
-        header_line: line of the header; 0 if the names were given.
-        notes: what was read in another way than a comma-separated UTF-8 file.
-    """
-
-    header: list[str]
-    body: list[tuple[int, list[str]]]
-    header_line: int
-    notes: tuple[str, ...] = ()
-
-
-def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None) -> CsvFile:
-    """Read a CSV: UTF-8, or UTF-16 with a mark; separated by commas, semicolons, tabs or bars.
+def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None) -> TableCells:
+    """Read a CSV of UTF-8, UTF-16 or Windows-1252, separated by `,`, `;`, tabs, `|` or blanks.
 
     Args:
         path: the file.
@@ -54,19 +42,27 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
         columns: names of the columns of a file without a header; None: its first row has them.
 
     Raises:
-        DataError: if the text cannot be decoded, or quotes are not closed; names the row.
+        DataError: if the text cannot be decoded, or quotes are not closed; names the line.
     """
-    encoding = _encoding(path)
+    encoding = encoding_of(path)
+    notes: tuple[str, ...] = ()
     try:
+        if encoding == "utf-8-sig":
+            example = _windows_text(path)
+            if example is not None:
+                encoding = _WINDOWS
+                notes = (f"{path}: not UTF-8, read as Windows-1252, such as {example!r}",)
         with path.open(encoding=encoding, newline="") as file:
-            return _read(iter(file), path, wanted, columns, encoding)
+            table = _read(iter(file), path, wanted, columns, encoding)
+            return replace(table, notes=(*notes, *table.notes))
     except UnicodeError:
-        row = _first_bad_row(path.read_bytes(), encoding)
+        line = _first_bad_line(path.read_bytes(), encoding)
+        utf8 = path.with_name(f"utf8-{path.name}")
         raise DataError(
             f"not {encoding.removesuffix('-sig').upper()} text",
-            where=f"{path}: row {row}",
-            fix=f"Save it as UTF-8. A file of Windows is converted by: iconv -f WINDOWS-1252 -t "
-            f"UTF-8 {path.name} > utf8-{path.name}",
+            where=f"{path}: line {line}",
+            fix="Save it as UTF-8. A file of Windows is converted by: "
+            f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(utf8))}",
         ) from None
 
 
@@ -76,45 +72,56 @@ def _read(
     wanted: Sequence[str],
     columns: Sequence[str] | None,
     encoding: str,
-) -> CsvFile:
+) -> TableCells:
     num_before, delimiter, first = _skip_preamble(lines, wanted)
     if first is None:
-        return CsvFile([], [], 0)
+        return TableCells([], [], 0)
     sample = [first, *itertools.islice(lines, _NUM_SAMPLE_LINES)]
     if delimiter is None:
         delimiter = _delimiter(sample, wanted, columns)
     reader = csv.reader(
-        itertools.chain(sample, lines),
+        _lines_for(itertools.chain(sample, lines), delimiter),
         delimiter=delimiter,
-        skipinitialspace=delimiter == " ",
+        skipinitialspace=delimiter == " " or any(f'{delimiter} "' in line for line in sample),
         strict=True,
     )
     header = list(columns or ())
     body: list[tuple[int, list[str]]] = []
+    extra_lines: list[tuple[int, int]] = []
     num_comments = num_before
     line = num_before
     try:
-        for cells in reader:
+        for row, cells in enumerate(reader, start=num_before + 1):
+            extra = num_before + reader.line_num - line - 1
             line = num_before + reader.line_num
+            if extra:
+                extra_lines.append((row, extra))
             if not header:
                 header = [name.strip() for name in cells]
                 header[0] = header[0].removeprefix("#").strip()
             elif cells and cells[0].startswith("#") and len(cells) != len(header):
                 num_comments += 1
-            elif cells:
-                body.append((line, cells))
+            elif any(cell.strip() for cell in cells):
+                body.append((row, cells))
     except csv.Error as error:
         raise DataError(
-            f"not a CSV ({error})", where=f"{path}: row {line + 1}", fix=_SAVE_AGAIN
+            f"not a CSV ({error})", where=f"{path}: line {line + 1}", fix=_SAVE_AGAIN
         ) from None
     notes = tuple(_notes(path, delimiter, encoding, num_comments))
-    return CsvFile(header, body, 0 if columns else num_before + 1, notes)
+    return TableCells(
+        header,
+        body,
+        0 if columns else num_before + 1,
+        notes,
+        encoding=encoding,
+        extra_lines=tuple(extra_lines),
+    )
 
 
 def _notes(path: Path, delimiter: str, encoding: str, num_comments: int) -> Iterator[str]:
     if delimiter in _NAMES:
         yield f"{path}: read as separated by {_NAMES[delimiter]}"
-    if not encoding.startswith("utf-8"):
+    if encoding.startswith(("utf-16", "utf-32")):
         yield f"{path}: read as {encoding.upper()}"
     if num_comments:
         yield f"{path}: skipped {num_comments} comment line(s)"
@@ -147,37 +154,55 @@ def _has_all(header: str, wanted: Sequence[str]) -> bool:
 
 
 def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] | None) -> str:
-    """Return the delimiter: the one that gives the columns, else a comma, else what is usual."""
+    """Return the delimiter: the one that gives the wanted columns, else equally long rows."""
     rows: dict[str, list[list[str]]] = {
         delimiter: [cells for cells in _parse(sample, delimiter) if cells]
         for delimiter in (*_DELIMITERS, " ")
     }
+    widths = {one: {len(cells) for cells in parsed} for one, parsed in rows.items()}
     if columns is not None:
-        for delimiter, parsed in rows.items():
-            if parsed and all(len(cells) == len(columns) for cells in parsed):
-                return delimiter
-        return ","
-    for delimiter in _DELIMITERS:
-        if rows[delimiter] and set(wanted) <= {cell.strip(" #") for cell in rows[delimiter][0]}:
-            return delimiter
-    if rows[","] and len(rows[","][0]) > 1:
-        return ","
-    try:
-        found: str = csv.Sniffer().sniff("".join(sample), delimiters=_DELIMITERS).delimiter
-        return found
-    except csv.Error:
-        return ","
+        return next((one for one in rows if widths[one] == {len(columns)}), ",")
+    for one, parsed in rows.items():
+        if parsed and set(wanted) <= {cell.strip(" #") for cell in parsed[0]}:
+            return one
+    even = [one for one in _DELIMITERS if len(widths[one]) == 1 and widths[one] != {1}]
+    if len(even) == 1:
+        return even[0]
+    if all(widths[one] <= {1} for one in _DELIMITERS):
+        return " " if len(widths[" "]) == 1 and widths[" "] != {1} else ","  # `cat/1.jpg 0`
+    return _sniff(sample, even or [one for one in _DELIMITERS if widths[one] - {1}])
+
+
+def _sniff(sample: list[str], able: list[str]) -> str:
+    """Return the delimiter that the csv module finds among some; else the first one."""
+    with contextlib.suppress(csv.Error):
+        found: str = csv.Sniffer().sniff("".join(sample), delimiters="".join(able)).delimiter
+        if found in able:
+            return found
+    return able[0]
+
+
+def _lines_for(lines: Iterable[str], delimiter: str) -> Iterator[str]:
+    """Return the lines; blanks at their ends separate nothing."""
+    return (f"{line.rstrip()}\n" for line in lines) if delimiter == " " else iter(lines)
 
 
 def _parse(sample: list[str], delimiter: str) -> list[list[str]]:
     """Parse as many of the lines as possible; the last one may end within quotes."""
     found: list[list[str]] = []
     with contextlib.suppress(csv.Error):
-        found.extend(csv.reader(sample, delimiter=delimiter, skipinitialspace=delimiter == " "))
+        found.extend(
+            csv.reader(
+                _lines_for(sample, delimiter),
+                delimiter=delimiter,
+                skipinitialspace=delimiter == " ",
+            )
+        )
     return found
 
 
-def _encoding(path: Path) -> str:
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a text by its first bytes; UTF-8 if they show no other."""
     with path.open("rb") as file:
         head = file.read(_NUM_PROBE_BYTES)
     for mark, encoding in _MARKS:
@@ -191,7 +216,32 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig"
 
 
-def _first_bad_row(data: bytes, encoding: str) -> int:
+def _windows_text(path: Path) -> str | None:
+    """Return the first word with an accent of a text in Windows-1252; None if it is not one.
+
+    Each byte is a letter in Cyrillic and Asian code pages, too: words of mostly accents are not
+    taken for words.
+    """
+    data = path.read_bytes()
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        with contextlib.suppress(UnicodeDecodeError):
+            words = re.findall(r"[^\W\d_]+|[^\w\s]", data.decode(_WINDOWS))
+            odd: list[str] = [word for word in words if not word.isascii()]
+            if odd and all(_is_likely(word) for word in odd):
+                return odd[0]
+    return None
+
+
+def _is_likely(word: str) -> bool:
+    if not word.isalpha():
+        return word in _USUAL_SIGNS
+    num_accents = sum(not letter.isascii() for letter in word)
+    return 2 * num_accents <= len(word) or len(word) == 1
+
+
+def _first_bad_line(data: bytes, encoding: str) -> int:
     try:
         data.decode(encoding)
     except UnicodeDecodeError as error:

@@ -6,33 +6,55 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.formats import PICTURE_SUFFIXES
-from stepladder.data.sources.csv_file import CsvFile, read_csv
+from stepladder.data.sources.csv_file import read_csv
+from stepladder.data.sources.json_file import is_json, read_json
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
+from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.table_labels import (
+    LABEL_NAMES,
+    cells_with_several,
+    class_columns,
+    classes_of,
+    label_candidates,
+    split_candidates_of,
+)
+from stepladder.data.sources.table_paths import (
+    SLOT,
+    PathReader,
+    are_file_names,
+    flag_of,
+    is_around,
+    read_plainly,
+    search,
+    some,
+)
 from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_ROWS_NAMED: Final = 5
-_MAX_LOOKED_AT: Final = 50  # paths whose files are looked for before any is read
-_MAX_FOLDERS_TRIED: Final = 50
 _WANTED: Final = "Write a header row such as path,label, then one row for each picture."
+_NAMES_OF_PATHS: Final = (
+    *("path", "file", "filename", "filenames", "file_name", "filepath", "file_path", "name"),
+    *("image", "images", "image_path", "image_name", "image_id", "img", "img_path"),
+)
 ALSO_NAMED: Final = {
-    "path": ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
-    "label": ("class", "class_name", "category", "target"),
+    "path": _NAMES_OF_PATHS,
+    "label": LABEL_NAMES,
 }
 """Other usual names of the columns."""
-_PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
 _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing values
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_SLOT: Final = "{}"
-_T = TypeVar("_T")
+_DEFAULTS: Final = {field.name: field.default for field in fields(PrepareConfig)}
+_MAX_SHOWN: Final = 2
+_MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
+_ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +77,20 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
             and the column.
     """
     root = path.parent.resolve()
-    table = _read_table(path, config)
-    to_path, notes = _path_reader(table, root, config.path_format)
+    if config.path_format is not None and config.path_format.count(SLOT) != 1:
+        raise UsageError(
+            f"{config.path_format!r} does not contain {SLOT} once",
+            where="prepare.path_format",
+            fix=f"Write {SLOT} where the cell goes, such as --path-format 'images/{SLOT}.jpg'",
+        )
+    table = _read_table(path, config, root)
+    to_path = table.to_path
     relative_to_root = _Relative(root)
     pictures: dict[str, Picture] = {}
     first_row: dict[str, int] = {}
     num_repeated = 0
     for row in table.rows:
-        where = f"{path}: row {row.number}"
+        where = f"{path}: {table.unit} {row.number}"
         split = None if row.split is None else split_of_cell(row.split, where)
         relative = relative_to_root(to_path(row.path))
         picture = Picture(relative, row.label, split, row.group)
@@ -73,59 +101,90 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
             num_repeated += 1
         else:
             raise DataError(
-                f"rows {first_row[relative]} and {row.number} have different labels, splits or "
-                f"groups for {row.path!r}",
+                f"{table.unit}s {first_row[relative]} and {row.number} have different labels, "
+                f"splits or groups for {row.path!r}",
                 where=str(path),
-                fix="Keep one row for each picture.",
+                fix=f"Keep one {table.unit} for each picture.",
             )
-    _check_files(path, root, table, [to_path(row.path) for row in _some(table.rows)])
-    warnings = [*table.notes, *(f"{path}: {note}" for note in notes)]
+    warnings = [*table.notes, *(f"{path}: {note}" for note in to_path.notes())]
+    warnings += _several_labels(path, table)
     if num_repeated:
-        warnings.append(f"{path}: skipped {num_repeated} repeated rows")
+        warnings.append(f"{path}: skipped {num_repeated} repeated {table.unit}s")
     return Listing(root, list(pictures.values()), Skipped(), tuple(warnings), table.has_group)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """All rows, and whether the table has the group column."""
+    """All rows, how to make a path of a cell, and whether the table has the group column."""
 
     rows: list[_Row]
     has_group: bool
     notes: tuple[str, ...]
+    unit: str
+    to_path: PathReader
 
 
-def _read_table(path: Path, config: PrepareConfig) -> _Table:
+def _read_table(path: Path, config: PrepareConfig, root: Path) -> _Table:
     """Read the columns that prepare needs."""
-    columns = _given_columns(config.columns)
-    wanted = (config.path_column, config.label_column)
-    file = read_csv(path, wanted=wanted, columns=columns)
-    if not file.header:
-        raise DataError("the table is empty", where=str(path), fix=_WANTED)
-    where = f"{path}: row {file.header_line}"
-    find = _Columns(file, where, {*wanted, config.split_column, config.group_by})
-    path_at = find(config.path_column, option="path-column")
-    label_at = find(config.label_column, option="label-column")
-    split_at = find.optional(config.split_column)
-    group_at = find.optional(config.group_by)
-    body = file.body
-    if not body:
-        raise DataError("the table has a header but no rows", where=str(path), fix=_WANTED)
-    _check_rows(file, path=path)
-    _check_filled(file, [path_at, label_at], path=path)
-    if split_at is not None and all(_is_empty(cells[split_at]) for _, cells in body):
+    file = _read_cells(path, config)
+    chosen = _Chooser(file, path, config, root).choose()
+    file = chosen.file
+    columns = chosen.columns
+    split_at, group_at = chosen.split, chosen.group
+    _check_filled(file, [chosen.path, *columns], path=path, options=chosen.options)
+    if split_at is not None and all(_is_empty(cells[split_at]) for _, cells in file.body):
         split_at = None  # an empty column is ignored
-    _check_filled(file, [at for at in (split_at, group_at) if at is not None], path=path)
+    others = [at for at in (split_at, group_at) if at is not None]
+    _check_filled(file, others, path=path, options=chosen.options)
     rows = [
         _Row(
             number,
-            cells[path_at],
-            cells[label_at].strip(),
+            cells[chosen.path],
+            cells[columns[0]].strip()
+            if not chosen.is_one_hot
+            else file.header[classes_of(cells, columns)[0]],
             None if split_at is None else cells[split_at].strip(),
             None if group_at is None else cells[group_at].strip(),
         )
-        for number, cells in body
+        for number, cells in file.body
     ]
-    return _Table(rows, group_at is not None, file.notes)
+    notes = (*file.notes, *chosen.notes)
+    return _Table(rows, group_at is not None, notes, file.unit, chosen.to_path)
+
+
+def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
+    names = _given_columns(config.columns)
+    if not is_json(path):
+        file = read_csv(path, wanted=(config.path_column, config.label_column), columns=names)
+    elif names:
+        raise UsageError(
+            "the keys of a JSON file name its columns",
+            where="prepare.columns",
+            fix="Omit --columns. To choose keys: --path-column KEY --label-column KEY",
+        )
+    else:
+        file = read_json(path)
+    if not file.header:
+        raise DataError("the table is empty", where=str(path), fix=_WANTED)
+    body = [row for row in file.body if [cell.strip() for cell in row[1]] != file.header]
+    num_headers = len(file.body) - len(body)
+    is_repeated = 0 < num_headers < len(file.body) and file.header_row > 0
+    if not is_repeated or any(map(_is_file_name, file.header)):
+        return file
+    note = f"{path}: skipped {num_headers} repeated header(s)"
+    return replace(file, body=body, notes=(*file.notes, note))
+
+
+def _several_labels(path: Path, table: _Table) -> list[str]:
+    """Warn if cells seem to hold several labels."""
+    labels = [row.label for row in table.rows]
+    several = cells_with_several(labels)
+    if not several:
+        return []
+    return [
+        f"{path}: {len(several)} of {len(labels)} labels seem to be several in one cell, such as "
+        f"{several[0]!r}; each combination is a class of its own ({len(set(labels))} classes)"
+    ]
 
 
 def _given_columns(text: str | None) -> list[str] | None:
@@ -143,73 +202,490 @@ def _given_columns(text: str | None) -> list[str] | None:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """Finds columns by name.
+class _Chosen:
+    """What the columns of a table mean.
 
     Attributes:
-        file: the table.
-        where: file and line of its header, for messages.
-        named: columns that have a meaning already.
+        file: its cells; a first row that is no header is a row.
+        path, split, group: index of the column; None if there is no such column.
+        columns: the column of labels, or one column of 0 and 1 for each class.
+        is_one_hot: whether each class has its own column.
+        to_path: makes a path of a cell.
+        notes: how the table was read, if not by its header alone.
+        options: the options that make this reading explicit.
     """
 
-    file: CsvFile
-    where: str
-    named: Set[str | None]
+    file: TableCells
+    path: int
+    columns: list[int]
+    is_one_hot: bool
+    split: int | None
+    group: int | None
+    to_path: PathReader
+    notes: tuple[str, ...]
+    options: str
 
-    def optional(self, name: str | None) -> int | None:
-        """Return the index of a column, or None if no column has the name."""
-        header = self.file.header
+
+class _Chooser:
+    """Chooses columns by options and names, else by cells: paths name pictures that exist."""
+
+    def __init__(self, file: TableCells, path: Path, config: PrepareConfig, root: Path) -> None:
+        self._file = file
+        self._path = path
+        self._config = config
+        self._root = root
+        self._is_headerless = False
+
+    def choose(self) -> _Chosen:
+        """Return what the columns mean.
+
+        Raises:
+            DataError: if that cannot be determined; the fix is a complete set of options.
+        """
+        self._refuse_twins()
+        wanted = {self._config.path_column, self._config.label_column}
+        if not self._file.body and wanted <= set(self._file.header):
+            raise DataError(
+                "the table has a header but no rows", where=str(self._path), fix=_WANTED
+            )
+        if self._file.header_row and not wanted & set(self._file.header):
+            self._find_header()
+        _check_rows(self._file, path=self._path)
+        path_at, readers = self._choose_path()
+        split_at = self._index(self._config.split_column)
+        if split_at is None and self._is_headerless:
+            split_at = next(iter(split_candidates_of(self._file, {path_at})), None)
+        group_at = self._index(self._config.group_by)
+        taken = {at for at in (path_at, split_at, group_at) if at is not None}
+        label_at, one_hot = self._choose_label(taken, path_at, readers)
+        is_asked = self._config.path_format is None and any(map(is_around, readers))
+        if len(readers) != 1 or readers[0].cut or is_asked:
+            raise self._no_file(path_at, label_at, split_at, readers)
+        return _Chosen(
+            self._file,
+            path_at,
+            one_hot or [at for at in (label_at,) if at is not None],
+            bool(one_hot),
+            split_at,
+            group_at,
+            readers[0],
+            tuple(self._notes(path_at, label_at, split_at, one_hot, readers[0])),
+            self._options(path_at, label_at, split_at, readers[0]),
+        )
+
+    def _choose_path(self) -> tuple[int, list[PathReader]]:
+        """Return the column of paths, and how its cells name files; none or several: unclear."""
+        name = self._config.path_column
+        path_at = self._index(name)
+        if path_at is not None:
+            return path_at, self._readers(path_at)
+        if self._is_default("path_column"):
+            path_at, readers = self._find_path()
+            if path_at is not None and readers:
+                return path_at, readers
+        raise self._no_column(name, "path-column")
+
+    def _choose_label(
+        self, taken: set[int], path_at: int, readers: list[PathReader]
+    ) -> tuple[int | None, list[int]]:
+        """Return the column of labels, or None and one column for each class."""
+        name = self._config.label_column
+        label_at = self._index(name)
+        if label_at is not None:
+            self._refuse_nested(name)
+            return label_at, []
+        if not self._is_default("label_column"):
+            raise self._no_column(name, "label-column", path_at, readers)
+        return self._find_label(taken, readers, path_at)
+
+    def _notes(
+        self,
+        path_at: int,
+        label_at: int | None,
+        split_at: int | None,
+        one_hot: Sequence[int],
+        reader: PathReader,
+    ) -> Iterator[str]:
+        """Yield how the table is read, if not by its header and options alone."""
+        header = self._file.header
+        is_as_named = (
+            path_at == self._index(self._config.path_column)
+            and label_at in {None, self._index(self._config.label_column)}
+            and reader.path_format == (self._config.path_format or SLOT)
+        )
+        options = self._options(path_at, label_at, split_at, reader)
+        if not is_as_named and options:
+            reasons = ["there is no header"] if self._is_headerless else []
+            if reader.path_format != (self._config.path_format or SLOT):
+                exists = printable(reader(self._cells(path_at)[0]))
+                reasons.append(f"{exists} exists, {_what_lacks(reader)}")
+            why = "".join(f"{reason}; " for reason in reasons)
+            yield f"{self._path}: {why}read as with {options}"
+        if one_hot:
+            names = ", ".join(header[at] for at in one_hot[:_MAX_ROWS_NAMED])
+            more = ", …" if len(one_hot) > _MAX_ROWS_NAMED else ""
+            yield f"{self._path}: read the columns {names}{more} as classes; each row has one 1"
+
+    def _refuse_nested(self, name: str) -> None:
+        if name in self._file.nested:
+            raise DataError(
+                f"{name!r} holds lists or objects, such as several boxes or labels",
+                where=f"{self._path}: {self._file.unit} {self._file.nested[name]}",
+                why=_ONE_LABEL,
+                fix='Write the class of each picture as text or a number: "label": "cat"',
+            )
+
+    def _index(self, name: str | None) -> int | None:
+        header = self._file.header
         return header.index(name) if name is not None and name in header else None
 
-    def __call__(self, name: str, *, option: str) -> int:
-        """Return the index of a column; if it is missing, the error suggests an unused one."""
-        header = self.file.header
-        if header.count(name) == 1:
-            return header.index(name)
-        if name in header:
-            raise DataError(
-                f"two columns are named {name!r}",
-                where=self.where,
-                fix=f"Rename one of them, or choose another column: --{option} NAME",
-            )
-        if self._is_first_row_a_picture():
-            raise DataError(
-                f"no column {name!r}: the first row describes a picture; there is no header",
-                where=self.where,
-                fix=f"Name the columns: --columns {','.join(_guess_columns(header))}",
-            )
-        others = [column for column in header if column and column not in self.named]
-        near = [column for column in others if column.lower() in ALSO_NAMED.get(name, ())]
-        near += difflib.get_close_matches(name, others, n=1, cutoff=0.5)
-        near += others if len(others) == 1 else []
-        shown = ", ".join(repr(column) for column in header)
-        raise DataError(
-            f"no column {name!r} among {shown}",
-            where=self.where,
-            fix=f"Name the column: --{option} {shlex.quote(near[0]) if near else 'COLUMN'}",
-        )
+    def _is_default(self, option: str) -> bool:
+        return bool(getattr(self._config, option) == _DEFAULTS[option])
 
-    def _is_first_row_a_picture(self) -> bool:
-        """Return whether the header is a row: it names a picture, or repeats in a column."""
-        header = self.file.header
-        if self.file.header_line == 0:
+    def _where(self) -> str:
+        row = self._file.header_row
+        return f"{self._path}: row {row}" if row else str(self._path)
+
+    def _refuse_twins(self) -> None:
+        header = self._file.header
+        for option in ("path_column", "label_column", "split_column", "group_by"):
+            name = getattr(self._config, option)
+            if header.count(name) > 1:
+                raise DataError(
+                    f"two columns are named {name!r}",
+                    where=self._where(),
+                    fix=f"Rename one of them, or choose another column: "
+                    f"--{option.replace('_', '-')} NAME",
+                )
+
+    def _find_header(self) -> None:
+        """Make the header a row if it describes a picture: it names one, or its cells repeat."""
+        file = self._file
+        rows = [cells for _, cells in file.body if len(cells) == len(file.header)]
+        is_row = (
+            any(map(_is_file_name, file.header))
+            or any(
+                cell and any(cells[at].strip() == cell for cells in rows)
+                for at, cell in enumerate(file.header)
+            )
+            or (len(rows) == len(file.body) > 0 and self._names_a_picture(file.header))
+        )
+        if is_row:
+            self._is_headerless = True
+            self._file = replace(
+                file,
+                header=[f"column{at + 1}" for at in range(len(file.header))],
+                body=[(file.header_row, file.header), *file.body],
+            )
+
+    def _names_a_picture(self, header: Sequence[str]) -> bool:
+        """Return whether a cell of the header names a picture as the cells below it do."""
+        if any(cell.lower() in {*_NAMES_OF_PATHS, *LABEL_NAMES} for cell in header):
             return False
-        if any(cell.lower().endswith(_PICTURE_ENDS) for cell in header):
-            return True
-        rows = [cells for _, cells in self.file.body if len(cells) == len(header)]
         return any(
-            cell and any(cells[at].strip() == cell for cells in rows)
+            (self._root / reader(cell)).is_file()
             for at, cell in enumerate(header)
+            if cell and self._may_be_paths(at)
+            for reader in self._readers(at)
         )
 
+    def _cells(self, at: int) -> list[str]:
+        return [cells[at] for _, cells in self._file.body if not _is_empty(cells[at])]
 
-def _guess_columns(cells: Sequence[str]) -> list[str]:
+    def _readers(self, at: int) -> list[PathReader]:
+        """Return the ways in which the cells of a column name files; several are ambiguous."""
+        cells = self._cells(at)
+        if not cells:
+            return [PathReader(self._config.path_format or SLOT)]  # refused by row later
+        reader = read_plainly(cells, self._root, self._config.path_format or SLOT)
+        if reader is not None:
+            return [reader]
+        return search(cells, self._root) if self._config.path_format is None else []
+
+    def _find_path(self) -> tuple[int | None, list[PathReader]]:
+        """Return the one column whose cells name files, and how they do."""
+        able = [at for at in range(len(self._file.header)) if self._may_be_paths(at)]
+        named = [at for at in able if are_file_names(some(self._cells(at)))]
+        shape = self._config.path_format or SLOT
+        plain = [at for at in able if read_plainly(self._cells(at), self._root, shape) is not None]
+        for tried in (plain, named, able):
+            found = {at: readers for at in tried if (readers := self._readers(at))}
+            usual = [at for at in found if self._file.header[at].lower() in _NAMES_OF_PATHS]
+            for some_found in (list(found), usual):
+                if len(some_found) == 1:
+                    return some_found[0], found[some_found[0]]
+            if found:
+                return None, []
+        if len(named) == 1:
+            return named[0], []
+        return None, []
+
+    def _may_be_paths(self, at: int) -> bool:
+        """Return whether a column is text that differs in most rows."""
+        if self._file.header[at] in self._file.nested:
+            return False
+        looked_at = some(self._cells(at))
+        return bool(looked_at) and 2 * len(set(looked_at)) >= len(looked_at)
+
+    def _find_label(
+        self, taken: set[int], readers: list[PathReader], path_at: int
+    ) -> tuple[int | None, list[int]]:
+        """Return the column of labels, or one column per class.
+
+        Raises:
+            DataError: if there is no such column, several may be it, or rows have several classes.
+        """
+        found = label_candidates(self._file, taken)
+        one_hot = [] if self._is_headerless else class_columns(self._file, taken)
+        if one_hot and not (len(found) == 1 and found[0] not in one_hot):
+            self._check_one_hot(one_hot, path_at, readers)
+            return None, one_hot
+        if len(found) == 1:
+            return found[0], []
+        if self._file.nested and not found:
+            self._refuse_nested(next(iter(self._file.nested)))
+        raise self._no_column(self._config.label_column, "label-column", path_at, readers, found)
+
+    def _check_one_hot(self, columns: list[int], path_at: int, readers: list[PathReader]) -> None:
+        """Check that each row has one class."""
+        header = self._file.header
+        counts = {number: len(classes_of(cells, columns)) for number, cells in self._file.body}
+        for rows, what in (
+            ([number for number, count in counts.items() if count > 1], "several classes"),
+            ([number for number, count in counts.items() if count == 0], "no class"),
+        ):
+            if rows:
+                command = self._command(
+                    path_at, columns[0], None, readers[0] if readers else PathReader()
+                )
+                raise DataError(
+                    f"one column per class, and {what} in {_name_rows(rows, self._file)}",
+                    where=str(self._path),
+                    why=_ONE_LABEL,
+                    fix=f"Leave one 1 in each {self._file.unit}, or learn a single column, here "
+                    f"{header[columns[0]]!r} with the classes 0 and 1: {command}",
+                )
+
+    def _options(
+        self,
+        path_at: int,
+        label_at: int | None,
+        split_at: int | None,
+        reader: PathReader,
+    ) -> str:
+        """Return the options that make this reading explicit; empty if it is the default one."""
+        header = self._file.header
+        typed: list[str] = []
+        if self._is_headerless or (self._config.columns is not None):
+            names = [f"column{at + 1}" for at in range(len(header))]
+            if self._config.columns is not None:
+                names = [
+                    name if name not in {"path", "label"} else f"column{at + 1}"
+                    for at, name in enumerate(header)
+                ]
+            for at, name in ((path_at, "path"), (label_at, "label"), (split_at, "split")):
+                if at is not None:
+                    names[at] = name
+            typed.append(f"--columns {shlex.quote(','.join(names))}")
+        else:
+            if header[path_at] != _DEFAULTS["path_column"]:
+                typed.append(f"--path-column {shlex.quote(header[path_at])}")
+            if label_at is not None and header[label_at] != _DEFAULTS["label_column"]:
+                typed.append(f"--label-column {shlex.quote(header[label_at])}")
+            if split_at is not None and header[split_at] != _DEFAULTS["split_column"]:
+                typed.append(f"--split-column {shlex.quote(header[split_at])}")
+        if self._config.group_by is not None:
+            typed.append(f"--group-by {shlex.quote(self._config.group_by)}")
+        if reader.path_format != SLOT:
+            typed.append(flag_of(reader.path_format))
+        return " ".join(typed)
+
+    def _command(
+        self, path_at: int, label_at: int | None, split_at: int | None, reader: PathReader
+    ) -> str:
+        """Return the command that reads the table in this way."""
+        options = self._options(path_at, label_at, split_at, reader)
+        return f"{prepare_command(self._path)} {options}".rstrip()
+
+    def _no_column(
+        self,
+        name: str,
+        option: str,
+        path_at: int | None = None,
+        readers: Sequence[PathReader] = (),
+        able: Sequence[int] = (),
+    ) -> DataError:
+        """Return an error that suggests an unused column; it names the one found already, too."""
+        header = self._file.header
+        kind = NoLabelsError if option == "label-column" else DataError
+        if self._is_headerless:
+            problem = f"no column {name!r}: the first row describes a picture; there is no header"
+            columns = _guess_columns(self._file.body[0][1], path_at)
+            command = f"{prepare_command(self._path)} --columns {shlex.quote(','.join(columns))}"
+            if readers and readers[0].path_format != SLOT:
+                command += f" {flag_of(readers[0].path_format)}"
+            return kind(problem, where=self._where(), fix=f"Name the columns: {command}")
+        config = self._config
+        named = {config.path_column, config.label_column, config.split_column, config.group_by}
+        others = [
+            at
+            for at, column in enumerate(header)
+            if column and column not in named and at != path_at and (not able or at in able)
+        ]
+        near = [at for usual in ALSO_NAMED.get(name, ()) for at in others if _is(header[at], usual)]
+        likely = difflib.get_close_matches(name, [header[at] for at in others], n=1, cutoff=0.6)
+        near += [header.index(column) for column in likely]
+        near += others if len(others) == 1 else list(able[:1])
+        shown = ", ".join(repr(column) for column in header)
+        problem = f"no column {name!r} among {shown}"
+        if len(able) > 1:
+            likely = [repr(header[at]) for at in able[:_MAX_ROWS_NAMED]]
+            more = ", …" if len(able) > _MAX_ROWS_NAMED else ""
+            problem = f"no column {name!r}, and several may be it: {', '.join(likely)}{more}"
+        flag = f"--{option} {shlex.quote(header[near[0]]) if near else 'COLUMN'}"
+        if path_at is not None:
+            reader = readers[0] if readers else PathReader(config.path_format or SLOT)
+            flag = f"{self._options(path_at, None, None, reader)} {flag}".strip()
+        elif (label_at := self._index(config.label_column)) is not None:
+            flag += f" --label-column {shlex.quote(header[label_at])}"
+            flag = flag.removesuffix(f" --label-column {_DEFAULTS['label_column']}")
+        return kind(
+            problem,
+            where=self._where(),
+            fix=f"Name the column: {prepare_command(self._path)} {flag}",
+        )
+
+    def _no_file(
+        self,
+        path_at: int,
+        label_at: int | None,
+        split_at: int | None,
+        readers: Sequence[PathReader],
+    ) -> DataError:
+        """Return an error for paths that name no file, or names that are in several folders."""
+        number = next(n for n, cells in self._file.body if not _is_empty(cells[path_at]))
+        cell = self._cells(path_at)[0]
+        where = f"{self._path}: {self._file.unit} {number}"
+        reader = PathReader(self._config.path_format or SLOT, cell != cell.strip(), "\\" in cell)
+        wanted = reader(cell)
+        is_address = _ADDRESS.match(wanted) is not None
+        problem = (
+            f"{printable(wanted)!r} is an address, not a path"
+            if is_address
+            else f"no picture {printable(wanted)!r} in {self._root}"
+        )
+        if readers:
+            found = readers[0]
+            exist = " and ".join(printable(one(cell)) for one in readers[:_MAX_SHOWN])
+            if len(readers) > 1:
+                command = self._command(path_at, label_at, split_at, found)
+                what, fix = f"{exist} are both pictures", f"To read the first: {command}"
+            elif not found.cut:
+                command = self._command(path_at, label_at, split_at, found)
+                what, fix = f"{exist} exists, {_what_lacks(found)}", f"Type: {command}"
+            elif found.cut == "/":
+                folder = found.path_format.partition(SLOT)[0].rstrip("/") or "."
+                ending = found.path_format.partition(SLOT)[2]
+                found = replace(found, cut="", path_format=f"{folder}{SLOT}{ending}")
+                command = self._command(path_at, label_at, split_at, found)
+                what, fix = f"{exist} exists, the path begins with a slash", f"Type: {command}"
+            else:
+                what, fix = self._other_start(exist, path_at, label_at, split_at, found)
+                what = f"{exist} exists" if is_address else what
+            return DataError(f"{problem}: {what}", where=where, fix=fix)
+        for other in range(len(self._file.header)):
+            if (
+                other not in {path_at, split_at}
+                and self._may_be_paths(other)
+                and (better := self._readers(other))
+                and not better[0].cut
+            ):
+                label = path_at if label_at in {None, other} else label_at
+                command = self._command(other, label, split_at, better[0])
+                what = f"column {other + 1} names pictures, such as"
+                exist = printable(better[0](self._cells(other)[0]))
+                return DataError(
+                    f"{problem}: {what} {exist}", where=where, fix=f"Use it: {command}"
+                )
+        for exists in _in_another_case(self._root, wanted):
+            return DataError(
+                f"{problem}: {printable(exists)} exists, upper and lower case differ",
+                where=where,
+                fix="Write paths as files are named.",
+            )
+        if is_address:
+            fix = "Download the pictures, and write their paths into the table."
+        else:
+            fix = (
+                "Paths are relative to the table's folder. If they lack a folder or an ending, add "
+                "it: --path-format 'FOLDER/{}.jpg'"
+            )
+        return DataError(problem, where=where, fix=fix)
+
+    def _other_start(
+        self, exists: str, path_at: int, label_at: int | None, split_at: int | None, r: PathReader
+    ) -> tuple[str, str]:
+        """Return what is wrong with paths whose start is not here, and the command against it."""
+        is_other = r.cut.startswith("/") or ":" in r.cut
+        what = f"{r.cut!r} {'is a folder of another machine' if is_other else 'is no folder here'}"
+        file = self._file
+        is_json = file.unit != "row"
+        pattern = re.sub(r"([.*^$\[\]|])", r"\\\1", r.cut)
+        if is_json:  # which may write \\ and \/
+            pattern = pattern.replace("/", r"[\\/]\{1,2\}")
+        elif r.has_backslashes:
+            pattern = pattern.replace("/", r"[\\/]")
+        is_before = any(
+            r.cut in cell.replace("\\", "/") for _, cells in file.body for cell in cells[:path_at]
+        )
+        script = f"s|{pattern}||{'g' if is_before or file.unit == 'item' else ''}"
+        here = self._path.with_name(f"here-{self._path.name}")
+        command = f"{prepare_command(here)} "
+        command += self._options(path_at, label_at, split_at, replace(r, cut=""))
+        edit = edit_command(self._path, script, here, file.encoding)
+        return f"{exists} exists, {what}", f"Remove it: {edit} && {command.rstrip()}"
+
+
+class NoLabelsError(DataError):
+    """A table has no column of labels, or several columns that may be it."""
+
+
+def _is(column: str, usual: str) -> bool:
+    return column.lower() == usual
+
+
+def prepare_command(path: Path) -> str:
+    """Return the command that reads a table, to be typed in a shell."""
+    return f"stepladder prepare {shlex.quote(printable(str(path)))}"
+
+
+def edit_command(path: Path, script: str, out: Path, encoding: str) -> str:
+    """Return the shell command that writes an edited copy of a text as UTF-8."""
+    source, copy = (shlex.quote(printable(str(one))) for one in (path, out))
+    if encoding.startswith("utf-8"):
+        return f"sed {shlex.quote(script)} {source} > {copy}"
+    name = "WINDOWS-1252" if encoding == "cp1252" else encoding.upper()
+    return f"iconv -f {name} -t UTF-8 {source} | sed {shlex.quote(script)} > {copy}"
+
+
+def _is_file_name(cell: str) -> bool:
+    return are_file_names([cell])
+
+
+def _what_lacks(reader: PathReader) -> str:
+    folder, _, ending = reader.path_format.partition(SLOT)
+    both = [what for what, part in (("folder", folder), ("ending", ending)) if part]
+    return f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+
+
+def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
     """Guess names for the columns of a table from its first row."""
-    path_at = next((at for at, cell in enumerate(cells) if cell.lower().endswith(_PICTURE_ENDS)), 0)
+    if path_at is None:
+        path_at = next((at for at, cell in enumerate(cells) if _is_file_name(cell)), 0)
     names = [f"column{at + 1}" for at in range(len(cells))]
     names[path_at] = "path"
     for at, cell in enumerate(cells):
-        if at != path_at and cell.lower() in SPLIT_WORDS:
+        if at != path_at and cell.strip().lower() in SPLIT_WORDS:
             names[at] = "split"
     label_at = [at for at, name in enumerate(names) if name.startswith("column")]
     if label_at:
@@ -217,115 +693,21 @@ def _guess_columns(cells: Sequence[str]) -> list[str]:
     return names
 
 
-def _path_reader(
-    table: _Table, root: Path, path_format: str | None
-) -> tuple[_PathReader, list[str]]:
-    """Return a function from a cell to a path, and notes on how paths are read."""
-    if path_format is not None and path_format.count(_SLOT) != 1:
-        raise UsageError(
-            f"{path_format!r} does not contain {_SLOT} once",
-            where="prepare.path_format",
-            fix=f"Write {_SLOT} where the cell goes, such as --path-format 'images/{_SLOT}.jpg'",
-        )
-    read = _PathReader(path_format or _SLOT, has_backslashes=False)
-    with_backslash = [row.path for row in table.rows if "\\" in row.path]
-    if not with_backslash or any((root / read(cell)).exists() for cell in _some(with_backslash)):
-        return read, []
-    read = _PathReader(path_format or _SLOT, has_backslashes=True)
-    return read, ["read the backslashes in paths as separators of folders"]
-
-
-@dataclass(frozen=True)
-class _PathReader:
-    """Turns a cell into a path."""
-
-    path_format: str
-    has_backslashes: bool
-
-    def __call__(self, cell: str) -> str:
-        path = cell.replace("\\", "/") if self.has_backslashes else cell
-        return path if self.path_format == _SLOT else self.path_format.replace(_SLOT, path)
-
-
-def _some(items: Sequence[_T]) -> list[_T]:
-    """Return at most 50 items, evenly spaced."""
-    step = max(1, len(items) // _MAX_LOOKED_AT)
-    return list(items[::step][:_MAX_LOOKED_AT])
-
-
-def _check_files(path: Path, root: Path, table: _Table, looked_at: list[str]) -> None:
-    """Check that at least one of some paths exists; else say which path does.
-
-    Raises:
-        DataError: if none exists.
-    """
-    if any(os.path.lexists(root / found) for found in looked_at):
-        return
-    first, row = looked_at[0], table.rows[0]
-    is_address = _ADDRESS.match(first) is not None
-    problem = (
-        f"{printable(first)!r} is an address, not a path"
-        if is_address
-        else (f"no picture {printable(first)!r} in {root}")
-    )
-    for exists, why, fix in _near(root, first, row.path, path):
-        problem += f": {printable(exists)} exists{why}"
-        raise DataError(problem, where=f"{path}: row {row.number}", fix=fix)
-    if is_address:
-        fix = "Download the pictures, and write their paths into the table."
-    else:
-        fix = (
-            "Paths are relative to the table's folder. If they lack a folder or an ending, add it: "
-            "--path-format 'FOLDER/{}.jpg'"
-        )
-    raise DataError(problem, where=f"{path}: row {row.number}", fix=fix)
-
-
-def _near(root: Path, path: str, cell: str, table: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield existing paths that a cell may mean: the path, what differs, and what to type."""
-    endings = ("", *_PICTURE_ENDS, *(ending.upper() for ending in _PICTURE_ENDS))
-    folders = ["", *_folders_in(root)]
-    for folder in folders:
-        for ending in endings:
-            name = f"{folder}{path}{ending}"
-            if not path.startswith("/") and name != path and (root / name).is_file():
-                lacks = "the ending is missing" if ending else "the folder is missing"
-                both = "the folder and the ending are missing" if ending and folder else lacks
-                shape = f"{folder}{_SLOT}{ending}"
-                yield name, f", {both}", f"Add it: --path-format {shlex.quote(shape)}"
-    if path.startswith("/") and (root / path.lstrip("/")).is_file():
-        found = path.lstrip("/")
-        yield found, ", the path begins with a slash", f"Add a dot: --path-format '.{_SLOT}'"
-    parts = path.split("/")
-    for at in range(1, len(parts)):
-        rest = "/".join(parts[at:])
-        if rest and (root / rest).is_file():
-            cut = cell[: len(cell) - len(rest)]
-            pattern = re.sub(r"([\\.*^$\[\]|])", r"\\\1", cut)
-            command = f"sed {shlex.quote(f's|{pattern}||')} {shlex.quote(table.name)}"
-            here = shlex.quote(f"here-{table.name}")
-            yield rest, "", f"Remove the folder of the other machine: {command} > {here}"
+def _in_another_case(root: Path, path: str) -> Iterator[str]:
     wanted = path.rpartition("/")[2].casefold()
     beside = root / os.path.dirname(path)  # noqa: PTH120
     if beside.is_dir():
         for name in sorted(os.listdir(beside)):  # noqa: PTH208 (names only)
             if name.casefold() == wanted:
-                found = os.path.relpath(beside / name, root)
-                yield found, ", upper and lower case differ", "Write paths as files are named."
+                yield os.path.relpath(beside / name, root)
 
 
-def _folders_in(root: Path) -> list[str]:
-    with os.scandir(root) as scan:
-        names = sorted(entry.name for entry in scan if entry.is_dir())
-    return [f"{name}/" for name in names[:_MAX_FOLDERS_TRIED]]
-
-
-def _check_rows(file: CsvFile, *, path: Path) -> None:
+def _check_rows(file: TableCells, *, path: Path) -> None:
     num_columns = len(file.header)
     wrong = [(number, len(cells)) for number, cells in file.body if len(cells) != num_columns]
     if wrong:
-        rows = _name_rows([number for number, _ in wrong])
-        what = "the header has" if file.header_line else "--columns names"
+        rows = _name_rows([number for number, _ in wrong], file)
+        what = "the header has" if file.header_row else "--columns names"
         raise DataError(
             f"wrong number of cells in {rows}: "
             f"{what} {num_columns}, row {wrong[0][0]} has {wrong[0][1]}",
@@ -334,16 +716,30 @@ def _check_rows(file: CsvFile, *, path: Path) -> None:
         )
 
 
-def _check_filled(file: CsvFile, columns: list[int], *, path: Path) -> None:
+def _check_filled(file: TableCells, columns: list[int], *, path: Path, options: str) -> None:
     for column in columns:
         empty = [number for number, cells in file.body if _is_empty(cells[column])]
         if empty:
             raise DataError(
-                f"column {file.header[column]!r} is empty in {_name_rows(empty)}",
+                f"column {file.header[column]!r} is empty in {_name_rows(empty, file)}",
                 where=str(path),
                 why="NaN counts as empty.",
-                fix="Fill in these cells or remove the rows.",
+                fix=f"Fill in these cells or remove the {file.unit}s."
+                + _removal(file, empty, path=path, options=options),
             )
+
+
+def _removal(file: TableCells, rows: Sequence[int], *, path: Path, options: str) -> str:
+    """Return the command that reads a table without some of its rows; empty if they are many."""
+    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
+        return ""
+    lines = [file.lines_of(number) for number in rows]
+    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
+    out = path.with_name(f"without-{path.name}")
+    command = (
+        f"{edit_command(path, script, out, file.encoding)} && {prepare_command(out)} {options}"
+    )
+    return f" To remove: {command}".rstrip()
 
 
 def _is_empty(cell: str) -> bool:
@@ -351,11 +747,15 @@ def _is_empty(cell: str) -> bool:
     return not text or text.lower() in _NO_VALUE
 
 
-def _name_rows(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_MAX_ROWS_NAMED])
-    if len(numbers) == 1:
-        return f"row {shown}"
-    return f"{len(numbers)} rows: {shown}" + (", …" if len(numbers) > _MAX_ROWS_NAMED else "")
+def _name_rows(numbers: Sequence[int], file: TableCells) -> str:
+    """Name the first rows; and the lines of an editor, if rows have several lines."""
+    some_rows = numbers[:_MAX_ROWS_NAMED]
+    shown = ", ".join(str(number) for number in some_rows)
+    shown += ", …" if len(numbers) > _MAX_ROWS_NAMED else ""
+    lines = [file.lines_of(number)[0] for number in some_rows] if file.extra_lines else some_rows
+    if list(lines) != list(some_rows):
+        shown += f" (line {', '.join(map(str, lines))})"
+    return f"{file.unit} {shown}" if len(numbers) == 1 else f"{len(numbers)} {file.unit}s: {shown}"
 
 
 class _Relative:

@@ -14,8 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.csv_file import CsvFile, read_csv
+from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.csv_table import ALSO_NAMED
+from stepladder.data.sources.json_file import is_json, read_json
+from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
@@ -31,7 +33,7 @@ _USUAL_LABELS: Final = (
     "species",
     "type",
 )
-_TABLE_ENDS: Final = (".csv", ".tsv")
+_TABLE_ENDS: Final = (".csv", ".tsv", ".jsonl")
 _MAX_TABLES: Final = 20
 _MAX_TABLE_BYTES: Final = 1 << 28
 _MAX_FOLDERS: Final = 50
@@ -188,7 +190,8 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
     try:
         if table.stat().st_size > _MAX_TABLE_BYTES:
             return None
-        file = read_csv(table, wanted=("path", "label"), columns=None)
+        wanted = ("path", "label")
+        file = read_json(table) if is_json(table) else read_csv(table, wanted=wanted, columns=None)
     except (StepladderError, OSError):
         return None
     rows = [cells for _, cells in file.body if len(cells) == len(file.header)]
@@ -255,7 +258,7 @@ def _places(cell: str, above: str, index: Mapping[str, Sequence[str]]) -> list[s
     return found
 
 
-def _label_at(file: CsvFile, rows: Sequence[Sequence[str]], path_at: int) -> int | None:
+def _label_at(file: TableCells, rows: Sequence[Sequence[str]], path_at: int) -> int | None:
     """Return the column of labels: by its name, else the first one whose cells repeat."""
     num_values = {
         at: len({cells[at].strip() for cells in rows})

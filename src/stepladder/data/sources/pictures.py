@@ -17,6 +17,7 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.sources.csv_table import list_table
 from stepladder.data.sources.folders import folder_options, list_walk
 from stepladder.data.sources.listing import Listing, require_classes
+from stepladder.data.sources.metadata_folder import list_metadata
 from stepladder.data.sources.source_file import read_file
 from stepladder.data.sources.walk import Skipped, Walk
 from stepladder.errors import UsageError
@@ -29,7 +30,7 @@ differ from those that were hashed."""
 
 
 def list_pictures(config: PrepareConfig) -> Listing:
-    """List a folder of class folders, a folder of train/val/test folders, or a CSV.
+    """List a folder of class folders or of train/val/test folders, or a table.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
@@ -38,7 +39,7 @@ def list_pictures(config: PrepareConfig) -> Listing:
     source = config.source.expanduser()
     if source.is_dir():
         root = source.resolve()
-        listing = list_walk(
+        listing = list_metadata(source, config) or list_walk(
             Walk(str(root), config.follow_symlinks, Skipped()), root, folder_options(config)
         )
     elif source.is_file():
@@ -51,8 +52,8 @@ def list_pictures(config: PrepareConfig) -> Listing:
             where=str(source),
             fix=_did_you_mean(source)
             + "Set --source to a folder of class folders (optionally inside train/val/test), a CSV "
-            "with the columns path and label, a Delta table, or Parquet, .tar or .tar.gz files "
-            "(one file, a folder or a pattern).",
+            "or JSON lines with the columns path and label, a Delta table, or Parquet, .tar or "
+            ".tar.gz files (one file, a folder or a pattern).",
         )
     require_classes(listing, str(source))
     return listing

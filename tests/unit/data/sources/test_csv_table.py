@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import json
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,11 @@ from stepladder.errors import DataError, UsageError
 FILES = ("1.jpg", "2.jpg", "x/1.jpg", "a/1.jpg", 'x "y".jpg', "images/000.jpg", "images/001.jpg")
 
 
-def listed(folder: Path, text: str | bytes, **options: object) -> Listing:
-    for name in FILES:
-        (folder / name).parent.mkdir(exist_ok=True)
+def listed(
+    folder: Path, text: str | bytes, *, more: Sequence[str] = (), **options: object
+) -> Listing:
+    for name in (*FILES, *more):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(b"x")
     path = folder / "labels.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -78,7 +82,7 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("path,lable\n1.jpg,a\n", ["row 1", "'label'", "--label-column lable"]),
+        ("path,age,sex\n1.jpg,4,f\n2.jpg,3,m\n", ["row 1", "'label'", "be it: 'age', 'sex'"]),
         ("path;label\n1.jpg;a\n2.jpg;a;b\n", ["row 3", "header has 2, row 3 has 3"]),
         ("path,label,label\n1.jpg,a,b\n", ["two columns", "'label'"]),
         ("path,label\n", ["no rows"]),
@@ -90,11 +94,8 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
         ("path,label,split\n1.jpg,a,train\n2.jpg,b,\n", ["'split' is empty", "row 3"]),
         ("path,label,split\n1.jpg,a,train\n2.jpg,b,tset\n", ["row 3", "'tset'"]),
         ("path,label\n1.jpg,a\n2.jpg,b\n1.jpg,b\n", ["rows 2 and 4", "1.jpg"]),
-        ("a/1.jpg,a\nb/2.jpg,b\n", ["row 1", "no header", "--columns path,label"]),
-        ("cat,1\ndog,2\ncat,3\n", ["row 1", "no header", "--columns path,label"]),
-        ("7,test,1.jpg\n8,train,2.jpg\n", ["--columns label,split,path"]),
-        ('path,label\n1.jpg,a\n"2.jpg,b\n3.jpg,b\n', ["row 3", "not a CSV"]),
-        (b"path,label\n1.jpg,a\n\xff\xfe.jpg,a\n", ["row 3", "UTF-8", "iconv -f WINDOWS-1252"]),
+        ('path,label\n1.jpg,a\n"2.jpg,b\n3.jpg,b\n', ["line 3", "not a CSV"]),
+        (b"path,label\n1.jpg,a\n\xff\x81.jpg,a\n", ["line 3", "UTF-8", "iconv -f WINDOWS-1252"]),
         (codecs.BOM_UTF16_LE + "path,label\n".encode("utf-16-le") + b"\x00", ["UTF-16"]),
     ],
 )
@@ -113,18 +114,17 @@ def test_what_is_wrong_is_told_by_row_and_column(
     ("header", "typed"),
     [
         ("filename,label", "--path-column filename"),
-        ("path,Class", "--label-column Class"),
         ("paths,label", "--path-column paths"),
         ("x,label", "--path-column x"),
-        ("x,y,label", "--path-column COLUMN"),
     ],
 )
 def test_a_missing_column_names_one_that_is_like_it(
     tmp_path: Path, header: str, typed: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        listed(tmp_path, f"{header}\na.jpg,cat\n")
-    assert caught.value.fix == f"Name the column: {typed}"
+        listed(tmp_path, f"{header}\na.jpg,cat\nb.jpg,dog\n")
+    table = tmp_path / "labels.csv"
+    assert caught.value.fix == f"Name the column: stepladder prepare {table} {typed}"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
@@ -198,37 +198,209 @@ def test_backslashes_are_separators_unless_such_a_file_exists(tmp_path: Path) ->
 PATHS = ["images/000.jpg", "images/001.jpg"]
 
 
+def typed_listing(command: str, folder: Path) -> Listing:
+    """Run a remedy in a shell, and list what its last part, `stepladder prepare`, reads."""
+    edit, _, last = command.rpartition(" && ")
+    if edit:
+        subprocess.run(["bash", "-c", edit], cwd=folder, check=True)
+    words = shlex.split(last)
+    assert words[:2] == ["stepladder", "prepare"]
+    options = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(words[3::2], words[4::2], strict=True)
+    }
+    return list_pictures(PrepareConfig(source=Path(words[2]), **options))
+
+
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "told", "flag"),
     [
-        (["images/000", "images/001"], "images/000.jpg exists, the ending is missing"),
-        (["000.jpg", "001.jpg"], "images/000.jpg exists, the folder is missing"),
-        (["000", "001"], "images/000.jpg exists, the folder and the ending are missing"),
-        (["/images/000.jpg", "/images/001.jpg"], "exists, the path begins with a slash"),
-        (["/home/ann/images/000.jpg", "/home/ann/images/001.jpg"], "images/000.jpg exists"),
-        ([r"C:\ann\images\000.jpg", r"C:\ann\images\001.jpg"], "images/000.jpg exists"),
+        (["images/000", "images/001"], "images/000.jpg exists, the ending is missing", "'{}.jpg'"),
+        (["000.jpg", "001.jpg"], "images/000.jpg exists, the folder is missing", "'images/{}'"),
+        (["000", "001"], "exists, the folder and the ending are missing", "'images/{}.jpg'"),
+        ([" 000.jpg ", " 001.jpg "], "images/000.jpg exists, the folder is missing", "'images/{}'"),
+    ],
+)
+def test_paths_without_folder_or_ending_are_found(
+    tmp_path: Path, cells: list[str], told: str, flag: str
+) -> None:
+    text = f"path,label\n{cells[0]},a\n{cells[1]},b\n"
+    listing = listed(tmp_path, text)
+    assert [(p.path, p.label) for p in listing.pictures] == list(zip(PATHS, "ab", strict=True))
+    assert told in listing.warnings[0]
+    assert listing.warnings[0].endswith(f"read as with --path-format {flag}")
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "my labels.csv", "labels.jsonl", "labels.json"])
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ("/", "exists, the path begins with a slash"),
+        ("/home/ann/", "images/000.jpg exists, '/home/ann/' is a folder of another machine"),
+        ("/home/ann/[x] *.$^/", "is a folder of another machine"),
+        ("C:\\ann\\", "images/000.jpg exists, 'C:/ann/' is a folder of another machine"),
+        ("pets/", "images/000.jpg exists, 'pets/' is no folder here"),
+        ("https://example.org/", "is an address, not a path: images/000.jpg exists"),
+    ],
+)
+def test_paths_of_another_machine_are_told_with_a_remedy_that_works(
+    tmp_path: Path, name: str, start: str, told: str
+) -> None:
+    folder = tmp_path / "a" / "b" / "c"  # has no other pictures around it
+    folder.mkdir(parents=True)
+    cells = [start + (path.replace("/", "\\") if "\\" in start else path) for path in PATHS]
+    rows = [{"path": cell, "label": label} for cell, label in zip(cells, "ab", strict=True)]
+    listed(folder, "path,label\n1.jpg,a\n2.jpg,b\n")
+    text = "path,label\n" + "".join(f"{row['path']},{row['label']}\n" for row in rows)
+    if name.endswith("l"):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    elif name.endswith("json"):
+        text = json.dumps(rows)
+    (folder / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=folder / name))
+    assert told in str(caught.value)
+    found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == list(zip(PATHS, "ab", strict=True))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+def test_a_remedy_works_for_other_encodings(tmp_path: Path, encoding: str) -> None:
+    folder = tmp_path / "a" / "b" / "c"
+    folder.mkdir(parents=True)
+    text = f"path,label\n/home/ann/{PATHS[0]},\u00c4pfel\n/home/ann/{PATHS[1]},b\n"
+    with pytest.raises(DataError) as caught:
+        listed(folder, text.encode(encoding))
+    found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [
+        (PATHS[0], "\u00c4pfel"),
+        (PATHS[1], "b"),
+    ]
+
+
+def test_pictures_beside_the_tables_folder_are_asked_about(tmp_path: Path) -> None:
+    folder = tmp_path / "set" / "meta"
+    folder.mkdir(parents=True)
+    text = "n01/x.JPEG 0\nn02/y.JPEG 1\n"
+    names = ["../train/n01/x.JPEG", "../train/n02/y.JPEG"]
+    with pytest.raises(DataError) as caught:
+        listed(folder, text, more=names)
+    assert "../train/n01/x.JPEG exists, the folder is missing" in str(caught.value)
+    found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [(names[0], "0"), (names[1], "1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.jpg,a\n2.jpg,b\n", [("1.jpg", "a"), ("2.jpg", "b")]),
+        ("cat, images/000\ndog, images/001\ncat, x/1\n", [(PATHS[0], "cat"), (PATHS[1], "dog")]),
+        ("000,a\n001,b\n", [(PATHS[0], "a"), (PATHS[1], "b")]),
+        ("images/000.jpg 0\nimages/001.jpg 1 \n", [(PATHS[0], "0"), (PATHS[1], "1")]),
+        ("images/000.jpg\t0\nimages/001.jpg\t1\n", [(PATHS[0], "0"), (PATHS[1], "1")]),
+        (",filenames,cats\n0,000.jpg,352\n1,001.jpg,7\n", [(PATHS[0], "352"), (PATHS[1], "7")]),
+        ("Class;File\na;images/000.jpg\nb;images/001.jpg\n", [(PATHS[0], "a"), (PATHS[1], "b")]),
+        ('"file name","kind"\n"1.jpg","a"\n"2.jpg","b"\n', [("1.jpg", "a"), ("2.jpg", "b")]),
         (
-            ["https://example.org/images/000.jpg", "https://example.org/images/001.jpg"],
-            "is an address, not a path: images/000.jpg exists",
+            "image,class_id,class_name\n000,4,cat\n001,5,dog\n",
+            [(PATHS[0], "cat"), (PATHS[1], "dog")],
+        ),
+        ("path , label\n 1.jpg , a\n 2.jpg , b\n", [("1.jpg", "a"), ("2.jpg", "b")]),
+        ("file,label\n1.jpg,a\nfile,label\n2.jpg,b\n,\n", [("1.jpg", "a"), ("2.jpg", "b")]),
+    ],
+)
+def test_columns_are_found_from_the_cells(
+    tmp_path: Path, text: str, expected: list[tuple[str, str]]
+) -> None:
+    found = listed(tmp_path, text)
+    assert [(p.path, p.label) for p in found.pictures][:2] == expected
+
+
+def test_splits_of_a_table_without_a_header_are_found(tmp_path: Path) -> None:
+    found = listed(tmp_path, "7,test,1.jpg\n8,train,2.jpg\n")
+    assert [(p.label, p.split) for p in found.pictures] == [("7", Split.TEST), ("8", Split.TRAIN)]
+    assert "there is no header; read as with --columns label,split,path" in found.warnings[0]
+
+
+def test_a_table_that_can_be_read_in_two_ways_is_refused_with_a_command_that_works(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DataError, match="several may be it: 'age', 'sex'") as caught:
+        listed(tmp_path, "file,age,sex\n000,3,f\n001,4,m\n1.jpg,4,f\n")
+    command = str(caught.value.fix).partition(": ")[2]
+    found = typed_listing(command, tmp_path)
+    assert [p.label for p in found.pictures][:2] == ["3", "4"]
+    with pytest.raises(DataError, match=r"p/7.jpg and q/7.jpg are both pictures") as caught:
+        listed(
+            tmp_path,
+            "path,label\n7.jpg,a\n8.jpg,b\n",
+            more=["p/7.jpg", "p/8.jpg", "q/7.jpg", "q/8.jpg"],
+        )
+    found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
+    assert [p.path for p in found.pictures] == ["p/7.jpg", "p/8.jpg"]
+
+
+def test_one_column_per_class_is_one_label(tmp_path: Path) -> None:
+    text = "image,MEL,NV,BCC\n000,0.0,1.0,0.0\n001,1.0,0.0,0.0\n"
+    found = listed(tmp_path, text)
+    assert [(p.path, p.label) for p in found.pictures] == [(PATHS[0], "NV"), (PATHS[1], "MEL")]
+    assert "read the columns MEL, NV, BCC as classes" in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("filename, cat, dog\n1.jpg, 1, 0\n2.jpg, 1, 1\n", "several classes in row 3"),
+        ("filename, cat, dog\n1.jpg, 1, 0\n2.jpg, 0, 0\n", "no class in row 3"),
+        (
+            "file,age,a,b,c,d\n1.jpg,7,1,1,0,0\n2.jpg,8,-1,1,1,1\n",
+            "several classes in 2 rows: 2, 3",
         ),
     ],
 )
-def test_paths_of_no_file_are_told_with_a_remedy_that_works(
-    tmp_path: Path, cells: list[str], told: str
-) -> None:
-    text = f"path,label\n{cells[0]},a\n{cells[1]},b\n"
-    with pytest.raises(DataError) as caught:
+def test_rows_with_several_classes_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(DataError, match=f"one column per class, and {told}") as caught:
         listed(tmp_path, text)
-    assert told in str(caught.value)
-    assert caught.value.fix is not None
-    typed = shlex.split(caught.value.fix.partition(": ")[2])
-    if typed[0] == "--path-format":
-        listing = listed(tmp_path, text, path_format=typed[1])
-    else:
-        line = caught.value.fix.partition(": ")[2]
-        subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
-        listing = list_pictures(PrepareConfig(source=tmp_path / "here-labels.csv"))
-    assert [picture.path for picture in listing.pictures] == PATHS
+    assert "several of them is not supported" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "num_several"),
+    [
+        (["cat|dog", "cat", "dog"], 1),
+        (["cat dog", "cat", "dog"], 1),
+        (["['cat', 'dog']", "['cat']", "dog"], 2),
+        (["golden retriever", "great dane", "cat"], 0),
+    ],
+)
+def test_several_labels_in_a_cell_are_counted(
+    tmp_path: Path, labels: list[str], num_several: int
+) -> None:
+    rows = [f'{name},"{label}"' for name, label in zip(FILES, labels, strict=False)]
+    listing = listed(tmp_path, "\n".join(["path,label", *rows]))
+    told = [line for line in listing.warnings if "several in one cell" in line]
+    assert [f"{num_several} of 3 labels" in line for line in told] == [True] * bool(num_several)
+
+
+def test_rows_are_counted_as_in_a_spreadsheet_and_lines_as_in_an_editor(tmp_path: Path) -> None:
+    text = '# made\n\npath,note,label\n1.jpg,"a\nb\nc",x\n2.jpg,"d\ne",\nx/1.jpg,,y\na/1.jpg,, \n'
+    with pytest.raises(DataError, match=r"empty in 2 rows: 5, 7 \(line 7, 10\)") as caught:
+        listed(tmp_path, text)
+    command = str(caught.value.fix).partition("remove: ")[2]
+    found = typed_listing(command, tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "x"), ("x/1.jpg", "y")]
+
+
+def test_windows_text_is_read_and_told_if_its_words_are_likely(tmp_path: Path) -> None:
+    listing = listed(tmp_path, "path,label\n1.jpg,\u00c4pfel\n2.jpg,b\n".encode("cp1252"))
+    assert [p.label for p in listing.pictures] == ["\u00c4pfel", "b"]
+    assert "read as Windows-1252, such as '\u00c4pfel'" in listing.warnings[0]
+    for text, encoding in (
+        ("\u044f\u0431\u043b\u043e\u043a\u043e", "cp1251"),
+        ("\u82f9\u679c", "gbk"),
+    ):
+        with pytest.raises(DataError, match="line 2: not UTF-8 text"):
+            listed(tmp_path, f"path,label\n1.jpg,{text}\n2.jpg,b\n".encode(encoding))
 
 
 @pytest.mark.parametrize(

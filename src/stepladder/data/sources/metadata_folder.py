@@ -1,0 +1,102 @@
+"""Read folders with a table beside the pictures, as Hugging Face and Roboflow write them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from stepladder.config.choices import ClassesFrom, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.csv_table import NoLabelsError, list_table
+from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.split_names import assign_splits, named_as_splits
+from stepladder.data.sources.walk import Skipped, is_hidden, printable
+from stepladder.errors import UsageError
+
+_TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv")
+_MAX_FOLDERS: Final = 20  # a folder with more of them has classes
+
+
+def list_metadata(source: Path, config: PrepareConfig) -> Listing | None:
+    """List the pictures of a folder by its table, or by one table in each folder of a split.
+
+    Returns:
+        None if there is no such table, if it has no labels, or if an option names the folders.
+
+    Raises:
+        UsageError: if a folder has two tables.
+        DataError: if a table is invalid.
+    """
+    is_told = config.classes_from is not ClassesFrom.AUTO
+    if is_told or config.split_folders is not None or config.label_pattern is not None:
+        return None
+    table = _table_in(source)
+    try:
+        if table is not None:
+            return _with_splits_of_folders(_read(table, config))
+        return _list_splits(source, config)
+    except NoLabelsError:  # as a table of captions
+        return None
+
+
+def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
+    """List the folders of splits that have a table each."""
+    names = sorted(one.name for one in source.iterdir() if one.is_dir() and not is_hidden(one.name))
+    if len(names) > _MAX_FOLDERS:
+        return None
+    splits = assign_splits(named_as_splits(names))
+    tables = {name: _table_in(source / name) for name in splits}
+    if Split.TRAIN not in {splits[name] for name, table in tables.items() if table is not None}:
+        return None
+    root = source.resolve()
+    pictures: list[Picture] = []
+    warnings: list[str] = []
+    has_group = False
+    for name, table in tables.items():
+        if table is None:
+            warnings.append(f"{source / name}: skipped, as it has no table of labels")
+            continue
+        listing = _read(table, config)
+        above = os.path.relpath(listing.root, root)
+        pictures += [
+            replace(one, path=os.path.normpath(f"{above}/{one.path}"), split=splits[name])
+            for one in listing.pictures
+        ]
+        warnings += listing.warnings
+        has_group = has_group or listing.has_group_column
+    return Listing(root, pictures, Skipped(), tuple(warnings), has_group)
+
+
+def _read(table: Path, config: PrepareConfig) -> Listing:
+    listing = list_table(table, replace(config, source=table))
+    note = f"{table.parent}: read the labels in {printable(table.name)}"
+    return replace(listing, warnings=(note, *listing.warnings))
+
+
+def _with_splits_of_folders(listing: Listing) -> Listing:
+    """Return the listing with the splits in the paths, if the table names none."""
+    if any(picture.split is not None for picture in listing.pictures):
+        return listing
+    top = [picture.path.partition("/")[0] for picture in listing.pictures]
+    splits = assign_splits(named_as_splits(sorted(set(top))))
+    if not set(top) <= splits.keys() or Split.TRAIN not in splits.values():
+        return listing
+    pictures = [
+        replace(one, split=splits[folder])
+        for one, folder in zip(listing.pictures, top, strict=True)
+    ]
+    return replace(listing, pictures=pictures)
+
+
+def _table_in(folder: Path) -> Path | None:
+    found = [folder / name for name in _TABLES if (folder / name).is_file()]
+    if len(found) > 1:
+        raise UsageError(
+            f"both {found[0].name} and {found[1].name} may have the labels",
+            where=str(folder),
+            fix=f"Choose one: stepladder prepare {shlex.quote(printable(str(found[0])))}",
+        )
+    return next(iter(found), None)

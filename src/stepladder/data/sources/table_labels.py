@@ -1,0 +1,120 @@
+"""Find the labels of a table: their column, one column of 0 and 1 per class, several in a cell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
+
+from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.table_cells import TableCells
+
+LABEL_NAMES: Final = (
+    *("class", "class_name", "classname", "class_id", "category", "category_name", "target"),
+    *("labels", "label_name", "classes", "breed", "species", "diagnosis", "disease", "dx"),
+    *("finding", "type"),
+)
+"""Other usual names of the column of labels; the likeliest first."""
+_NAMES: Final = frozenset(("label", *LABEL_NAMES))
+_INDEX_NAMES: Final = frozenset({"", "unnamed: 0", "id", "index", "idx"})
+_BITS: Final = {
+    **dict.fromkeys(("0", "0.0", "false", "-1"), False),
+    **dict.fromkeys(("1", "1.0", "true"), True),
+}
+_MIN_CLASSES: Final = 2
+_MANY_BITS: Final = 4
+_MIN_DISTINCT: Final = 3  # rows that show that a column is different in each of them
+_LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
+
+
+def label_candidates(table: TableCells, taken: Set[int]) -> list[int]:
+    """Return the columns that may hold labels: by name, else all that may; the likeliest rule wins.
+
+    Args:
+        table: the cells.
+        taken: columns that mean something else.
+    """
+    names = [name.lower() for name in table.header]
+    free = [
+        at for at in range(len(names)) if at not in taken and table.header[at] not in table.nested
+    ]
+    if table.header_row or table.unit != "row":
+        named = [at for at in free if names[at] in _NAMES]
+        if len(named) == 1:
+            return named
+        free = [at for at in free if names[at] not in _INDEX_NAMES]
+    counts = {at: Counter(cells[at].strip() for _, cells in table.body) for at in free}
+    num_rows = len(table.body)
+    repeated = [
+        at for at in free if num_rows < _MIN_DISTINCT or 2 * len(counts[at]) <= num_rows + 1
+    ]
+    varied = [at for at in repeated if len(counts[at]) > 1 or num_rows == 1]
+    found = varied if len(free) > 1 or not repeated else repeated
+    same = {tuple(_partition([cells[at] for _, cells in table.body])) for at in found}
+    texts = [at for at in found if not all(map(_is_number, counts[at]))]
+    is_repeated = any(len(counts[at]) < num_rows for at in found)
+    are_named = all(names[at] in _NAMES for at in found)
+    is_same = len(same) == 1 and (is_repeated or are_named)
+    return texts if is_same and len(texts) == 1 else found
+
+
+def _partition(cells: Sequence[str]) -> Iterator[int]:
+    """Yield a number for each cell; those of equal cells are equal."""
+    first: dict[str, int] = {}
+    for cell in cells:
+        yield first.setdefault(cell.strip(), len(first))
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", cell) is not None
+
+
+def split_candidates_of(table: TableCells, taken: Set[int]) -> list[int]:
+    """Return the columns whose cells are all train, val or test."""
+    return [
+        at
+        for at in range(len(table.header))
+        if at not in taken
+        and all(cells[at].strip().lower() in SPLIT_WORDS for _, cells in table.body)
+    ]
+
+
+def class_columns(table: TableCells, taken: Set[int]) -> list[int]:
+    """Return the columns of 0 and 1 of a table with one such column for each class.
+
+    Other columns than an index are allowed only if each row has exactly one 1, or there are many.
+    """
+    free = [at for at in range(len(table.header)) if at not in taken and table.header[at]]
+    bits = [at for at in free if all(cells[at].strip().lower() in _BITS for _, cells in table.body)]
+    if len(bits) < _MIN_CLASSES:
+        return []
+    others = [at for at in free if at not in bits and table.header[at].lower() not in _INDEX_NAMES]
+    is_sure = all(len(classes_of(cells, bits)) == 1 for _, cells in table.body)
+    return bits if is_sure or not others or len(bits) >= _MANY_BITS else []
+
+
+def classes_of(cells: Sequence[str], columns: Sequence[int]) -> list[int]:
+    """Return the columns of a row that are 1."""
+    return [at for at in columns if _BITS[cells[at].strip().lower()]]
+
+
+def cells_with_several(labels: Sequence[str]) -> list[str]:
+    """Return the labels that seem to be several: `a|b`, `['a', 'b']`, `a,b` or `a b`.
+
+    Commas and blanks count only if each part is in another label, too, and a part is a label.
+    """
+    distinct = set(labels)
+    found = {label for label in distinct if re.search(r"\S\s*[|;]\s*\S", label)}
+    found |= {label for label in distinct if _LIST.fullmatch(label)}
+    for separator in (",", " "):
+        parts = {label: {part.strip() for part in label.split(separator)} for label in distinct}
+        uses = Counter(part for some in parts.values() for part in some)
+        several = [
+            label
+            for label, some in parts.items()
+            if len(some) > 1 and "" not in some and all(uses[part] > 1 for part in some)
+        ]
+        if any(part in distinct for label in several for part in parts[label]):
+            found |= set(several)
+    return [label for label in labels if label in found]

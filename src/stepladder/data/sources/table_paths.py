@@ -1,0 +1,181 @@
+"""Find the files that the cells of a table mean, and how to make a path of a cell."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.walk import is_hidden
+
+SLOT: Final = "{}"
+PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
+_ENDINGS: Final = (*PICTURE_ENDS, *(ending.upper() for ending in PICTURE_ENDS))
+_MAX_LOOKED_AT: Final = 50  # paths whose files are looked for before any is read
+_NUM_PROBES: Final = 5  # of these, the ones that every folder and ending is tried with
+_MAX_FOLDERS_TRIED: Final = 200
+_MAX_ENTRIES: Final = 10_000  # of a folder that is searched for folders
+_MAX_PARENTS: Final = 2
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class PathReader:
+    """Turns a cell into a path relative to the folder of the table.
+
+    Attributes:
+        path_format: the path, with {} in place of the cell.
+        is_stripped: whether blanks around the cell are dropped.
+        has_backslashes: whether backslashes separate folders.
+        cut: start of the cell that is dropped, such as a folder of another machine.
+    """
+
+    path_format: str = SLOT
+    is_stripped: bool = False
+    has_backslashes: bool = False
+    cut: str = ""
+
+    def __call__(self, cell: str) -> str:
+        """Return the path."""
+        path = cell.strip() if self.is_stripped else cell
+        path = path.replace("\\", "/") if self.has_backslashes else path
+        path = path.removeprefix(self.cut)
+        return path if self.path_format == SLOT else self.path_format.replace(SLOT, path)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what is read in another way than the cells are written."""
+        if self.has_backslashes:
+            yield "read the backslashes in paths as separators of folders"
+
+
+def flag_of(path_format: str) -> str:
+    """Return the flag of a path format, to be typed in a shell."""
+    return f"--path-format {shlex.quote(path_format)}"
+
+
+def read_plainly(cells: Sequence[str], root: Path, path_format: str) -> PathReader | None:
+    """Return a reader for cells of which at least one names a file; None if none does."""
+    looked_at = some(cells)
+    for reader in _spellings(looked_at, path_format):
+        if _num_hits(reader, looked_at, root):
+            return reader
+    return None
+
+
+def search(cells: Sequence[str], root: Path) -> list[PathReader]:
+    """Return the readers that find most of the files: below the table's folder, else around it.
+
+    Several readers find the same names in several folders. Starts of paths are dropped after
+    folders above were tried, and before those beside them, which may be other data sets.
+    """
+    looked_at = some(cells)
+    plain = list(_spellings(looked_at, SLOT))[-1]
+    above = ["../" * level for level in range(1, _MAX_PARENTS + 1)]
+    return (
+        _best(plain, looked_at, root, _folders_below(root))
+        or _best(plain, looked_at, root, above)
+        or _search_tails(plain, looked_at, root)
+        or _search_beside(plain, looked_at, root, above)
+    )
+
+
+def is_around(reader: PathReader) -> bool:
+    """Return whether a reader finds files outside the folder of the table."""
+    return reader.path_format.startswith("../")
+
+
+def _search_beside(
+    plain: PathReader, cells: Sequence[str], root: Path, above: Sequence[str]
+) -> list[PathReader]:
+    """Return the readers that find most of the files beside the table's folder, or one above."""
+    for up in above:
+        beside = [f"{up}{folder}" for folder in _folders_in(root / up)]
+        found = _best(plain, cells, root, beside)
+        if found:
+            return found
+    return []
+
+
+def _search_tails(plain: PathReader, cells: Sequence[str], root: Path) -> list[PathReader]:
+    """Return the readers that find most of the files without the folders that all cells begin with.
+
+    The shortest start that helps is dropped.
+    """
+    folders = _folders_below(root)
+    common = os.path.commonprefix(list(map(plain, cells)))  # noqa: RUF071 (cut at slashes)
+    for at in (at for at, letter in enumerate(common) if letter == "/"):
+        found = _best(replace(plain, cut=common[: at + 1]), cells, root, folders)
+        if found:
+            return found
+    return []
+
+
+def some(items: Sequence[_T]) -> list[_T]:
+    """Return at most 50 items, evenly spaced."""
+    step = max(1, len(items) // _MAX_LOOKED_AT)
+    return list(items[::step][:_MAX_LOOKED_AT])
+
+
+def are_file_names(cells: Sequence[str]) -> bool:
+    """Return True if most cells end like the name of a picture."""
+    ends = [cell.strip().lower().endswith(PICTURE_ENDS) for cell in cells]
+    return 2 * sum(ends) > len(ends)
+
+
+def _spellings(cells: Sequence[str], path_format: str) -> Iterator[PathReader]:
+    reader = PathReader(path_format)
+    yield reader
+    if any(cell != cell.strip() for cell in cells):
+        reader = replace(reader, is_stripped=True)
+        yield reader
+    if any("\\" in cell for cell in cells):
+        yield replace(reader, has_backslashes=True)
+
+
+def _best(
+    reader: PathReader, cells: Sequence[str], root: Path, folders: Sequence[str]
+) -> list[PathReader]:
+    """Return the folders and endings with the most files, if those are half of the cells."""
+    if reader(cells[0]).startswith("/"):
+        return []
+    endings = ("",) if are_file_names(cells) else ("", *_ENDINGS)
+    probes = cells[:: max(1, len(cells) // _NUM_PROBES)][:_NUM_PROBES]
+    hits: dict[PathReader, int] = {}
+    first_files: set[str] = set()
+    for folder, ending in itertools.product(folders, endings):
+        tried = replace(reader, path_format=f"{folder}{SLOT}{ending}")
+        hit = next((tried(cell) for cell in probes if (root / tried(cell)).is_file()), None)
+        if hit is None or os.path.realpath(root / hit) in first_files:
+            continue
+        first_files.add(os.path.realpath(root / hit))
+        hits[tried] = _num_hits(tried, cells, root)
+    most = max(hits.values(), default=0)
+    return [tried for tried, num in hits.items() if num == most and 2 * num >= len(cells)]
+
+
+def _num_hits(reader: PathReader, cells: Sequence[str], root: Path) -> int:
+    """Count the cells that name a file; a broken link or a device counts, a folder does not."""
+    paths = [os.path.join(root, reader(cell)) for cell in cells if cell.strip()]  # noqa: PTH118
+    return sum(os.path.lexists(path) and not os.path.isdir(path) for path in paths)  # noqa: PTH112
+
+
+def _folders_below(root: Path) -> list[str]:
+    """Return the folder itself (an empty name) and the folders one and two levels below it."""
+    top = _folders_in(root)
+    inner = (f"{name}{below}" for name in top for below in _folders_in(root / name))
+    return ["", *top, *itertools.islice(inner, _MAX_FOLDERS_TRIED)]
+
+
+def _folders_in(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as scan:
+            entries = itertools.islice(scan, _MAX_ENTRIES)
+            names = sorted(e.name for e in entries if e.is_dir() and not is_hidden(e.name))
+    except OSError:
+        return []
+    return [f"{name}/" for name in names[:_MAX_FOLDERS_TRIED]]

@@ -1,0 +1,141 @@
+"""JSON lines and arrays are read as tables, also from the folder that contains them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepladder.config.choices import ClassesFrom, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.containers.opening import find_format
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import list_pictures
+from stepladder.errors import DataError, UsageError
+
+ROWS = [{"file_name": "images/0.jpg", "label": "cat"}, {"file_name": "images/1.jpg", "label": 7}]
+EXPECTED = [("images/0.jpg", "cat"), ("images/1.jpg", "7")]
+
+
+def fill(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+def lines(rows: Sequence[Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def pairs(listing: Listing) -> list[tuple[str, str]]:
+    return [(picture.path, picture.label) for picture in listing.pictures]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines(ROWS),
+        lines(ROWS).replace("\n", "\n\n"),
+        json.dumps(ROWS),
+        json.dumps(ROWS, indent=2),
+        lines([{**row, "label": [row["label"]], "text": "a\nb"} for row in ROWS]),
+        lines([{**row, "objects": {"bbox": [1, 2]}} for row in ROWS]),
+    ],
+)
+def test_objects_are_rows(tmp_path: Path, text: str, encoding: str) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg")
+    table = tmp_path / "metadata.jsonl"
+    table.write_text(text, encoding=encoding)
+    listing = list_pictures(PrepareConfig(source=table))
+    assert pairs(listing) == EXPECTED
+    assert "--path-column file_name" in " ".join(listing.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            lines([{"file_name": "images/0.jpg", "label": ["a", "b"]}]),
+            "line 1: 'label' holds lists",
+        ),
+        (
+            lines([{"file_name": "images/0.jpg", "objects": {"bbox": [1]}}]),
+            "line 1: 'objects' holds lists or objects",
+        ),
+        (lines([ROWS[0], [1, 2]]), "line 2: list in place of an object"),
+        (lines([ROWS[0]]) + '{"file_name": \n', "line 2: not JSON"),
+        (json.dumps({"images": [1], "annotations": []}), "one object with the keys 'images'"),
+        (json.dumps([ROWS[0], 3]), "item 2: int in place of an object"),
+        (
+            lines([ROWS[0], {"file_name": "images/1.jpg", "label": None}]),
+            "column 'label' is empty in line 2",
+        ),
+    ],
+)
+def test_what_is_no_table_is_refused_in_words(tmp_path: Path, text: str, told: str) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg")
+    (tmp_path / "metadata.jsonl").write_text(text)
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path / "metadata.jsonl"))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
+def test_a_table_beside_the_pictures_has_the_labels(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg", "README.md")
+    text = lines(ROWS)
+    if name.endswith("csv"):
+        text = "file_name,label\nimages/0.jpg,cat\nimages/1.jpg,7\n"
+    (tmp_path / name).write_text(text)
+    assert find_format(tmp_path) == "folder"
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert pairs(listing) == EXPECTED
+    assert f"read the labels in {name}" in listing.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "_classes.csv"])
+def test_each_split_has_its_table(tmp_path: Path, name: str) -> None:
+    for split in ("train", "valid", "test"):
+        fill(tmp_path / split, "0.jpg", "1.jpg")
+        rows = [{"file_name": f"{idx}.jpg", "label": "ab"[idx]} for idx in range(2)]
+        one_hot = "filename, a, b\n0.jpg, 1, 0\n1.jpg, 0, 1\n"
+        (tmp_path / split / name).write_text(one_hot if name[0] == "_" else lines(rows))
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert [(p.path, p.label, p.split) for p in listing.pictures] == [
+        (f"{folder}/{idx}.jpg", "ab"[idx], split)
+        for folder, split in (("test", Split.TEST), ("train", Split.TRAIN), ("valid", Split.VAL))
+        for idx in range(2)
+    ]
+
+
+def test_splits_are_the_folders_in_the_paths_of_a_table(tmp_path: Path) -> None:
+    fill(tmp_path, "train/0.jpg", "test/1.jpg")
+    text = "file_name,label\ntrain/0.jpg,a\ntest/1.jpg,b\n"
+    (tmp_path / "metadata.csv").write_text(text)
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert [picture.split for picture in listing.pictures] == [Split.TRAIN, Split.TEST]
+
+
+def test_class_folders_with_captions_are_read_as_folders(tmp_path: Path) -> None:
+    fill(tmp_path, "cat/0.jpg", "dog/1.jpg")
+    text = "file_name,text\ncat/0.jpg,one\ndog/1.jpg,two\n"
+    (tmp_path / "metadata.csv").write_text(text + "dog/2.jpg,three\n")
+    fill(tmp_path, "dog/2.jpg")
+    found = pairs(list_pictures(PrepareConfig(source=tmp_path)))
+    assert found == [("cat/0.jpg", "cat"), ("dog/1.jpg", "dog"), ("dog/2.jpg", "dog")]
+
+
+def test_options_of_folders_and_two_tables(tmp_path: Path) -> None:
+    fill(tmp_path, "x/0.jpg", "y/1.jpg")
+    for name in ("metadata.csv", "metadata.jsonl"):
+        (tmp_path / name).write_text("file_name,label\nx/0.jpg,a\ny/1.jpg,b\n")
+    listing = list_pictures(PrepareConfig(source=tmp_path, classes_from=ClassesFrom.TOP))
+    assert pairs(listing) == [("x/0.jpg", "x"), ("y/1.jpg", "y")]
+    with pytest.raises(UsageError, match=r"both metadata.csv and metadata.jsonl") as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    assert str(caught.value.fix).endswith(f"stepladder prepare {tmp_path}/metadata.csv")
