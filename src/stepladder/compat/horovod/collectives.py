@@ -411,7 +411,9 @@ def alltoall(
         nums = [int(num) for num in torch.as_tensor(splits).tolist()]
     if sum(nums) != len(tensor) or len(nums) != size:
         raise UsageError(
-            f"{len(tensor)} rows cannot be split into {nums} for {size} ranks", where="splits"
+            f"{len(tensor)} rows cannot be split into {nums} for {size} ranks",
+            where="splits",
+            fix=f"Pass {size} numbers of rows that add up to {len(tensor)}.",
         )
     rows, coming = tensor.detach().contiguous(), list(nums)
     if size > 1:

@@ -149,7 +149,7 @@ class TorchState:
             callback()
 
     def resume(self) -> bool:
-        """Return to the last commit of an earlier attempt, on rank 0; False if there is none."""
+        """Return to the last commit of an earlier attempt, on rank 0; False without one."""
         file = _commit_file()
         if file is None or current().rank or not int(os.environ["TORCHELASTIC_RESTART_COUNT"]):
             return False

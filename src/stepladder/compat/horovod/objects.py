@@ -78,7 +78,11 @@ def broadcast_optimizer_state(
         UsageError: for LBFGS.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise UsageError("the state of LBFGS cannot be broadcast", where="optimizer")
+        raise UsageError(
+            "the state of LBFGS cannot be broadcast",
+            where="optimizer",
+            fix="Broadcast the parameters alone: hvd.broadcast_parameters(model.state_dict(), 0)",
+        )
     session = current()
     if session.size == 1:
         return

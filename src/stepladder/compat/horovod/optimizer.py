@@ -263,7 +263,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovo
     op = chosen_op(None, op)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise UsageError(
-            "gradient_predivide_factor needs op=hvd.Average", where="DistributedOptimizer"
+            "gradient_predivide_factor needs op=hvd.Average",
+            where="DistributedOptimizer",
+            fix="Leave gradient_predivide_factor out, or pass op=hvd.Average.",
         )
     params = [param for group in optimizer.param_groups for param in group["params"]]
     _check_names(params, named_parameters)
@@ -297,7 +299,11 @@ def _check_names(params: Sequence[Tensor], named_parameters: Any) -> None:
     names = [name for name, _ in named]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise UsageError(f"names repeat: {', '.join(twice)}", where="named_parameters")
+        raise UsageError(
+            f"several parameters have the same name: {', '.join(twice)}",
+            where="named_parameters",
+            fix="Pass model.named_parameters() of one model that holds all parameters.",
+        )
     known = {param for _, param in named}
     missing = sum(param not in known for param in params)
     if missing:

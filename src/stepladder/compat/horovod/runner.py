@@ -100,11 +100,16 @@ def _error(failed: dict[int, int], folder: Path) -> ResourceError:
     written = sorted(folder.glob("error-*"), key=lambda path: path.stat().st_mtime_ns)
     if not written:
         rank, code = next(iter(failed.items()))
-        return ResourceError(f"rank {rank} ended with code {code}", where="HorovodRunner")
+        return ResourceError(
+            f"rank {rank} ended with code {code}",
+            where="HorovodRunner",
+            fix="Run the function alone to see why: fn() instead of HorovodRunner(np=…).run(fn)",
+        )
     rank = int(written[0].name.removeprefix("error-"))
     lines = written[0].read_text(encoding="utf-8").rstrip().splitlines()
     return ResourceError(
         f"rank {rank} failed: {lines[-1]}",
         where="HorovodRunner",
         why="\n  ".join(lines[-_MAX_LINES:-1]),
+        fix="Correct the function that was passed to HorovodRunner(…).run.",
     )

@@ -181,7 +181,7 @@ class Team:
     def _answers(self) -> list[Any]:
         """Wait for the answers of all processes; the first error ends the wait.
 
-        The loss of another process is only a consequence, so the wait goes on.
+        The loss of another process is only a consequence, so it does not end the wait.
         """
         answers: dict[int, Answer] = {}
         while len(answers) < len(self._connections):
