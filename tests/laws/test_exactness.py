@@ -41,7 +41,11 @@ from stepladder.training.setup.build import open_sources
 CPU = torch.device("cpu")
 SIZE = 32
 ROWS = {"train": 40, "val": 5}
-EXACT = [rung for rung in RUNGS if rung.exactness is not Exactness.STATISTICAL]
+EXACT = [
+    rung
+    for rung in RUNGS
+    if rung.exactness is not Exactness.STATISTICAL and not rung.is_prediction_only
+]
 TIME = TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1)
 PHASES_S = {
     "data_wait": 0.02,

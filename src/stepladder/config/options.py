@@ -208,6 +208,9 @@ class LadderConfig:
     devices: int = 1
     """Devices of this machine that a climb may use, one process each; same as --devices. The rung
     more_gpus tries them. On a CPU, each has a part of the cores."""
+    network_gbit_s: float | None = None
+    """Speed of the network between two machines in Gbit/s, for the prediction of more_machines;
+    none: 10, assumed."""
     prices: Path | None = None
     """CSV of GPUs and prices, see docs/rungs.md; none: use built-in data of common GPUs."""
 
@@ -223,6 +226,9 @@ class LadderConfig:
         require(self.num_blocks >= 8, "ladder.num_blocks", self.num_blocks, "8 or more")
         require(self.num_seeds >= 2, "ladder.num_seeds", self.num_seeds, "2 or more")
         require(self.block_s > 0, "ladder.block_s", self.block_s, "above 0")
+        network = self.network_gbit_s
+        is_speed = network is None or 0 < network < float("inf")
+        require(is_speed, "ladder.network_gbit_s", network, "above 0")
         require(self.devices >= 1, "ladder.devices", self.devices, "1 or more")
         cap = self.max_cache_bytes
         require(cap >= 0, "ladder.max_cache_bytes", cap, "0 or more")

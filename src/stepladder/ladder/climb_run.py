@@ -55,7 +55,7 @@ from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Provenance
-from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
+from stepladder.rungs import GPUS, REMEDIES, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
@@ -331,11 +331,12 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
 
 
 def _rungs(job: JobConfig) -> tuple[Rung, ...]:
-    """Return the rungs for the job's aim, with the user's list of GPUs if there is one."""
+    """Return the rungs for the job's aim, with the user's list of GPUs and network."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices = job.ladder.prices
-    return RUNGS if prices is None else rungs_with(read_gpus(prices))
+    gpus = GPUS if prices is None else read_gpus(prices)
+    return rungs_with(gpus, network_gbit_s=job.ladder.network_gbit_s)
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:

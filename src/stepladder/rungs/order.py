@@ -15,9 +15,10 @@ from stepladder.rungs.accuracy.weight_decay import WeightDecay
 from stepladder.rungs.accuracy.whole_model import WholeModel
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.gpu import UseGpu
-from stepladder.rungs.devices.gpus import Gpu
+from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
 from stepladder.rungs.devices.more_gpus import MoreGpus
+from stepladder.rungs.devices.more_machines import MoreMachines
 from stepladder.rungs.speed.all_data import AllData
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.channels_last import ChannelsLast
@@ -63,6 +64,7 @@ RUNGS: tuple[Rung, ...] = (
     _ALL_DATA,
     LargerGpu(),
     MoreGpus(),
+    MoreMachines(),
 )
 """Rungs that make training faster, and rungs that use spare time for accuracy."""
 
@@ -85,6 +87,12 @@ REMEDIES: tuple[Rung, ...] = (
 """Rungs that improve accuracy: first against training error, then against generalisation gap."""
 
 
-def rungs_with(gpus: tuple[Gpu, ...]) -> tuple[Rung, ...]:
-    """Return RUNGS with the user's list of GPUs for larger_gpu."""
-    return tuple(LargerGpu(gpus) if isinstance(rung, LargerGpu) else rung for rung in RUNGS)
+def rungs_with(
+    gpus: tuple[Gpu, ...] = GPUS, *, network_gbit_s: float | None = None
+) -> tuple[Rung, ...]:
+    """Return RUNGS with the user's GPUs for larger_gpu, and the network for more_machines."""
+    own = {
+        LargerGpu.name: LargerGpu(gpus),
+        MoreMachines.name: MoreMachines(network_gbit_s),
+    }
+    return tuple(own.get(rung.name, rung) for rung in RUNGS)

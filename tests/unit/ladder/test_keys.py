@@ -99,6 +99,7 @@ def test_a_machine_has_one_key() -> None:
         ({"max_cache_bytes": 1}, False),
         ({"prices": Path("prices.csv")}, False),
         ({"devices": 2}, False),
+        ({"network_gbit_s": 10.0}, False),
     ],
     ids=str,
 )
@@ -117,7 +118,7 @@ def test_what_nobody_gets_right_counts_where_accuracy_is_the_aim() -> None:
 def test_every_option_of_the_ladder_is_known_to_decide_or_not() -> None:
     told = {"min_gain", "max_accuracy_loss", "time_per_point", "num_blocks", "num_seeds", "block_s"}
     told |= {"aim", "target_error"}
-    others = {"budget_s", "try_all", "max_cache_bytes", "prices", "devices"}
+    others = {"budget_s", "try_all", "max_cache_bytes", "prices", "devices", "network_gbit_s"}
     assert {field.name for field in fields(LadderConfig)} == told | others, (
         "does a new option decide a verdict? list it in `told`, and in `_DECIDING` of "
         "src/stepladder/ladder/keys.py, or in `others`"

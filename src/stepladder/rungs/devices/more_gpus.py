@@ -68,7 +68,7 @@ class MoreGpus(Rung):
             step_s = share_s + exchange_s + wait_s
             shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
         else:
-            backward_s = share_s * _backward_frac(profile)
+            backward_s = share_s * backward_frac(profile)
             last_s = _exchange_s(devices, min(profile.trainable_bytes, _BUCKET_BYTES))
             exposed_s = max(last_s, exchange_s - backward_s)
             floor_s = loader_floor_s(profile, recipe)
@@ -190,7 +190,7 @@ def _exchange_s(devices: Devices, num_bytes: float) -> float:
     return num_messages * devices.exchange_fixed_s + num_bytes * devices.exchange_byte_s
 
 
-def _backward_frac(profile: Profile) -> float:
+def backward_frac(profile: Profile) -> float:
     """Return the share of the backward pass in the model's time; two thirds if unknown."""
     forward_s, backward_s = (profile.phases_s.get(name, 0.0) for name in ("forward", "backward"))
     total_s = forward_s + backward_s

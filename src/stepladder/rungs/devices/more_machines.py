@@ -1,0 +1,105 @@
+"""Train on a second machine, predicted from the speed of the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.devices.more_gpus import backward_frac
+from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time
+from stepladder.training.output.wording import percent
+
+_MACHINES: Final = 2
+_ASSUMED_GBIT_S: Final = 10.0  # Ethernet of common servers
+_LATENCY_S: Final = 1e-4
+"""Assumed time of an empty message between two machines on Ethernet, with TCP."""
+_BUCKET_BYTES: Final = 25 * 1024**2
+_NAMED_FRAC: Final = 0.25
+"""Share of a step from which the network is named as what limits the gain."""
+
+
+class MoreMachines(Rung):
+    """Train on a second machine like this one. Predicted only, as it cannot be tried here.
+
+    Args:
+        network_gbit_s: speed of the network between the machines, in Gbit/s; None: assumed.
+
+    Trades: a second machine, and its price; a smaller part of the batch on each device.
+    Source: bytes of a ring all-reduce: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
+    algorithms", J. Parallel Distrib. Comput. 69(2); overlap: Li et al. 2020, arXiv:2006.15704.
+    """
+
+    name: ClassVar[str] = "more_machines"
+    level: ClassVar[int] = 11
+    exactness: ClassVar[Exactness] = Exactness.ROUNDING
+    is_prediction_only: ClassVar[bool] = True
+
+    def __init__(self, network_gbit_s: float | None = None) -> None:
+        self.network_gbit_s = network_gbit_s
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse if a batch cannot be divided, or if its time is not known."""
+        num, batch = _MACHINES * recipe.device.count, recipe.batch.global_batch_size
+        if batch < num:
+            return f"a batch of {batch} cannot be divided among {num} devices"
+        if profile.step_fixed_s is None or profile.step_per_example_s is None:
+            return "not measured: the time of a step at three batch sizes"
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Halve the examples of a step, and add what a ring sends between two machines.
+
+            step' = max(t(b / 2) + exposed exchange, time of the loader / 2),  t(b) = a + c b
+
+        Bytes travel while gradients are computed, except for the last bucket. Each machine reads
+        and validates its own half.
+        """
+        now, batch = profile.time, recipe.batch.global_batch_size
+        fixed_s, per_example_s = profile.step_fixed_s or 0.0, profile.step_per_example_s or 0.0
+        whole_s = fixed_s + per_example_s * batch
+        half_s = fixed_s + per_example_s * batch / _MACHINES
+        shrink = half_s / whole_s if whole_s > 0 else 1.0
+        computed_s = now.step_s - model_s(profile) * (1 - shrink)
+        exchange_s = self._exchange_s(profile.trainable_bytes)
+        hidden_s = shrink * model_s(profile) * backward_frac(profile)
+        last_s = self._exchange_s(min(profile.trainable_bytes, _BUCKET_BYTES))
+        exposed_s = max(last_s, exchange_s - hidden_s)
+        floor_s = min(now.step_s, loader_floor_s(profile, recipe)) / _MACHINES
+        step_s = max(min(computed_s, now.step_s) + exposed_s, floor_s)
+        after = replace(now, step_s=step_s, validation_s=now.validation_s / _MACHINES)
+        megabytes = profile.trainable_bytes / 1e6
+        note = f"{_MACHINES} machines with {batch / _MACHINES:g} of {batch} examples each, on a "
+        note += f"network of {self._gbit_s:g} Gbit/s"
+        if self.network_gbit_s is None:
+            note += " (assumed; --ladder.network-gbit-s changes it)"
+        if exposed_s > _NAMED_FRAC * step_s:
+            share = percent(exposed_s / step_s, 0)
+            note += f"; sending {megabytes:.3g} MB of gradients takes {share} of a step"
+        gain = now.total_s / max(after.total_s, 1e-12)
+        note += f"; efficiency {percent(gain / _MACHINES, 0)}"
+        inputs = {
+            "machines": float(_MACHINES),
+            "network_gbit_s": self._gbit_s,
+            "exchange_s": exchange_s,
+            "exposed_s": exposed_s,
+            "exchanged_bytes": float(profile.trainable_bytes),
+        }
+        return predict_time(self.name, profile, after, inputs=inputs, note=note)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Return the recipe unchanged: a recipe does not say on which machines it is trained."""
+        return recipe
+
+    @property
+    def _gbit_s(self) -> float:
+        return _ASSUMED_GBIT_S if self.network_gbit_s is None else self.network_gbit_s
+
+    def _exchange_s(self, num_bytes: float) -> float:
+        """Return the seconds of a ring between the machines: 2 (p - 1) messages of n / p bytes."""
+        bytes_per_s = self._gbit_s * 1e9 / 8
+        num_messages = 2 * (_MACHINES - 1)
+        return num_messages * (_LATENCY_S + num_bytes / _MACHINES / bytes_per_s)

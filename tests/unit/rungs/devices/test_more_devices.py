@@ -1,0 +1,117 @@
+"""Several devices and machines: closed forms, and what limits the gain in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stepladder.config.recipe import BatchConfig, DeviceConfig, Recipe
+from stepladder.records.profile import Devices, Profile
+from stepladder.rungs.devices.more_gpus import MoreGpus, on_several_devices
+from stepladder.rungs.devices.more_machines import MoreMachines
+
+TWO = Devices(num=2, start_s=3.0, share_step_s=0.4, exchange_fixed_s=0.01, exchange_byte_s=1e-9)
+RECIPE = Recipe(batch=BatchConfig(global_batch_size=16))
+MEGABYTES = 10**8
+"""Four messages of 25 MB and one for the losses: 5 × 0.01 + 0.1 = 0.15 s."""
+
+
+@pytest.fixture(name="profile")
+def _profile(make_profile: Callable[..., Profile]) -> Profile:
+    """A step of 1 s, of which 0.2 s are a wait for data."""
+    return make_profile(
+        devices=TWO,
+        trainable_bytes=MEGABYTES,
+        replay_host_s=0.8,
+        replay_device_s=0.8,
+        phases_s={"forward": 0.25, "backward": 0.5},
+        step_fixed_s=0.2,
+        step_per_example_s=0.05,
+        loader_per_s=None,
+    )
+
+
+def test_on_a_cpu_share_exchange_and_wait_add_up(profile: Profile) -> None:
+    found = MoreGpus().predict(profile, RECIPE).time
+    assert found is not None
+    assert found.step_s == pytest.approx(0.4 + 0.15 + 0.2)
+    assert found.validation_s == pytest.approx(20 * (0.4 + 0.2))
+    assert found.one_time_s == {"start": 3.0}
+
+
+def test_on_gpus_the_exchange_hides_behind_the_backward_pass(profile: Profile) -> None:
+    """Of 0.4 s, two thirds are the backward pass: only the last bucket is waited for."""
+    found = MoreGpus().predict(replace(profile, device="cuda"), RECIPE).time
+    assert found is not None
+    last_s = 2 * 0.01 + 25 * 1024**2 * 1e-9
+    assert found.step_s == pytest.approx(0.4 + last_s)
+
+
+def test_a_loader_that_all_share_is_a_floor(profile: Profile) -> None:
+    slow = replace(profile, device="cuda", loader_per_s=20.0)
+    found = MoreGpus().predict(slow, RECIPE).time
+    assert found is not None
+    assert found.step_s == pytest.approx(16 / 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "2 devices with 8 of 16 examples each"),
+        ({"replay_host_s": 0.4}, "60 % of a step waits for data, and more devices would wait, too"),
+        ({"trainable_bytes": 10**9}, "sending 1e+03 MB of gradients takes"),
+    ],
+    ids=["plain", "wait", "exchange"],
+)
+def test_the_note_says_what_limits_the_gain(
+    profile: Profile, changes: dict[str, float], words: str
+) -> None:
+    assert words in MoreGpus().predict(replace(profile, **changes), RECIPE).note  # type: ignore[arg-type]
+
+
+def test_it_is_refused_in_words(profile: Profile) -> None:
+    rung = MoreGpus()
+    assert rung.why_not(profile, RECIPE) is None
+    one = "only one device may be used: --devices 2 or more tries several"
+    assert rung.why_not(replace(profile, devices=None), RECIPE) == one
+    small = replace(profile, devices=replace(TWO, num=32))
+    assert rung.why_not(small, RECIPE) == "a batch of 16 is too small for 32 devices"
+    assert rung.why_not(profile, replace(RECIPE, device=DeviceConfig(count=2))) == "already on"
+
+
+def test_a_norm_that_is_trained_is_synchronised_and_a_frozen_one_is_not(profile: Profile) -> None:
+    learns = replace(profile, is_trunk_frozen=False)
+    assert MoreGpus().apply(learns, RECIPE).device.sync_batchnorm
+    assert (
+        not MoreGpus().apply(replace(profile, is_trunk_frozen=True), RECIPE).device.sync_batchnorm
+    )
+
+
+def test_afterwards_the_step_grows_less_with_the_batch(profile: Profile) -> None:
+    """A step on half of the batch took half of the time, so an example takes half as well."""
+    found = on_several_devices(profile, replace(profile.time, step_s=0.6))
+    assert found.time.step_s == 0.6
+    assert found.step_per_example_s == pytest.approx(0.025)
+    assert found.step_fixed_s == pytest.approx(0.6 - 0.025 * 16)
+
+
+def test_two_machines_take_half_of_the_batch_each_and_a_ring(profile: Profile) -> None:
+    """t(16) = 1 and t(8) = 0.6: the model's 0.75 s shrink to 0.45, of which 0.3 s are backward."""
+    found = MoreMachines(10).predict(profile, RECIPE)
+    assert found.time is not None
+    exchange_s = 2 * (1e-4 + MEGABYTES / 2 / 1.25e9)
+    assert found.inputs["exchange_s"] == pytest.approx(exchange_s)
+    last_s = 2 * (1e-4 + 25 * 1024**2 / 2 / 1.25e9)
+    assert found.time.step_s == pytest.approx(0.25 + 0.45 + last_s)
+    assert found.time.validation_s == pytest.approx(10.0)
+
+
+def test_a_slow_network_is_named(profile: Profile) -> None:
+    slow = MoreMachines(0.1).predict(profile, RECIPE)
+    assert slow.gain < 1
+    assert "on a network of 0.1 Gbit/s" in slow.note
+    assert "of gradients takes 92 % of a step" in slow.note
+    assert "assumed" in MoreMachines().predict(profile, RECIPE).note
+    assert MoreMachines().why_not(profile, replace(RECIPE, batch=BatchConfig(global_batch_size=1)))
