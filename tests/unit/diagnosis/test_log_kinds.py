@@ -1008,3 +1008,21 @@ def test_a_folder_of_trainings_with_checkpoints_is_all_of_them(tmp_path: Path) -
             (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     found = audit([str(tmp_path)])
     assert [(run.log.name, len(run.log.rows)) for run in found.runs] == [("lr1", 9), ("lr2", 9)]
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("epoch,train_loss,eval_loss,eval_top1,eval_top5", "{k},6.9,6.8,0.{k}04,0.{k}1"),
+        ("epoch,train_loss,val_loss,val Acc@1,val Acc@5", "{k},6.9,6.8,0.{k}04,0.{k}1"),
+    ],
+    ids=["timm", "torchvision"],
+)
+def test_a_share_below_one_percent_is_not_read_a_hundred_times_too_large(
+    tmp_path: Path, head: str, row: str
+) -> None:
+    """With a thousand classes, the first epochs are below 1 %: the top-5 accuracy tells."""
+    last = row.format(k=9).rsplit(",", 1)[0] + ",1.7"
+    rows = [row.format(k=k) for k in range(9)]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows, last]) + "\n")
+    assert "0.9 % ± " in audit_text(audit((str(tmp_path / "log.csv"),))).splitlines()[1]

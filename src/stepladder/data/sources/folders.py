@@ -307,7 +307,10 @@ class _Reading:
         both = [folder for folder in folders if set(shared) & set(below[folder])]
         outer = [folder.name for folder in both]
         inner = sorted({name for folder in both for name in below[folder]})
-        likely = [names for names in (inner, outer) if _may_be_splits(names)]
+        likely = sorted(
+            (names for names in (inner, outer) if _may_be_splits(names)),
+            key=lambda names: not _are_numbered_or_splits(names),
+        )
         flag = "--split-folders FOLDER=train,FOLDER=test"
         if likely and len(likely[0]) <= _MAX_ASKED:
             flag = write_split_folders(_guessed(likely[0]))
@@ -435,6 +438,13 @@ def _may_be_splits(names: list[str]) -> bool:
     return any(
         split_candidates(name) or _near_split(name) or any(map(str.isdigit, name)) for name in names
     )
+
+
+def _are_numbered_or_splits(names: list[str]) -> bool:
+    """Return whether names are more than similar to a split's: fold_0 and fold_1, or seg_train."""
+    prefixes = {name.rstrip("0123456789") for name in names}
+    is_numbered = len(names) > 1 and len(prefixes) == 1 and prefixes.pop() not in {"", *names}
+    return is_numbered or any(map(split_candidates, names))
 
 
 def _near_split(name: str) -> list[str]:

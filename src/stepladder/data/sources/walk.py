@@ -12,6 +12,7 @@ _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 # formats that are not read are listed too, then written to quarantine.csv with a reason
 _PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
+_HEAD_BYTES = 64
 
 
 @dataclass
@@ -125,6 +126,8 @@ class Walk:
                     self.skipped.add(path, "link(s) to a parent folder")
                 else:
                     yield Folder(path, (*folder.chain, identity))
+            elif "." not in entry.name[1:] and _is_text(entry.path):
+                self.skipped.add(path, "file(s) of text")  # such as annotations
             else:
                 yield path
 
@@ -165,6 +168,21 @@ def why_no_picture(name: str) -> str | None:
     if suffix and suffix not in _PICTURES_TO_A_PERSON:
         return f"file(s) without a picture extension ({printable(suffix)})"
     return None
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a file without an extension begins with text, as no picture does."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (faster than Path, for each such file)
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False  # reading it as a picture reports the error
+    try:
+        # the last letter of a long head may be cut
+        letters = (head if len(head) < _HEAD_BYTES else head[:-3]).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return bool(head) and all(letter.isprintable() or letter in "\t\r\n" for letter in letters)
 
 
 def printable(path: str) -> str:

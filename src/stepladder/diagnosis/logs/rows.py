@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,6 +31,8 @@ from stepladder.diagnosis.logs.splits import SCORE, column_meanings
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]
+_IN_PERCENT = re.compile(r"(prec|acc)@1(?!\d)", re.IGNORECASE)
+_TOP1 = re.compile(r"(top|prec|acc|accuracy)[ _@-]*1(?!\d)", re.IGNORECASE)
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
 _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
 _OF_CURVES = frozenset(
@@ -139,6 +142,11 @@ class _Reading:
         in_percent = {kind for kind in (*ACCURACIES, SCORE) if _is_percent(rows, kind)}
         in_percent -= {SCORE} if not is_share and not is_fraction else set()
         in_percent |= {SCORE} if score is not None and is_percent_name(score) else set()
+        if any(
+            kind in ACCURACIES and _is_small_percent(table.cells, name)
+            for name, kind in meanings.items()
+        ):
+            in_percent |= set(ACCURACIES)
         for row in rows:
             for kind in in_percent & set(row):
                 row[kind] /= 100
@@ -335,6 +343,22 @@ def _is_share_name(name: str | None) -> bool:
 
 def _is_percent(rows: Sequence[Mapping[Meaning | str, float]], kind: Meaning | str) -> bool:
     return any(_PERCENT_FROM < row[kind] <= 100 for row in rows if kind in row)
+
+
+def _is_small_percent(cells: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return True if an accuracy is in percent although it may stay below 1 %, with many classes.
+
+    Acc@1 and Prec@1 are, as PyTorch's ImageNet example and torchvision's references write them; and
+    a top-1 accuracy beside a top-5 accuracy above 1, as a share cannot be.
+    """
+    if _IN_PERCENT.search(name):
+        return True
+    place = name.rfind("1")
+    if place < 0 or not _TOP1.search(name):
+        return False
+    beside = name[:place] + "5" + name[place + 1 :]
+    values = (read_number(str(row[beside])) for row in cells if beside in row)
+    return any(value is not None and 1 < value <= 100 for value in values)
 
 
 def _drop_impossible(rows: Sequence[dict[Meaning | str, float]]) -> tuple[str, ...]:

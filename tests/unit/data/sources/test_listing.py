@@ -405,3 +405,27 @@ def test_a_place_that_is_mistyped_names_the_one_that_is_there(tmp_path: Path) ->
     with pytest.raises(UsageError) as caught:
         listed(tmp_path / "fotos")
     assert str(caught.value.fix).startswith(f"Did you mean {tmp_path / 'photos'}? ")
+
+
+def test_numbered_folders_are_asked_for_and_not_classes_that_resemble_a_split(
+    tmp_path: Path,
+) -> None:
+    """The classes of C-NMC: `all` is similar to `val`, but fold_0 to fold_2 are the splits."""
+    pictures = [f"fold_{fold}/{label}/1.jpg" for fold in range(3) for label in ("all", "hem")]
+    root = fill(tmp_path, *pictures)
+    with pytest.raises(UsageError) as caught:
+        listed(root)
+    typed = "fold_0=train,fold_1=train,fold_2=test"
+    assert f"--split-folders {typed}" in str(caught.value.fix)
+    found = splits(listed(root, split_folders=typed))
+    assert {label for label, _ in found.values()} == {"all", "hem"}
+
+
+def test_text_without_an_extension_is_no_picture(tmp_path: Path) -> None:
+    """Annotations of the Stanford dogs have the names of their pictures, without `.jpg`."""
+    root = fill(tmp_path, "a/1.jpg", "b/1.jpg", "b/2")
+    (root / "a" / "1").write_text("<annotation>\n\t<folder>a</folder>\n</annotation>\n")
+    (root / "b" / "2").write_bytes(b"\xff\xd8\xff\xe0\x00\x10JFIF")
+    listing = listed(root)
+    assert [picture.path for picture in listing.pictures] == ["a/1.jpg", "b/1.jpg", "b/2"]
+    assert "1 file(s) of text ('a/1')" in listing.skipped.describe()
