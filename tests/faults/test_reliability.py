@@ -141,7 +141,7 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
             "test_what_is_wrong_is_told_by_row_and_column",
             "test_bom_crlf_quotes_and_blank_lines_are_fine",
         ),
-        BAD_INPUT: ("test_a_label_column_that_is_not_there_is_told_with_the_flag",),
+        BAD_INPUT: ("test_a_label_column_that_is_not_clear_is_told_with_the_flag",),
     },
     21: {
         "faults/test_prepare_kill.py": (

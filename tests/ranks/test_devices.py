@@ -217,9 +217,16 @@ def test_too_many_devices_are_refused(start: Start, words: tuple[str, ...], mess
 
 
 @pytest.mark.parametrize("name", ["climb", "advise"])
-def test_what_measures_a_job_runs_in_one_process(name: str) -> None:
-    with pytest.raises(UsageError, match="one device so far"):
-        getattr(stepladder, name)(task=f"{TASKS}:Plain", devices=2)
+def test_what_measures_a_job_starts_its_own_processes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="devices of this machine, not those of Spark"):
+        getattr(stepladder, name)(task=f"{TASKS}:Plain", devices=2, launch="spark")
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for key, value in place.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(UsageError, match="starts its own processes on one machine"):
+        getattr(stepladder, name)(task=f"{TASKS}:Plain")
 
 
 def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:

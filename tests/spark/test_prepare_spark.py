@@ -246,7 +246,11 @@ def test_only_what_is_not_finished_is_made_again(
         ({"source": Path("file:/no/such/folder")}, UsageError, "finds no files"),
         ({"source": Path("hdfs:/no.such.host.invalid/x")}, ResourceError, "UnknownHost"),
         ({"source": Path("s3a:/bucket/photos")}, ResourceError, "S3AFileSystem not found"),
-        ({"source": Path("s3a:/KEY:WORD@bucket/photos")}, UsageError, "a key or a password"),
+        (
+            {"source": Path("s3a:/KEY:WORD@bucket/photos")},
+            UsageError,
+            "an access key or a password",
+        ),
     ],
     ids=["too many bad", "no source", "no host", "no such scheme", "a secret"],
 )

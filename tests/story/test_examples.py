@@ -258,6 +258,7 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--group",
         "--caltech",
         "--index-url",
+        "--max-restarts",
         "--nnodes",
         "--nproc-per-node",
         "--rdzv-endpoint",

@@ -261,7 +261,7 @@ class MovesInputs(SoundPictures):
         (ValApart, Outcome.FAILED, "a probe fitted to validation fails too"),
         (Renumbered, Outcome.FAILED, "number their classes differently"),
         (AllApart, Outcome.WARNED, "clusters"),
-        (MovesInputs, Outcome.FAILED, "augmentation"),
+        (MovesInputs, Outcome.FAILED, "augment"),
     ],
 )
 def test_labels_that_do_not_match_inputs(

@@ -142,8 +142,8 @@ def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
 @pytest.mark.parametrize(
     ("schema_fields", "said"),
     [
-        (["zzz"], "no column that matches zzz\n.*are: i, half, pair, tokens, raw"),
-        ([], "no column that matches"),
+        (["zzz"], "the table has no column that matches zzz\n.*are: i, half, pair, tokens, raw"),
+        ([], "the table has no column that matches"),
         (["i", "("], r"'\(' is not a valid regular expression"),
         ("half", r"'half' is not a list\n.*schema_fields=\['half'\]"),
     ],

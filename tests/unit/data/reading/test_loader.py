@@ -279,11 +279,11 @@ def test_a_place_may_be_given_by_its_name(split: Source) -> None:
         ({"min_last": -1}, "min_last is -1"),
         (
             {"min_last": 5, "n": 4},
-            r"fewer examples \(4\) than the smallest batch that min_last keeps \(5\)",
+            "only 4 examples, but min_last drops every batch with fewer than 5",
         ),
         (
             {"n": 7, "drop_last": True},
-            r"fewer examples \(7\) than the smallest batch that drop_last keeps \(8\)",
+            "only 7 examples, but drop_last drops every batch with fewer than 8",
         ),
         ({"n": 0}, "the dataset is empty"),
         ({"num_epochs": 0}, "num_epochs is 0"),
