@@ -114,6 +114,7 @@ def test_rank_before_init_names_the_missing_call() -> None:
         hvd.rank()
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_an_elastic_training_continues_from_its_last_commit(how: str, tmp_path: Path) -> None:
     """The failure comes in the fifth of eight steps, after the commit of the fourth."""
@@ -150,6 +151,7 @@ def test_the_runner_returns_the_result_of_rank_0() -> None:
     assert HorovodRunner(np=-2).run(main, base=3.0) == (0, 7.0)
 
 
+@pytest.mark.distributed
 def test_the_runner_names_the_rank_that_failed() -> None:
     def main() -> None:
         from stepladder.compat import horovod as hvd
