@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.machine import EnergyMeter, disk_free_bytes, environment
+from stepladder.machine.network import network_facts, network_problems, shared_memory_facts
 from stepladder.machine.torchvision_build import torchvision_problem
 
 
@@ -29,12 +30,18 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="doctor", default=Flags())
     facts = environment() | {
         "disk": {"free_bytes": disk_free_bytes(Path.cwd())},
+        "shared_memory": shared_memory_facts(),
+        "network": network_facts(),
         "energy_counters": list(EnergyMeter().sources),
         "torch": _torch_facts(),
     }
-    problem = torchvision_problem()
-    warnings = {} if problem is None else {"warnings": [problem]}
-    lines = [*_lines(facts), *([] if problem is None else [f"warning: {problem}"])]
+    found = torchvision_problem()
+    problems = [] if found is None else [found]
+    problems += network_problems(
+        facts["network"], facts["shared_memory"], num_gpus=len(facts.get("gpus") or ())
+    )
+    warnings = {"warnings": problems} if problems else {}
+    lines = [*_lines(facts), *(f"warning: {problem}" for problem in problems)]
     flags.output.print_result(facts | warnings, "\n".join(lines))
     return 0
 
