@@ -95,6 +95,12 @@ SECTIONS = (
     ),
     Section("check_time", "Duration of the checks", "`stepladder check` on the demo's job."),
     Section("watch_overhead", "Overhead of `watch`", "What watching adds to a step."),
+    Section(
+        "devices_overhead",
+        "Several devices",
+        "A step of two ranks with one core each, against bare DistributedDataParallel (`ours / "
+        "bare DDP`), and against the same two processes when they do not talk (`efficiency`).",
+    ),
     Section("startup", "Start of the command", "Seconds until `--help` is printed."),
     Section(
         "baseline_stops",

@@ -184,7 +184,7 @@ def row_of(step: int, summary: dict[str, Any]) -> dict[str, Any]:
     passes = summary["epochs"] * (summary["num_train"] + summary["num_val"])
     return {
         "step": step,
-        "devices": summary["devices"],
+        "devices": summary.get("devices", 1),
         "num_train": summary["num_train"],
         "num_val": summary["num_val"],
         "batch": summary["global_batch_size"],
