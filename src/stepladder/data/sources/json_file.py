@@ -173,7 +173,7 @@ def _rows_of_splits(record: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]
     rows: list[dict[str, Any]] = []
     for split, value in record.items():
         found = _rows_of(value) if isinstance(value, dict) and value else None
-        records = value if isinstance(value, list) else found[1] if found else [None]
+        records: list[Any] = value if isinstance(value, list) else found[1] if found else [None]
         if not all(isinstance(row, dict) for row in records):
             return None
         rows += [{"split": split, **row} for row in records]

@@ -259,7 +259,7 @@ def _places(cell: str, above: str, index: Mapping[str, Sequence[str]]) -> list[s
     return found
 
 
-def _label_at(file: TableCells, rows: Sequence[Sequence[str]], path_at: int) -> int | None:
+def _label_at(file: TableCells, rows: Sequence[list[str]], path_at: int) -> int | None:
     """Return the column of labels: by its name, else the first one whose cells repeat."""
     num_values = {
         at: len({cells[at].strip() for cells in rows})
