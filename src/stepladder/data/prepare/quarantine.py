@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from stepladder.data.sources.source_file import NO_FILE
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 from stepladder.records import write_bytes
@@ -59,19 +61,30 @@ def check_share(
         f"{'' if are_all_known else 'at least '}{len(bad)} of {num_pictures} pictures "
         f"({share:.1f} %) cannot be used, more than the limit of {100 * max_bad:g} %",
         where=str(source),
-        why=_name_bad(bad),
+        why=_name_bad(bad, is_table=source.is_file()),
         fix=fix,
     )
 
 
-def _name_bad(bad: Sequence[Bad]) -> str:
+def _name_bad(bad: Sequence[Bad], *, is_table: bool) -> str:
     """Return the first five pictures on one line, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
     for path, reason in sorted(bad)[:_NUM_SHOWN]:
         by_reason.setdefault(reason, []).append(repr(printable(path)))
-    shown = "; ".join(f"{', '.join(paths)}: {reason}" for reason, paths in by_reason.items())
+    counts = Counter(reason for _, reason in bad)
+    shown = "; ".join(
+        _that_do_not_exist(paths, counts[reason])
+        if is_table and reason == NO_FILE
+        else f"{', '.join(paths)}: {reason}"
+        for reason, paths in by_reason.items()
+    )
     num_more = len(bad) - _NUM_SHOWN
     return " ".join(shown.split()) + (f"; and {num_more} more" if num_more > 0 else "")
+
+
+def _that_do_not_exist(paths: Sequence[str], num: int) -> str:
+    what = "1 picture of the table does" if num == 1 else f"{num} pictures of the table do"
+    return f"{what} not exist: {', '.join(paths)}"
 
 
 def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:

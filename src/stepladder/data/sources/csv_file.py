@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.table_paths import PICTURE_ENDS, SLOT, read_plainly, search
 from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
-_NAMES: Final = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 _MARKS: Final = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -28,6 +28,14 @@ _WINDOWS: Final = "cp1252"
 _USUAL_SIGNS: Final = frozenset("\u20ac\u2018\u2019\u201c\u201d\u2013\u2014\u2026°§·")
 _NUM_SAMPLE_LINES: Final = 50
 _NUM_PROBE_BYTES: Final = 4096
+_SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
+_NAMED: Final = re.compile(
+    rf"(\S.*(?:{'|'.join(map(re.escape, PICTURE_ENDS))})) +(\S.*)", re.IGNORECASE
+)
+_NAMES: Final = {
+    **{";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"},
+    _SEPARATOR: "the spaces after the names of pictures, which contain spaces, too",
+}
 _SAVE_AGAIN: Final = (
     "Save it as a comma-separated file; put cells with commas or quotes in double quotes."
 )
@@ -79,8 +87,13 @@ def _read(
     sample = [first, *itertools.islice(lines, _NUM_SAMPLE_LINES)]
     if delimiter is None:
         delimiter = _delimiter(sample, wanted, columns)
+    rows = _lines_for(itertools.chain(sample, lines), delimiter)
+    num_after = _num_after_names(sample, path.parent, columns)
+    if num_after:
+        rows = (_cut_after_name(line, num_after) for line in itertools.chain(sample, lines))
+        delimiter = _SEPARATOR
     reader = csv.reader(
-        _lines_for(itertools.chain(sample, lines), delimiter),
+        rows,
         delimiter=delimiter,
         skipinitialspace=delimiter == " " or any(f'{delimiter} "' in line for line in sample),
         strict=True,
@@ -185,6 +198,45 @@ def _sniff(sample: list[str], able: list[str]) -> str:
 def _lines_for(lines: Iterable[str], delimiter: str) -> Iterator[str]:
     """Return the lines; blanks at their ends separate nothing."""
     return (f"{line.rstrip()}\n" for line in lines) if delimiter == " " else iter(lines)
+
+
+def _num_after_names(sample: list[str], folder: Path, columns: Sequence[str] | None) -> int:
+    """Return the number of columns after names of pictures with blanks: `my cat.jpg 0`.
+
+    Returns:
+        0 if the cells are separated otherwise, or no such picture exists.
+    """
+    lines = [line.strip() for line in sample if line.strip()]
+    if any(delimiter in line for line in lines for delimiter in _DELIMITERS):
+        return 0
+    is_even = len({len(line.split()) for line in lines}) == 1
+    for rows in (lines, lines[1:]):  # with a header
+        pairs = [_NAMED.fullmatch(line) for line in rows]
+        parts = [(match[1].rstrip(), match[2]) for match in pairs if match]
+        if len(parts) < len(rows):
+            parts = [(one[0], one[1]) for one in (line.rsplit(None, 1) for line in rows) if one[1:]]
+        paths = [path for path, _ in parts if " " in path or not is_even]
+        if not paths or len(parts) < len(rows):
+            continue
+        widths = {len(after.split()) for _, after in parts}
+        num_after = widths.pop() if len(widths) == 1 else 1
+        num_columns = len(columns) if columns is not None else num_after + 1
+        has_header = rows is not lines
+        is_wide = num_columns == num_after + 1 and (
+            not has_header or len(lines[0].split()) == num_columns
+        )
+        if is_wide and (read_plainly(paths, folder, SLOT) or search(paths, folder.resolve())):
+            return num_after
+    return 0
+
+
+def _cut_after_name(line: str, num_after: int) -> str:
+    """Return a line whose cells are separated by something else than blanks."""
+    match = _NAMED.fullmatch(line.strip())
+    cells = line.rsplit(None, num_after)
+    if match is not None:
+        cells = [match[1].rstrip(), *match[2].split(None, num_after - 1)]
+    return f"{_SEPARATOR.join(cells)}\n"
 
 
 def _parse(sample: list[str], delimiter: str) -> list[list[str]]:

@@ -14,7 +14,7 @@ from typing import Final
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.json_file import is_json, read_json
-from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
 from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.table_labels import (
@@ -23,9 +23,11 @@ from stepladder.data.sources.table_labels import (
     class_columns,
     classes_of,
     label_candidates,
+    plain_name,
     split_candidates_of,
 )
 from stepladder.data.sources.table_paths import (
+    PATH_NAMES,
     SLOT,
     PathReader,
     are_file_names,
@@ -39,13 +41,10 @@ from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_ROWS_NAMED: Final = 5
+_MAX_COLUMNS_NAMED: Final = 5
 _WANTED: Final = "Write a header row such as path,label, then one row for each picture."
-_NAMES_OF_PATHS: Final = (
-    *("path", "file", "filename", "filenames", "file_name", "filepath", "file_path", "name"),
-    *("image", "images", "image_path", "image_name", "image_id", "img", "img_path"),
-)
 ALSO_NAMED: Final = {
-    "path": _NAMES_OF_PATHS,
+    "path": PATH_NAMES,
     "label": LABEL_NAMES,
 }
 """Other usual names of the columns."""
@@ -314,13 +313,16 @@ class _Chooser:
             and reader.path_format == (self._config.path_format or SLOT)
         )
         options = self._options(path_at, label_at, split_at, reader)
-        if not is_as_named and options:
+        if not is_as_named and (options or reader.others):
             reasons = ["there is no header"] if self._is_headerless else []
-            if reader.path_format != (self._config.path_format or SLOT):
+            if reader.others:
+                folders = name_some(list(reader.folders))
+                reasons.append(f"each picture is in one of the folders {folders}")
+            elif reader.path_format != (self._config.path_format or SLOT):
                 exists = printable(reader(self._cells(path_at)[0]))
                 reasons.append(f"{exists} exists, {_what_lacks(reader)}")
-            why = "".join(f"{reason}; " for reason in reasons)
-            yield f"{self._path}: {why}read as with {options}"
+            reasons += [f"read as with {options}"] if options else []
+            yield f"{self._path}: {'; '.join(reasons)}"
         if one_hot:
             names = ", ".join(header[at] for at in one_hot[:_MAX_ROWS_NAMED])
             more = ", …" if len(one_hot) > _MAX_ROWS_NAMED else ""
@@ -380,7 +382,7 @@ class _Chooser:
 
     def _names_a_picture(self, header: Sequence[str]) -> bool:
         """Return whether a cell of the header names a picture as the cells below it do."""
-        if any(cell.lower() in {*_NAMES_OF_PATHS, *LABEL_NAMES} for cell in header):
+        if any(plain_name(cell) in {*PATH_NAMES, *LABEL_NAMES} for cell in header):
             return False
         return any(
             (self._root / reader(cell)).is_file()
@@ -410,7 +412,7 @@ class _Chooser:
         plain = [at for at in able if read_plainly(self._cells(at), self._root, shape) is not None]
         for tried in (plain, named, able):
             found = {at: readers for at in tried if (readers := self._readers(at))}
-            usual = [at for at in found if self._file.header[at].lower() in _NAMES_OF_PATHS]
+            usual = [at for at in found if plain_name(self._file.header[at]) in PATH_NAMES]
             for some_found in (list(found), usual):
                 if len(some_found) == 1:
                     return some_found[0], found[some_found[0]]
@@ -496,7 +498,7 @@ class _Chooser:
                 typed.append(f"--split-column {shlex.quote(header[split_at])}")
         if self._config.group_by is not None:
             typed.append(f"--group-by {shlex.quote(self._config.group_by)}")
-        if reader.path_format != SLOT:
+        if reader.path_format != SLOT and not reader.others:  # several are found without an option
             typed.append(flag_of(reader.path_format))
         return " ".join(typed)
 
@@ -523,7 +525,7 @@ class _Chooser:
             columns = _guess_columns(self._file.body[0][1], path_at)
             command = f"{prepare_command(self._path)} --columns {shlex.quote(','.join(columns))}"
             if readers and readers[0].path_format != SLOT:
-                command += f" {flag_of(readers[0].path_format)}"
+                command += "" if readers[0].others else f" {flag_of(readers[0].path_format)}"
             return kind(problem, where=self._where(), fix=f"Name the columns: {command}")
         config = self._config
         named = {config.path_column, config.label_column, config.split_column, config.group_by}
@@ -535,13 +537,11 @@ class _Chooser:
         near = [at for usual in ALSO_NAMED.get(name, ()) for at in others if _is(header[at], usual)]
         likely = difflib.get_close_matches(name, [header[at] for at in others], n=1, cutoff=0.6)
         near += [header.index(column) for column in likely]
-        near += others if len(others) == 1 else list(able[:1])
-        shown = ", ".join(repr(column) for column in header)
-        problem = f"no column {name!r} among {shown}"
+        near = [*able[:1], *near, *(others if len(others) == 1 else [])]
+        problem = f"no column {name!r} among {_name_columns(header)}"
         if len(able) > 1:
-            likely = [repr(header[at]) for at in able[:_MAX_ROWS_NAMED]]
-            more = ", …" if len(able) > _MAX_ROWS_NAMED else ""
-            problem = f"no column {name!r}, and several may be it: {', '.join(likely)}{more}"
+            some_able = _name_columns([header[at] for at in able])
+            problem = f"no column {name!r}, and several may be it: {some_able}"
         flag = f"--{option} {shlex.quote(header[near[0]]) if near else 'COLUMN'}"
         if path_at is not None:
             reader = readers[0] if readers else PathReader(config.path_format or SLOT)
@@ -563,8 +563,7 @@ class _Chooser:
         readers: Sequence[PathReader],
     ) -> DataError:
         """Return an error for paths that name no file, or names that are in several folders."""
-        number = next(n for n, cells in self._file.body if not _is_empty(cells[path_at]))
-        cell = self._cells(path_at)[0]
+        number, cell = self._first_in_several(path_at, readers)
         where = f"{self._path}: {self._file.unit} {number}"
         reader = PathReader(self._config.path_format or SLOT, cell != cell.strip(), "\\" in cell)
         wanted = reader(cell)
@@ -576,7 +575,8 @@ class _Chooser:
         )
         if readers:
             found = readers[0]
-            exist = " and ".join(printable(one(cell)) for one in readers[:_MAX_SHOWN])
+            here = sorted(readers, key=lambda one: not (self._root / one(cell)).is_file())
+            exist = " and ".join(printable(one(cell)) for one in here[:_MAX_SHOWN])
             if len(readers) > 1:
                 command = self._command(path_at, label_at, split_at, found)
                 what, fix = f"{exist} are both pictures", f"To read the first: {command}"
@@ -622,6 +622,17 @@ class _Chooser:
             )
         return DataError(problem, where=where, fix=fix)
 
+    def _first_in_several(self, path_at: int, readers: Sequence[PathReader]) -> tuple[int, str]:
+        """Return the first row and cell; if readers differ, those that two of them find."""
+        rows = [
+            (n, cells[path_at]) for n, cells in self._file.body if not _is_empty(cells[path_at])
+        ]
+        if len(readers) > 1:
+            for number, cell in rows:
+                if sum((self._root / one(cell)).is_file() for one in readers) > 1:
+                    return number, cell
+        return rows[0]
+
     def _other_start(
         self, exists: str, path_at: int, label_at: int | None, split_at: int | None, r: PathReader
     ) -> tuple[str, str]:
@@ -650,8 +661,15 @@ class NoLabelsError(DataError):
     """A table has no column of labels, or several columns that may be it."""
 
 
+def _name_columns(names: Sequence[str]) -> str:
+    """Name the first columns."""
+    rest = len(names) - _MAX_COLUMNS_NAMED
+    shown = ", ".join(repr(printable(name)[:40]) for name in names[:_MAX_COLUMNS_NAMED])
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
 def _is(column: str, usual: str) -> bool:
-    return column.lower() == usual
+    return usual in {column.lower(), plain_name(column)}
 
 
 def prepare_command(path: Path) -> str:

@@ -5,6 +5,7 @@ The readings, in this order:
     train/cat, val/cat             splits, by name; other names of splits if they share classes
     cat/train, cat/test            splits one level down, if every class has only such folders
     dataset/cat, dataset/dog       a single folder around the others is skipped
+    images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
     cat, dog                       classes, whatever is below them
 
 Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
@@ -36,6 +37,8 @@ from stepladder.data.sources.parts import are_numbered_parts, download_of
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
+    is_of_annotations,
+    is_of_files,
     named_as_splits,
     parse_split_folders,
     split_candidates,
@@ -113,6 +116,7 @@ class _Reading:
             self.warnings.append(
                 f"{self.root}: read the pictures in {printable(top.path)}, the only folder in it"
             )
+        top = self._beside_annotations(top)
         top = self._join_parts(top)
         if self.options.label_pattern is not None:
             return self._list_by_pattern(top, self.options.label_pattern)
@@ -137,6 +141,33 @@ class _Reading:
         refuse_names_of_splits(self.root, [folder.name for folder in folders])
         refuse_folders_of_a_table(self.walk, self.root, folders)
         return self._list_classes(folders, split=None)
+
+    def _beside_annotations(self, top: Folder) -> Folder:
+        """Return the folder of pictures, such as `images`, beside folders of annotations only."""
+        is_told = self.options.split_folders or self.options.label_pattern
+        if is_told or self.options.classes_from is ClassesFrom.TOP:
+            return top
+        entries = self._entries(top)
+        folders = [entry for entry in entries if isinstance(entry, Folder)]
+        named = [folder for folder in folders if is_of_files(folder.name)]
+        others = [folder for folder in folders if folder not in named]
+        if len(named) != 1 or not others:
+            return top
+        walk = replace(self.walk, skipped=Skipped())
+        inside = self._unwrap(named[0])
+        are_others = all(
+            is_of_annotations(one.name) or next(walk.files(one), None) is None for one in others
+        )
+        if not are_others or len(self._names_below(inside)) < _MIN_SHARED:
+            return top
+        for entry in entries:
+            if isinstance(entry, str):
+                self.walk.skipped.add(entry, "picture(s) outside any class folder")
+        self.warnings.append(
+            f"{self.root}: read the pictures in {printable(inside.path)}; skipped "
+            f"{name_some([one.path for one in others])}"
+        )
+        return inside
 
     def _join_parts(self, top: Folder) -> Folder:
         """Return one folder in place of the parts of a download; else the folder itself."""

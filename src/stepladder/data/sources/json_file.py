@@ -1,14 +1,25 @@
-"""Read the cells of JSON lines, such as `metadata.jsonl` of Hugging Face, or of a JSON array."""
+"""Read the cells of JSON lines, such as `metadata.jsonl` of Hugging Face, or of other JSON.
+
+[{"path": "1.jpg", "label": "cat"}]           an array of objects
+{"1.jpg": "cat", "2.jpg": "dog"}              an object of paths and labels
+{"1.jpg": {"label": "cat"}}                   an object of paths and other columns
+{"cat": ["1.jpg", "3.jpg"]}                   an object of labels and paths
+{"path": ["1.jpg"], "label": ["cat"]}         an object of columns, as pandas writes it
+{"train": …, "val": …}                        an object of splits of any of these
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from stepladder.data.sources.csv_file import encoding_of
+from stepladder.data.sources.split_names import SPLIT_WORDS
 from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.table_labels import LABEL_NAMES, plain_name
+from stepladder.data.sources.table_paths import PATH_NAMES, are_file_names, some
 from stepladder.errors import DataError
 
 JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
@@ -16,6 +27,7 @@ _EXAMPLE: Final = (
     'Write one line for each picture, such as {"file_name": "cat/1.jpg", "label": "cat"}'
 )
 _NUM_PROBE_BYTES: Final = 4096
+_COLUMNS: Final = frozenset({*PATH_NAMES, *LABEL_NAMES, "label"})
 
 
 def is_json(path: Path) -> bool:
@@ -28,7 +40,7 @@ def is_json(path: Path) -> bool:
 
 
 def read_json(path: Path) -> TableCells:
-    """Read one object per line, or an array of objects; their keys are the columns.
+    """Read one object per line, an array of objects, or an object; their keys are the columns.
 
     A key that an object lacks, and null, are empty cells. A list of one label is that label.
 
@@ -40,8 +52,16 @@ def read_json(path: Path) -> TableCells:
     except UnicodeError:
         raise DataError("not Unicode text", where=str(path), fix="Save it as UTF-8.") from None
     is_array = text.lstrip().startswith("[")
-    numbered = list(_array(text, path) if is_array else _lines(text, path))
-    unit = "item" if is_array else "line"
+    whole = None if is_array else _object(text, path)
+    unit, kind = "item", "a JSON array"
+    if whole is not None:
+        kind, rows = whole
+        numbered: list[tuple[int, Any]] = list(enumerate(rows, start=1))
+    elif is_array:
+        numbered = list(_array(text, path))
+    else:
+        numbered = list(_lines(text, path))
+        unit, kind = "line", "JSON lines"
     for number, record in numbered:
         if not isinstance(record, dict):
             raise DataError(
@@ -56,7 +76,6 @@ def read_json(path: Path) -> TableCells:
             if isinstance(_single(value), (dict, list)):
                 nested.setdefault(key, number)
     body = [(number, [_cell(record.get(key)) for key in header]) for number, record in numbered]
-    kind = "a JSON array" if is_array else "JSON lines"
     return TableCells(
         [key.strip() for key in header], body, 0, (f"{path}: read as {kind}",), unit, nested
     )
@@ -69,7 +88,6 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            _refuse_whole_object(text, path)
             raise DataError(
                 f"not JSON ({error})", where=f"{path}: line {number}", fix=_EXAMPLE
             ) from None
@@ -90,13 +108,106 @@ def _array(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     yield from enumerate(records, start=1)
 
 
-def _refuse_whole_object(text: str, path: Path) -> None:
-    """Raise an error if the file is a single object over several lines."""
+def _object(text: str, path: Path) -> tuple[str, list[dict[str, Any]]] | None:
+    """Return what a single object is read as, and its rows; None if it is a line of a picture."""
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if found.setdefault(key, value) != value:
+                repeated.append(key)
+        return found
+
     try:
-        record = json.loads(text)
+        record = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError):
-        return
-    raise _not_a_list(record, path)
+        return None  # several lines
+    if not isinstance(record, dict) or not record:
+        return None
+    if _is_picture(record) and not repeated:
+        if "\n" in text.strip():
+            raise _not_a_list(record, path)
+        return None
+    if repeated:
+        raise DataError(
+            f"the key {repeated[0]!r:.80} is there twice, with different values",
+            where=str(path),
+            fix="Keep one of them.",
+        )
+    found = _rows_of(record)
+    if found is None:
+        raise _not_a_list(record, path)
+    return found
+
+
+def _is_picture(record: Mapping[str, Any]) -> bool:
+    """Return whether an object describes a single picture: keys of columns, and no columns."""
+    is_flat = not any(isinstance(value, (list, dict)) for value in record.values())
+    return (
+        (is_flat and bool(_COLUMNS & {plain_name(key) for key in record}))
+        or any(isinstance(record.get(key), str) for key in PATH_NAMES)
+        or (is_flat and len(record) == 1 and not are_file_names(list(record)))
+    )
+
+
+def _rows_of(record: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
+    """Return what an object of several pictures is read as, and its rows; None if it is another."""
+    keys, values = list(record), list(record.values())
+    if all(key.lower() in SPLIT_WORDS for key in keys):
+        return _rows_of_splits(record)
+    if all(isinstance(value, dict) for value in values):
+        return _rows_of_objects(record)
+    has_paths = are_file_names(some(keys))
+    if all(isinstance(value, list) for value in values) and not has_paths:
+        return _rows_of_lists(record)
+    if any(
+        isinstance(value, dict) or (isinstance(value, list) and not has_paths) for value in values
+    ):
+        return None
+    rows = [{"path": key, "label": value} for key, value in record.items()]
+    return "a JSON object of paths and labels", rows
+
+
+def _rows_of_splits(record: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
+    rows: list[dict[str, Any]] = []
+    for split, value in record.items():
+        found = _rows_of(value) if isinstance(value, dict) and value else None
+        records: list[Any] = value if isinstance(value, list) else found[1] if found else [None]
+        if not all(isinstance(row, dict) for row in records):
+            return None
+        rows += [{"split": split, **row} for row in records]
+    return "a JSON object of splits", rows
+
+
+def _rows_of_lists(record: Mapping[str, list[Any]]) -> tuple[str, list[dict[str, Any]]] | None:
+    keys, values = list(record), list(record.values())
+    is_even = len(set(map(len, values))) == 1
+    is_flat = not any(isinstance(one, dict) for cells in values for one in cells)
+    if {plain_name(key) for key in keys} & set(PATH_NAMES) and is_even and is_flat:
+        turned = [dict(zip(keys, cells, strict=True)) for cells in zip(*values, strict=True)]
+        return "a JSON object of columns", turned
+    pairs = [(label, one) for label, paths in record.items() for one in paths]
+    if not pairs or not all(isinstance(one, str) for _, one in pairs):
+        return None
+    rows = [{"path": one, "label": label} for label, one in pairs]
+    return "a JSON object of labels and their paths", rows
+
+
+def _rows_of_objects(
+    record: Mapping[str, Mapping[str, Any]],
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the rows of an object of objects: by path or number, or columns as pandas writes."""
+    names = {plain_name(key) for key in record}
+    first = next(iter(record.values()))
+    if names & set(PATH_NAMES) and all(value.keys() == first.keys() for value in record.values()):
+        turned = [{key: value[at] for key, value in record.items()} for at in first]
+        return "a JSON object of columns", turned
+    has_paths = any(plain_name(key) in PATH_NAMES for key in first)
+    if has_paths and not are_file_names(some(list(record))):
+        return "a JSON object of objects", [dict(value) for value in record.values()]
+    rows = [{**value, "path": key} for key, value in record.items()]
+    return "a JSON object of paths and objects", rows
 
 
 def _refuse_lists_of_objects(record: Any, path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -18,6 +18,7 @@ from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.csv_table import ALSO_NAMED
 from stepladder.data.sources.json_file import is_json, read_json
 from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.table_labels import label_candidates, plain_name
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
@@ -258,7 +259,7 @@ def _places(cell: str, above: str, index: Mapping[str, Sequence[str]]) -> list[s
     return found
 
 
-def _label_at(file: TableCells, rows: Sequence[Sequence[str]], path_at: int) -> int | None:
+def _label_at(file: TableCells, rows: Sequence[list[str]], path_at: int) -> int | None:
     """Return the column of labels: by its name, else the first one whose cells repeat."""
     num_values = {
         at: len({cells[at].strip() for cells in rows})
@@ -267,13 +268,8 @@ def _label_at(file: TableCells, rows: Sequence[Sequence[str]], path_at: int) -> 
     }
     able = [at for at, num in num_values.items() if num >= _MIN_CLASSES]
     names = (PrepareConfig.label_column, *ALSO_NAMED["label"], *_USUAL_LABELS)
-    named = [at for name in names for at in able if file.header[at].lower() == name]
+    named = [at for name in names for at in able if plain_name(file.header[at]) == name]
+    likely = label_candidates(replace(file, body=list(enumerate(rows))), {path_at})
     repeated = [at for at in able if 2 * num_values[at] <= len(rows)]
-    repeated.sort(key=lambda at: any(_is_number(cells[at]) for cells in rows))
+    repeated.sort(key=lambda at: (at not in likely, [*likely, at].index(at)))
     return next(iter((*named, *repeated)), None)
-
-
-def _is_number(cell: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return float(cell) is not None
-    return False

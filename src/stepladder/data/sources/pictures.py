@@ -18,6 +18,7 @@ from stepladder.data.sources.csv_table import list_table
 from stepladder.data.sources.folders import folder_options, list_walk
 from stepladder.data.sources.listing import Listing, require_classes
 from stepladder.data.sources.metadata_folder import list_metadata
+from stepladder.data.sources.other_files import refuse_other_files
 from stepladder.data.sources.source_file import read_file
 from stepladder.data.sources.walk import Skipped, Walk
 from stepladder.errors import UsageError
@@ -43,6 +44,7 @@ def list_pictures(config: PrepareConfig) -> Listing:
             Walk(str(root), config.follow_symlinks, Skipped()), root, folder_options(config)
         )
     elif source.is_file():
+        refuse_other_files(source)
         listing = list_table(source, config)
     else:
         raise UsageError(

@@ -7,6 +7,7 @@ import stat
 
 from stepladder.data.decoding.formats import BadPictureError
 
+NO_FILE = "does not exist"
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 _MAX_BYTES = 2**31 - _BYTES_AROUND  # lengths in a Parquet page have 31 bits
@@ -54,6 +55,6 @@ def _read_to_end(handle: int, num_bytes: int) -> bytes:
 
 def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "does not exist"
+        return NO_FILE
     text = error.strerror if isinstance(error, OSError) else str(error)
     return f"cannot be read: {text}"

@@ -40,6 +40,10 @@ _OF_FILES: Final = frozenset(
     | {"image", "images", "img", "imgs", "jpeg", "jpg", "png"}
     | {"photo", "photos", "pic", "pics", "picture", "pictures"}
 )
+_OF_ANNOTATIONS: Final = frozenset(
+    {"annotation", "annotations", "annots", "attributes", "bbox", "boxes", "keypoints", "labels"}
+    | {"mask", "masks", "segmentation", "segmentations", "trimap", "trimaps", "xml", "xmls"}
+)
 
 
 def split_candidates(name: str) -> tuple[Split, ...]:
@@ -76,6 +80,12 @@ def named_as_splits(names: Iterable[str]) -> list[str]:
         if len(alike) == num_names or (Split.TRAIN in splits and len(splits) > 1):
             return alike
     return []
+
+
+def is_of_annotations(name: str) -> bool:
+    """Return True if a folder's name says that it contains annotations or masks of pictures."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return any(word in _OF_ANNOTATIONS for word in words)
 
 
 def is_of_files(name: str) -> bool:

@@ -16,8 +16,26 @@ LABEL_NAMES: Final = (
     *("finding", "type"),
 )
 """Other usual names of the column of labels; the likeliest first."""
-_NAMES: Final = frozenset(("label", *LABEL_NAMES))
-_INDEX_NAMES: Final = frozenset({"", "unnamed: 0", "id", "index", "idx"})
+_NAMES: Final = ("label", *LABEL_NAMES)
+_LABEL_WORDS: Final = frozenset(
+    {"label", "labels", "class", "classes", "cls", "category", "categories", "target"}
+    | {"breed", "species", "diagnosis", "disease", "dx", "finding"}
+    | {"classe", "clase", "klasse", "kategorie", "categoria", "categoría", "étiquette", "etiqueta"}
+)
+_PIXEL_WORDS: Final = frozenset(
+    {"width", "height", "depth", "channels", "size", "bytes", "pixels", "resolution", "roi"}
+    | {"x", "y", "w", "h", "xmin", "xmax", "ymin", "ymax", "left", "right", "top", "bottom"}
+    | {"bbox", "box", "lat", "latitude", "lon", "lng", "longitude"}
+)
+"""Words in the names of columns of sizes and coordinates, which are never labels."""
+_OTHER_WORDS: Final = frozenset(
+    {"id", "uuid", "index", "count", "num", "number", "date", "time", "timestamp", "year", "month"}
+    | {"confidence", "score", "prob", "probability", "quality", "source", "author", "license"}
+    | {"patient", "subject", "user", "session", "camera", "device", "site", "age", "sex", "gender"}
+    | {"path", "file", "filename", "url", "hash", "md5", "split", "set", "fold"}
+)
+"""Words in the names of columns that describe a picture otherwise."""
+_INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
     **dict.fromkeys(("0", "0.0", "false", "-1"), False),
     **dict.fromkeys(("1", "1.0", "true"), True),
@@ -28,35 +46,92 @@ _MIN_DISTINCT: Final = 3  # rows that show that a column is different in each of
 _LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
 
 
+def words_of(name: str) -> list[str]:
+    """Return the words of a column's name in lower case: those of `ClassId` and `class-id`."""
+    apart = re.sub(r"(?<=[^\W\dA-Z_])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name as Python would write it: `class_id` for `ClassId`."""
+    return "_".join(words_of(name))
+
+
 def label_candidates(table: TableCells, taken: Set[int]) -> list[int]:
-    """Return the columns that may hold labels: by name, else all that may; the likeliest rule wins.
+    """Return the columns that may hold labels, the likeliest first.
+
+    Names decide: one that is usual, then one with a word such as class or species. Otherwise, the
+    cells do: a label repeats. Columns of sizes and coordinates are not labels.
 
     Args:
         table: the cells.
         taken: columns that mean something else.
     """
-    names = [name.lower() for name in table.header]
+    names = [plain_name(name) for name in table.header]
     free = [
         at for at in range(len(names)) if at not in taken and table.header[at] not in table.nested
     ]
-    if table.header_row or table.unit != "row":
+    has_names = table.header_row > 0 or table.unit != "row"
+    if has_names:
         named = [at for at in free if names[at] in _NAMES]
         if len(named) == 1:
             return named
-        free = [at for at in free if names[at] not in _INDEX_NAMES]
-    counts = {at: Counter(cells[at].strip() for _, cells in table.body) for at in free}
+        named = [at for at in named if names[at] != "type"]
+        if len(named) == 1:
+            return named
+        free = [
+            at
+            for at in free
+            if names[at] not in _INDEX_NAMES and not _is_of_pixels(table.header[at])
+        ]
+    cells = {at: [row[at].strip() for _, row in table.body] for at in free}
+    counts = {at: Counter(cells[at]) for at in free}
     num_rows = len(table.body)
     repeated = [
         at for at in free if num_rows < _MIN_DISTINCT or 2 * len(counts[at]) <= num_rows + 1
     ]
     varied = [at for at in repeated if len(counts[at]) > 1 or num_rows == 1]
     found = varied if len(free) > 1 or not repeated else repeated
-    same = {tuple(_partition([cells[at] for _, cells in table.body])) for at in found}
+    if has_names:
+        usual = [at for at in named if at in found]
+        found = usual or [at for at in found if _is_like_label(table.header[at])] or found
+    found = sorted(found, key=lambda at: _rank(table.header[at], cells[at]))
+    same = {tuple(_partition(cells[at])) for at in found}
     texts = [at for at in found if not all(map(_is_number, counts[at]))]
     is_repeated = any(len(counts[at]) < num_rows for at in found)
     are_named = all(names[at] in _NAMES for at in found)
     is_same = len(same) == 1 and (is_repeated or are_named)
+    if is_same and are_named:
+        return (texts or found)[:1]
     return texts if is_same and len(texts) == 1 else found
+
+
+def _is_of_pixels(name: str) -> bool:
+    """Return whether a name is one of a size or a coordinate: `Roi.X1`, `img_width`."""
+    words = [word.rstrip("0123456789") for word in words_of(name)]
+    return any(word in _PIXEL_WORDS for word in words) and not _LABEL_WORDS & set(words)
+
+
+def _is_like_label(name: str) -> bool:
+    words = set(words_of(name))
+    return bool(_LABEL_WORDS & words) and not (_OTHER_WORDS - {"id"}) & words
+
+
+def _rank(name: str, cells: Sequence[str]) -> tuple[object, ...]:
+    """Return a sort key: the likeliest column of labels is the least."""
+    plain, distinct = plain_name(name), set(cells)
+    is_text = not all(map(_is_number, distinct))
+    numbers = [] if is_text else [float(cell) for cell in cells]
+    is_sorted = len(distinct) > _MIN_DISTINCT and numbers == sorted(numbers)
+    return (
+        _NAMES.index(plain) if plain in _NAMES else len(_NAMES),
+        not _is_like_label(name),
+        bool(_OTHER_WORDS & set(words_of(name))),
+        any(not number.is_integer() for number in numbers),
+        is_sorted,
+        not is_text,
+        len(distinct),
+    )
 
 
 def _partition(cells: Sequence[str]) -> Iterator[int]:
@@ -89,7 +164,9 @@ def class_columns(table: TableCells, taken: Set[int]) -> list[int]:
     bits = [at for at in free if all(cells[at].strip().lower() in _BITS for _, cells in table.body)]
     if len(bits) < _MIN_CLASSES:
         return []
-    others = [at for at in free if at not in bits and table.header[at].lower() not in _INDEX_NAMES]
+    others = [
+        at for at in free if at not in bits and plain_name(table.header[at]) not in _INDEX_NAMES
+    ]
     is_sure = all(len(classes_of(cells, bits)) == 1 for _, cells in table.body)
     return bits if is_sure or not others or len(bits) >= _MANY_BITS else []
 

@@ -21,6 +21,12 @@ _NUM_PROBES: Final = 5  # of these, the ones that every folder and ending is tri
 _MAX_FOLDERS_TRIED: Final = 200
 _MAX_ENTRIES: Final = 10_000  # of a folder that is searched for folders
 _MAX_PARENTS: Final = 2
+_MIN_DIVIDED: Final = 2
+PATH_NAMES: Final = (
+    *("path", "file", "filename", "filenames", "file_name", "filepath", "file_path", "name"),
+    *("image", "images", "image_path", "image_name", "image_id", "img", "img_path"),
+)
+"""Usual names of the column of paths."""
 _T = TypeVar("_T")
 
 
@@ -33,19 +39,33 @@ class PathReader:
         is_stripped: whether blanks around the cell are dropped.
         has_backslashes: whether backslashes separate folders.
         cut: start of the cell that is dropped, such as a folder of another machine.
+        others: other path formats, if the pictures are divided over several folders.
+        root: folder that they are searched in; None if there are no others.
     """
 
     path_format: str = SLOT
     is_stripped: bool = False
     has_backslashes: bool = False
     cut: str = ""
+    others: tuple[str, ...] = ()
+    root: Path | None = None
 
     def __call__(self, cell: str) -> str:
         """Return the path."""
         path = cell.strip() if self.is_stripped else cell
         path = path.replace("\\", "/") if self.has_backslashes else path
         path = path.removeprefix(self.cut)
+        if self.root is not None:
+            for one in (self.path_format, *self.others):
+                if _is_found(self.root, one.replace(SLOT, path)):
+                    return one.replace(SLOT, path)
         return path if self.path_format == SLOT else self.path_format.replace(SLOT, path)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders that the pictures are divided over; empty if they are not."""
+        formats = (self.path_format, *self.others) if self.others else ()
+        return tuple(one.partition(SLOT)[0].rstrip("/") or "." for one in formats)
 
     def notes(self) -> Iterator[str]:
         """Yield what is read in another way than the cells are written."""
@@ -76,8 +96,10 @@ def search(cells: Sequence[str], root: Path) -> list[PathReader]:
     looked_at = some(cells)
     plain = list(_spellings(looked_at, SLOT))[-1]
     above = ["../" * level for level in range(1, _MAX_PARENTS + 1)]
+    below = _folders_below(root)
     return (
-        _best(plain, looked_at, root, _folders_below(root))
+        _divided(plain, cells, root, below)
+        or _best(plain, looked_at, root, below)
         or _best(plain, looked_at, root, above)
         or _search_tails(plain, looked_at, root)
         or _search_beside(plain, looked_at, root, above)
@@ -113,6 +135,53 @@ def _search_tails(plain: PathReader, cells: Sequence[str], root: Path) -> list[P
         if found:
             return found
     return []
+
+
+def _divided(
+    plain: PathReader, cells: Sequence[str], root: Path, folders: Sequence[str]
+) -> list[PathReader]:
+    """Return one reader of several folders, if each picture is in exactly one of them."""
+    looked_at = some(cells)
+    endings = ("",) if are_file_names(looked_at) else ("", *_ENDINGS)
+    probes = list(map(plain, looked_at[:_NUM_PROBES]))
+    ending = next(
+        (
+            ending
+            for folder, ending in itertools.product(folders, endings)
+            if _num_found(root, f"{folder}{SLOT}{ending}", probes)
+        ),
+        None,
+    )
+    if ending is None or probes[0].startswith("/"):
+        return []
+    formats = [f"{folder}{SLOT}{ending}" for folder in folders]
+    used: list[str] = []
+    wanted = list(dict.fromkeys(map(plain, cells)))
+    missing = wanted
+    while missing:
+        sample = some(missing)
+        hits = {one: _num_found(root, one, sample) for one in formats if one not in used}
+        best = max(hits, key=hits.__getitem__, default=None)
+        if best is None or not hits[best]:
+            return []
+        used.append(best)
+        missing = [cell for cell in missing if not _is_found(root, best.replace(SLOT, cell))]
+    if len(used) < _MIN_DIVIDED:
+        return []
+    is_once = all(sum(_num_found(root, one, [cell]) for one in used) == 1 for cell in wanted)
+    unused = [one for one in formats if one not in used]
+    if not is_once or any(_num_found(root, one, some(wanted)) for one in unused):
+        return []
+    used.sort()
+    return [replace(plain, path_format=used[0], others=tuple(used[1:]), root=root)]
+
+
+def _num_found(root: Path, path_format: str, cells: Sequence[str]) -> int:
+    return sum(_is_found(root, path_format.replace(SLOT, cell)) for cell in cells)
+
+
+def _is_found(root: Path, path: str) -> bool:
+    return os.path.isfile(os.path.join(root, path))  # noqa: PTH113, PTH118 (millions of them)
 
 
 def some(items: Sequence[_T]) -> list[_T]:

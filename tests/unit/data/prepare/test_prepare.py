@@ -276,6 +276,25 @@ def test_a_hundred_bad_pictures_stop_it_at_once(tmp_path: Path) -> None:
     assert str(caught.value.why).startswith("'0.jpg', '1.jpg', ")
 
 
+@pytest.mark.parametrize(
+    ("num", "told"),
+    [
+        (1, "1 picture of the table does not exist: '0.jpg'; 'z.jpg': is empty"),
+        (2, "2 pictures of the table do not exist: '0.jpg', '1.jpg'; 'z.jpg': is empty"),
+        (7, "7 pictures of the table do not exist: '0.jpg', '1.jpg', '2.jpg', '3.jpg', '4.jpg'; "),
+    ],
+)
+def test_pictures_of_a_table_that_do_not_exist_are_counted(
+    tmp_path: Path, num: int, told: str
+) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\n")
+    bad = [*(Bad(f"{idx}.jpg", "does not exist") for idx in range(num)), Bad("z.jpg", "is empty")]
+    with pytest.raises(DataError) as caught:
+        check_share(bad, num_pictures=20, max_bad=0.01, source=table)
+    assert str(caught.value.why).startswith(told)
+
+
 def test_pictures_in_train_and_val_are_named(split_photos: Path, tmp_path: Path) -> None:
     same = split_photos / "train" / "class 0" / "0.jpg"
     shutil.copy(same, split_photos / "val" / "class 0" / "copy.jpg")

@@ -82,7 +82,7 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("path,age,sex\n1.jpg,4,f\n2.jpg,3,m\n", ["row 1", "'label'", "be it: 'age', 'sex'"]),
+        ("path,age,sex\n1.jpg,4,f\n2.jpg,3,m\n", ["row 1", "'label'", "be it: 'sex', 'age'"]),
         ("path;label\n1.jpg;a\n2.jpg;a;b\n", ["row 3", "header has 2, row 3 has 3"]),
         ("path,label,label\n1.jpg,a,b\n", ["two columns", "'label'"]),
         ("path,label\n", ["no rows"]),
@@ -316,6 +316,92 @@ def test_columns_are_found_from_the_cells(
     assert [(p.path, p.label) for p in found.pictures][:2] == expected
 
 
+SIX = ("000", "001", "1", "2", "3", "4")
+SIX_FILES = [f"images/{name}.jpg" for name in SIX]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "label"),
+    [
+        ("Filename;Width;Height;Roi.X1;ClassId", "60;59;5;{}", "ClassId"),
+        ("image;xmin;ymax;img_size;grade", "5;7;9;{}", "grade"),
+        ("image;patient_id;SpeciesName", "7;{}", "SpeciesName"),
+        ("image;site;Tree Species", "north;{}", "Tree Species"),
+        ("image;label_confidence;class_label", "0.5;{}", "class_label"),
+        ("image;dx;dx_type;age;localization", "{};histo;50.0;back", "dx"),
+        ("image;type;Category", "photo;{}", "Category"),
+        ("image;subclass_count;cls", "3;{}", "cls"),
+    ],
+)
+def test_the_column_of_labels_is_found_by_words_of_its_name(
+    tmp_path: Path, header: str, rows: str, label: str
+) -> None:
+    """The other columns have few distinct values, too: some rows differ from the pattern."""
+    labels = ["14", "1", "14", "1", "2", "2"]
+    text = header + "\n"
+    for at, (name, one) in enumerate(zip(SIX, labels, strict=True)):
+        cells = [cell if at % 2 or cell == "{}" else f"{cell}1" for cell in rows.split(";")]
+        text += f"{name};{';'.join(cells).format(one)}\n"
+    found = listed(tmp_path, text, more=SIX_FILES)
+    assert [p.label for p in found.pictures] == labels
+    assert f"--label-column {shlex.quote(label)}" in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("header", "suggested"),
+    [
+        ("image,frame,year,ripeness,kind", "kind"),
+        ("image,fine_label,coarse_label,kind,year", "coarse_label"),
+    ],
+)
+def test_the_likeliest_of_several_columns_is_suggested(
+    tmp_path: Path, header: str, suggested: str
+) -> None:
+    rows = ["1,2019,3,ripe", "1,2020,3,raw", "2,2019,1,ripe", "2,2020,3,raw", "3,2019,1,raw"]
+    text = "\n".join([header, *(f"{name},{row}" for name, row in zip(SIX, rows, strict=False))])
+    with pytest.raises(DataError, match="several may be it") as caught:
+        listed(tmp_path, text, more=SIX_FILES)
+    assert f"--label-column {suggested}" in str(caught.value.fix)
+    found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
+    assert len(found.pictures) == len(rows)
+
+
+def test_an_error_lists_at_most_five_columns(tmp_path: Path) -> None:
+    names = ",".join(f"c{at}" for at in range(40))
+    row = ",".join("x" for _ in range(40))
+    with pytest.raises(DataError) as caught:
+        listed(tmp_path, f"{names}\n{row}\n{row}\n".replace("x", "5", 3))
+    assert "'c0', 'c1', 'c2', 'c3', 'c4' and 35 more" in str(caught.value)
+    assert "c7" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("my cat.jpg 0\nthe dog.jpg 1\nx.jpg 0\n", ["0", "1", "0"]),
+        ("my cat.jpg 0\nthe dog.jpg 1\n", ["0", "1"]),
+        ("path label\nmy cat.jpg 0\nx.jpg 1\n", ["0", "1"]),
+        ("my cat.jpg big cat\nx.jpg dog\n", ["big cat", "dog"]),
+        ("my cat 0\nthe dog 1\nx 0\n", ["0", "1", "0"]),
+        ("x.jpg 0\nmy cat.jpg  1\n", ["0", "1"]),
+    ],
+)
+@pytest.mark.parametrize("folder", ["", "pics/"])
+def test_names_with_blanks_are_found_in_lists_with_blanks(
+    tmp_path: Path, text: str, labels: list[str], folder: str
+) -> None:
+    names = [f"{folder}{name}.jpg" for name in ("my cat", "the dog", "x")]
+    found = listed(tmp_path, text, more=names)
+    assert [p.label for p in found.pictures] == labels
+    assert {p.path for p in found.pictures} <= set(names)
+    assert "which contain spaces, too" in " ".join(found.warnings)
+
+
+def test_blanks_separate_columns_if_no_picture_has_a_name_with_blanks(tmp_path: Path) -> None:
+    found = listed(tmp_path, "7 1.jpg train\n8 2.jpg test\n")
+    assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "7"), ("2.jpg", "8")]
+
+
 def test_splits_of_a_table_without_a_header_are_found(tmp_path: Path) -> None:
     found = listed(tmp_path, "7,test,1.jpg\n8,train,2.jpg\n")
     assert [(p.label, p.split) for p in found.pictures] == [("7", Split.TEST), ("8", Split.TRAIN)]
@@ -325,11 +411,11 @@ def test_splits_of_a_table_without_a_header_are_found(tmp_path: Path) -> None:
 def test_a_table_that_can_be_read_in_two_ways_is_refused_with_a_command_that_works(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(DataError, match="several may be it: 'age', 'sex'") as caught:
+    with pytest.raises(DataError, match="several may be it: 'sex', 'age'") as caught:
         listed(tmp_path, "file,age,sex\n000,3,f\n001,4,m\n1.jpg,4,f\n")
     command = str(caught.value.fix).partition(": ")[2]
     found = typed_listing(command, tmp_path)
-    assert [p.label for p in found.pictures][:2] == ["3", "4"]
+    assert [p.label for p in found.pictures][:2] == ["f", "m"]
     with pytest.raises(DataError, match=r"p/7.jpg and q/7.jpg are both pictures") as caught:
         listed(
             tmp_path,
@@ -338,6 +424,37 @@ def test_a_table_that_can_be_read_in_two_ways_is_refused_with_a_command_that_wor
         )
     found = typed_listing(str(caught.value.fix).partition(": ")[2], tmp_path)
     assert [p.path for p in found.pictures] == ["p/7.jpg", "p/8.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "ending"),
+    [(("part_1", "part_2"), ".jpg"), (("part_2", "part_1"), ""), (("a", "b/in", "c"), ".JPEG")],
+)
+def test_pictures_divided_over_folders_are_read_from_all(
+    tmp_path: Path, folders: Sequence[str], ending: str
+) -> None:
+    """The first folder has most of the pictures, the last one has a single one."""
+    names = [f"p{at:03}" if ending else f"p{at:03}.png" for at in range(80)]
+    places = [folders[0]] * 60 + [folders[-2]] * 19 + [folders[-1]]
+    files = [f"{place}/{name}{ending}" for place, name in zip(places, names, strict=True)]
+    rows = "".join(f"{name},{at % 2}\n" for at, name in enumerate(names))
+    found = listed(tmp_path, f"path,label\n{rows}", more=files)
+    assert [p.path for p in found.pictures] == files
+    told = f"each picture is in one of the folders {', '.join(sorted({*places}))}"
+    assert told in " ".join(found.warnings)
+
+
+def test_folders_that_share_pictures_or_lack_some_are_not_joined(tmp_path: Path) -> None:
+    text = "path,label\n" + "".join(f"p{at}.png,{at % 2}\n" for at in range(6))
+    both = [f"{folder}/p{at}.png" for folder, end in (("m", 4), ("n", 6)) for at in range(end)]
+    found = listed(tmp_path, text, more=both)
+    assert {p.path.partition("/")[0] for p in found.pictures} == {"n"}
+    crossing = [f"m/p{at}.png" for at in range(4)] + [f"n/p{at}.png" for at in range(2, 6)]
+    with pytest.raises(DataError, match=r"row 4: .* m/p2.png and n/p2.png are both pictures"):
+        listed(tmp_path / "crossing", text, more=crossing)
+    lacking = tmp_path / "other"
+    found = listed(lacking, text, more=[f"m/p{at}.png" for at in range(4)] + ["n/p4.png"])
+    assert {p.path.partition("/")[0] for p in found.pictures} == {"m"}
 
 
 def test_one_column_per_class_is_one_label(tmp_path: Path) -> None:

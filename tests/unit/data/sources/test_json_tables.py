@@ -56,6 +56,75 @@ def test_objects_are_rows(tmp_path: Path, text: str, encoding: str) -> None:
     assert "--path-column file_name" in " ".join(listing.warnings)
 
 
+MAP = {"0.jpg": "cat", "1.jpg": 7}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (MAP, "a JSON object of paths and labels"),
+        ({"0": "cat", "1": 7}, "a JSON object of paths and labels"),
+        ({"images/0.jpg": ["cat"], "images/1.jpg": [7]}, "a JSON object of paths and labels"),
+        ({"0.jpg": {"class": "cat"}, "1.jpg": {"class": 7}}, "of paths and objects"),
+        ({"9": ROWS[0], "8": ROWS[1]}, "a JSON object of objects"),
+        ({"cat": ["0.jpg"], "7": ["1.jpg"]}, "of labels and their paths"),
+        ({"path": ["0.jpg", "1.jpg"], "label": ["cat", 7]}, "a JSON object of columns"),
+        (
+            {"path": {"0": "0.jpg", "1": "1.jpg"}, "label": {"0": "cat", "1": 7}},
+            "a JSON object of columns",
+        ),
+    ],
+)
+def test_an_object_of_pictures_is_a_table(
+    tmp_path: Path, value: Any, told: str, indent: int | None
+) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg")
+    table = tmp_path / "train.json"
+    table.write_text(json.dumps(value, indent=indent))
+    listing = list_pictures(PrepareConfig(source=table))
+    assert pairs(listing) == EXPECTED
+    assert told in listing.warnings[0]
+
+
+@pytest.mark.parametrize("value", [{"train": MAP, "val": {"2.jpg": "cat"}}])
+def test_an_object_of_splits_has_their_pictures(tmp_path: Path, value: Any) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg", "images/2.jpg")
+    table = tmp_path / "splits.json"
+    records = {
+        split: [{"path": path, "label": label} for path, label in one.items()]
+        for split, one in value.items()
+    }
+    for content in (value, records):
+        table.write_text(json.dumps(content))
+        listing = list_pictures(PrepareConfig(source=table))
+        assert [(one.path, one.split) for one in listing.pictures] == [
+            ("images/0.jpg", Split.TRAIN),
+            ("images/1.jpg", Split.TRAIN),
+            ("images/2.jpg", Split.VAL),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"0.jpg": "cat", "1.jpg": "dog", "0.jpg": "dog"}', "'0.jpg' is there twice"),
+        ('{"0.jpg": ["cat", "dog"], "1.jpg": ["dog"]}', "item 1: 'label' holds lists"),
+        (json.dumps(ROWS[0], indent=1), "one object with the keys 'file_name', 'label'"),
+        (json.dumps({"images": [{"id": 1}], "annotations": [{"id": 1}]}), "the keys 'images'"),
+        (json.dumps({"train": ["0.jpg"], "val": ["1.jpg"]}), "the keys 'train', 'val'"),
+    ],
+)
+def test_an_object_that_is_no_table_is_refused_in_words(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    fill(tmp_path, "images/0.jpg", "images/1.jpg")
+    (tmp_path / "train.json").write_text(text)
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path / "train.json"))
+    assert told in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

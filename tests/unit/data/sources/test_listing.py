@@ -259,10 +259,10 @@ def test_a_single_folder_in_each_split_is_skipped(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_beside_the_data_is_told_with_the_folder_to_read(tmp_path: Path) -> None:
-    root = fill(tmp_path, "images/a/1.jpg", "images/b/1.jpg", "annotations/1.xml")
-    with pytest.raises(DataError, match=f"use --source {root / 'images'}"):
+    root = fill(tmp_path, "pets/a/1.jpg", "pets/b/1.jpg", "extra/1.xml")
+    with pytest.raises(DataError, match=f"use --source {root / 'pets'}"):
         listed(root)
-    assert len(listed(root / "images").pictures) == 2
+    assert len(listed(root / "pets").pictures) == 2
 
 
 def test_one_split_in_two_folders_is_an_error(tmp_path: Path) -> None:
@@ -429,3 +429,48 @@ def test_text_without_an_extension_is_no_picture(tmp_path: Path) -> None:
     listing = listed(root)
     assert [picture.path for picture in listing.pictures] == ["a/1.jpg", "b/1.jpg", "b/2"]
     assert "1 file(s) of text ('a/1')" in listing.skipped.describe()
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["attributes/x.txt", "parts/y.txt", "classes.txt"],
+        ["segmentations/a/1.png", "segmentations/b/2.png", "images.txt", "README"],
+        ["Annotation/a/1", "lists/train_list.mat"],
+        ["readme.md"],
+    ],
+)
+@pytest.mark.parametrize("wrapper", ["", "Images/"])
+def test_pictures_beside_annotations_are_the_source(
+    tmp_path: Path, others: list[str], wrapper: str
+) -> None:
+    names = [f"images/{wrapper}{label}/{at}.jpg" for label in "ab" for at in range(2)]
+    fill(tmp_path, *names)
+    for name in others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1 2 3\n")
+    listing = listed(tmp_path)
+    assert [(one.path, one.label) for one in listing.pictures] == [
+        (name, name.rsplit("/", 2)[1]) for name in names
+    ]
+    assert f"read the pictures in images{'/Images' * bool(wrapper)}" in listing.warnings[0]
+
+
+def test_pictures_beside_annotations_keep_their_splits(tmp_path: Path) -> None:
+    fill(tmp_path, *[f"images/{name}" for name in each("train", "val")], "masks/train/a/0.png")
+    assert {one.split for one in listed(tmp_path).pictures} == {Split.TRAIN, Split.VAL}
+
+
+@pytest.mark.parametrize(("beside", "label"), [("cat/1.jpg", "cat"), ("photos/a/1.jpg", "photos")])
+def test_other_classes_beside_images_are_not_left_out(
+    tmp_path: Path, beside: str, label: str
+) -> None:
+    fill(tmp_path, "images/a/1.jpg", "images/b/2.jpg", beside)
+    assert {one.label for one in listed(tmp_path).pictures} == {"images", label}
+
+
+def test_a_picture_beside_images_is_counted_as_skipped(tmp_path: Path) -> None:
+    fill(tmp_path, "images/a/1.jpg", "images/b/2.jpg", "masks/a/1.png", "1.jpg")
+    listing = listed(tmp_path)
+    assert paths(listing) == ["images/a/1.jpg", "images/b/2.jpg"]
+    assert listing.skipped.counts == {"picture(s) outside any class folder": 1}

@@ -7,6 +7,7 @@ import os
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from zipfile import is_zipfile
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
@@ -24,6 +25,7 @@ from stepladder.data.sources.containers.pictures import ContainerPictures, OpenS
 from stepladder.data.sources.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.sources.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.sources.delta_log import LOG_FOLDER, is_delta
+from stepladder.data.sources.other_files import zip_refused
 from stepladder.data.sources.pictures import FilePictures, Pictures
 from stepladder.data.sources.walk import is_hidden, why_no_picture
 from stepladder.data.store.manifest import MANIFEST_NAME
@@ -161,7 +163,7 @@ def find_format(source: Path) -> SourceFormat:
         return kind_of_name(str(source)) or SourceFormat.FOLDER
     if source.is_file():
         if source.name.lower().endswith(_OTHER_ARCHIVES):
-            raise _archive_refused(str(source))
+            raise zip_refused(source) if is_zipfile(source) else _archive_refused(str(source))
         with source.open("rb") as file:
             is_parquet = file.read(4) == _PARQUET_MAGIC
         return SourceFormat.PARQUET if is_parquet else kind_of_name(source.name) or SourceFormat.CSV

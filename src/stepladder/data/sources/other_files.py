@@ -1,0 +1,126 @@
+"""Recognise files that are neither a table nor pictures, and report how to convert them."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from stepladder.data.sources.walk import printable
+from stepladder.errors import DataError, StepladderError, UsageError
+
+_NUM_HEAD_BYTES: Final = 64
+_SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods", ".numbers")
+_STARTS: Final = (
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"GIF8", "a picture"),
+    (b"%PDF", "a PDF"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"Rar!", "a RAR archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"version https://git-lfs", "a placeholder of Git LFS"),
+)
+_UNPACKERS: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"))
+_FIXES: Final = {
+    "a picture": "Name the folder that contains it: stepladder prepare {folder}",
+    "a placeholder of Git LFS": "Download the content: git lfs pull",
+    "a RAR archive": "Unpack it, and prepare the folder with its contents: unrar x {file}",
+    "a 7z archive": "Unpack it, and prepare the folder with its contents: 7z x {file}",
+}
+_EXPORT: Final = "Write a CSV with the columns path and label from it, one row for each picture."
+_OLE: Final = b"\xd0\xcf\x11\xe0"
+
+
+def refuse_other_files(path: Path) -> None:
+    """Refuse spreadsheets, archives and other files that are no table of text.
+
+    Raises:
+        DataError: if a file is one, by its content.
+    """
+    with path.open("rb") as file:
+        head = file.read(_NUM_HEAD_BYTES)
+    if head.startswith(b"PK\x03\x04"):
+        raise _zipped(path)
+    if head.startswith(_OLE):
+        raise _spreadsheet(path, "an Excel workbook (.xls)")
+    for start, program in _UNPACKERS:
+        if head.startswith(start):
+            raise _packed(path, program)
+    for start, what in _STARTS:
+        if head.startswith(start):
+            fix = _FIXES.get(what, _EXPORT)
+            raise DataError(
+                f"this file is {what}, not a table",
+                where=str(path),
+                fix=fix.format(file=_typed(path), folder=_typed(path.parent)),
+            )
+    if head.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise DataError(
+            "this file is a web page, not a table",
+            where=str(path),
+            fix="Download the table itself, such as with the page's button Raw or Download.",
+        )
+
+
+def _spreadsheet(path: Path, what: str) -> DataError:
+    table = path.with_suffix(".csv")
+    return DataError(
+        f"this file is {what}, not a table of text",
+        where=str(path),
+        fix="Open it in Excel or LibreOffice, and save it as CSV UTF-8. Then type: "
+        f"stepladder prepare {_typed(table)}",
+    )
+
+
+def _zipped(path: Path) -> StepladderError:
+    names: list[str] = []
+    with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            is_sheet = "mimetype" in names and b"spreadsheet" in archive.read("mimetype")[:80]
+        if is_sheet:
+            return _spreadsheet(path, "an OpenDocument spreadsheet (.ods)")
+    if any(name.startswith("xl/") for name in names):
+        return _spreadsheet(path, "an Excel workbook (.xlsx)")
+    if path.suffix.lower() in _SPREADSHEETS:
+        return _spreadsheet(path, f"a spreadsheet ({path.suffix.lower()})")
+    return zip_refused(path, names)
+
+
+def zip_refused(path: Path, names: list[str] | None = None) -> UsageError:
+    """Return the error for a zip archive; the fix unpacks it."""
+    if names is None:
+        names = []
+        with contextlib.suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names if not name.startswith("__MACOSX")}
+    top = next(iter(tops)) if len(tops) == 1 and all("/" in name for name in names) else ""
+    folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-unzipped")
+    out = path.parent if top else folder
+    source = path.parent / top if top else folder
+    into = "" if str(out) == "." else f" -d {_typed(out)}"
+    return UsageError(
+        "this file is a zip archive, which cannot be read; only .tar and .tar.gz can",
+        where=str(path),
+        fix=f"Unpack it: unzip {_typed(path)}{into} && stepladder prepare {_typed(source)}",
+    )
+
+
+def _packed(path: Path, program: str) -> DataError:
+    name = path.name.removesuffix(path.suffix) if path.suffix in {".gz", ".bz2", ".xz"} else ""
+    out = path.with_name(name if "." in name else f"unpacked-{name or path.name}")
+    return DataError(
+        f"this file is compressed with {program}",
+        where=str(path),
+        fix=f"Unpack it: {program} -dc {_typed(path)} > {_typed(out)} && "
+        f"stepladder prepare {_typed(out)}",
+    )
+
+
+def _typed(path: Path) -> str:
+    return shlex.quote(printable(str(path)))
