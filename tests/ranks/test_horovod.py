@@ -20,6 +20,12 @@ Results = list[dict[str, Any]]
 
 def run(num: int, out: Path) -> Results:
     """Run the script in several ranks, and return what each computed."""
+    start("tests.ranks.horovod_rank", num, out, str(out))
+    return [torch.load(f"{out}-{num}-{rank}.pt") for rank in range(num)]
+
+
+def start(module: str, num: int, out: Path, *words: str) -> None:
+    """Run a module in several ranks, and wait until all have ended."""
     port = str(free_port())
     processes = []
     for rank in range(num):
@@ -28,7 +34,7 @@ def run(num: int, out: Path) -> Results:
         with Path(f"{out}-{num}-{rank}.txt").open("w") as log:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.ranks.horovod_rank", str(out)],
+                    [sys.executable, "-m", module, *words],
                     cwd=ROOT,
                     env=environment(**(place | size if num > 1 else {})),
                     stdout=log,
@@ -40,7 +46,6 @@ def run(num: int, out: Path) -> Results:
         codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
     logs = [Path(f"{out}-{num}-{rank}.txt").read_text()[-3000:] for rank in range(num)]
     assert codes == [0] * num, "\n".join(logs)
-    return [torch.load(f"{out}-{num}-{rank}.pt") for rank in range(num)]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +96,17 @@ def test_ranks_with_unequal_numbers_of_batches_join(two: Results) -> None:
         assert [result[name]["weight"].tolist() for result in two] == [[6.0] * 3] * 2
         assert two[1][name]["sums"] == [2.0, 2.0, 1.0, 1.0]
         assert [result[name]["after"].tolist() for result in two] == [[6.0] * 3] * 2
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_gather_that_a_joined_rank_misses_is_refused(how: str, tmp_path: Path) -> None:
+    start("tests.ranks.horovod_refusal", 2, tmp_path / "log", how, str(tmp_path / "out"))
+    assert (
+        "a rank has called hvd.join(), and takes part in allreduce only"
+        in (tmp_path / "out-1").read_text()
+    )
+    if how == "after":
+        assert (tmp_path / "out-later").read_text() == "[0, 1]"
 
 
 @pytest.fixture
@@ -165,6 +181,11 @@ def test_the_runner_names_the_rank_that_failed() -> None:
         HorovodRunner(np=-2).run(main)
 
 
-def test_the_runner_refuses_a_cluster_in_words() -> None:
-    with pytest.raises(UsageError, match="Use np=-8"):
-        HorovodRunner(np=8)
+def test_the_runner_names_the_local_form_without_a_cluster() -> None:
+    with pytest.raises(UsageError, match="Use np=-8 to run on this machine"):
+        HorovodRunner(np=8).run(print)
+
+
+def test_the_runner_refuses_no_processes() -> None:
+    with pytest.raises(UsageError, match=r"np=0\) has no processes"):
+        HorovodRunner(np=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +13,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stepladder.compat.horovod.compression import Compression
-from stepladder.compat.horovod.session import Channel, HorovodInternalError, current
+from stepladder.compat.horovod.session import (
+    Channel,
+    HorovodInternalError,
+    Session,
+    current,
+    exchanges_key,
+)
 from stepladder.errors import UsageError
 
 
@@ -34,6 +41,8 @@ Min: Final = ReduceOp.MIN
 Max: Final = ReduceOp.MAX
 Product: Final = ReduceOp.PRODUCT
 _OF_TORCH: Final = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PRODUCT"}
+_POLL_S: Final = 0.0001
+_CHECK_S: Final = 0.05  # between two looks whether a rank has joined
 
 
 class ProcessSet:
@@ -264,18 +273,58 @@ def grouped_allreduce_async(tensors: Sequence[Tensor], *args: Any, **kwargs: Any
     return grouped_allreduce_async_(copies, *args, **kwargs)
 
 
-def _lost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a collective of torch, and name its failure as Horovod does."""
+def exchange(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call a collective of torch that is not a reduction, and wait for it.
+
+    Raises:
+        HorovodInternalError: if another process has ended, or an earlier one was refused after it
+            had begun.
+        UsageError: if a rank has joined, and will not take part.
+    """
+    session = current()
+    if session.is_broken:
+        raise HorovodInternalError("an earlier collective was refused after it had begun")
+    idx = session.num_exchanges
+    session.num_exchanges += 1
+    _require_present(session, idx)
     try:
-        return function(*args, **kwargs)
+        work = function(*args, async_op=True, **kwargs)
+        check_at = time.monotonic() + _CHECK_S
+        while not work.is_completed():
+            time.sleep(_POLL_S)
+            if time.monotonic() > check_at:
+                _require_present(session, idx)
+                check_at = time.monotonic() + _CHECK_S
+        work.wait()
+    except UsageError:
+        session.is_broken = True  # torch still waits in it, and the ranks no longer match
+        raise
     except RuntimeError as error:
         raise HorovodInternalError(str(error)) from error
+
+
+def _require_present(session: Session, idx: int) -> None:
+    """Refuse a collective if a rank has joined before it.
+
+    Args:
+        session: of this process.
+        idx: how many collectives other than reductions came before this one.
+    """
+    if session.store is None:
+        return
+    key = exchanges_key(session)
+    if session.store.check([key]) and int(session.store.get(key)) <= idx:
+        raise UsageError(
+            "a rank has called hvd.join(), and takes part in allreduce only",
+            where="allgather, broadcast, alltoall or barrier",
+            fix="Call it after all ranks have joined, or before the first one does.",
+        )
 
 
 def _sizes(num: int, size: int) -> list[int]:
     sizes: list[int] = [0] * size
     boxes = [torch.zeros(1, dtype=torch.int64) for _ in sizes]
-    _lost(dist.all_gather, boxes, torch.tensor([num]))
+    exchange(dist.all_gather, boxes, torch.tensor([num]))
     return [int(box) for box in boxes]
 
 
@@ -288,7 +337,7 @@ def _gathered(tensor: Tensor) -> tuple[Tensor, list[int]]:
     padded = rows.new_zeros((max(nums), *rows.shape[1:]))
     padded[: len(rows)] = rows
     boxes = [torch.empty_like(padded) for _ in nums]
-    _lost(dist.all_gather, boxes, padded)
+    exchange(dist.all_gather, boxes, padded)
     parts = [box[:num] for box, num in zip(boxes, nums, strict=True)]
     return torch.cat(parts), nums
 
@@ -339,7 +388,7 @@ def broadcast_(
     if current().size > 1:
         with torch.no_grad():
             flat = tensor.detach().contiguous()
-            _lost(dist.broadcast, flat, src=root_rank)
+            exchange(dist.broadcast, flat, src=root_rank)
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat)
     return tensor
@@ -418,10 +467,10 @@ def alltoall(
     rows, coming = tensor.detach().contiguous(), list(nums)
     if size > 1:
         arriving = torch.zeros(size, dtype=torch.int64)
-        _lost(dist.all_to_all_single, arriving, torch.tensor(nums))
+        exchange(dist.all_to_all_single, arriving, torch.tensor(nums))
         coming = arriving.tolist()
         received = rows.new_empty((sum(coming), *rows.shape[1:]))
-        _lost(dist.all_to_all_single, received, rows, coming, nums)
+        exchange(dist.all_to_all_single, received, rows, coming, nums)
     else:
         received = rows.clone()
     return received if splits is None else (received, torch.tensor(coming, dtype=torch.int32))
@@ -437,4 +486,4 @@ def barrier(process_set: Any = None) -> None:
     """Wait until all ranks are here."""
     require_all(process_set)
     if current().size > 1:
-        _lost(dist.barrier)
+        exchange(dist.barrier)

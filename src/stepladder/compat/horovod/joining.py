@@ -17,6 +17,7 @@ from stepladder.compat.horovod.session import (
     HorovodInternalError,
     Session,
     current,
+    exchanges_key,
     join_key,
     watch_joins,
 )
@@ -30,7 +31,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001
     """Wait until all ranks have joined, and reduce zeros with those that still have batches.
 
     An average still divides by the number of all ranks. Other collectives than reductions, such as
-    a gather, are not possible while a rank has joined.
+    a gather, are refused while a rank has joined.
 
     Returns:
         The rank that joined last.
@@ -48,12 +49,14 @@ def join(device: int = -1) -> int:  # noqa: ARG001
         )
     store, key = session.store, join_key(session)
     is_last = store.add(f"{key}/count", 1) == session.size
+    store.compare_set(exchanges_key(session), "", str(session.num_exchanges))
     store.set(key, "1")
     if is_last:
         ends = " ".join(str(channel.next_idx) for channel in session.channels)
         store.set(f"{key}/{_END}", f"{session.rank} {ends}")
     last = _shadow(session, f"{key}/{_END}")
     session.joins += 1
+    session.num_exchanges = 0
     for channel in session.channels:
         channel.is_told = False
     watch_joins(session)

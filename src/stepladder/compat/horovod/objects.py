@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from stepladder.compat.horovod.collectives import broadcast_, require_all
-from stepladder.compat.horovod.session import HorovodInternalError, current
+from stepladder.compat.horovod.collectives import allgather, broadcast_, require_all
+from stepladder.compat.horovod.session import current
 from stepladder.errors import UsageError
 
 
@@ -41,12 +41,14 @@ def broadcast_object(
     session = current()
     if session.size == 1:
         return obj
-    box = [obj if session.rank == root_rank else None]
-    try:
-        dist.broadcast_object_list(box, src=root_rank)
-    except RuntimeError as error:
-        raise HorovodInternalError(str(error)) from error
-    return obj if session.rank == root_rank else box[0]
+    is_root = session.rank == root_rank
+    data = _bytes(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    length = torch.tensor([len(data)])
+    broadcast_(length, root_rank)
+    if not is_root:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    broadcast_(data, root_rank)
+    return obj if is_root else pickle.loads(data.numpy().tobytes())
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
@@ -54,12 +56,14 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: A
     session = current()
     if session.size == 1:
         return [obj]
-    boxes: list[Any] = [None] * session.size
-    try:
-        dist.all_gather_object(boxes, obj)
-    except RuntimeError as error:
-        raise HorovodInternalError(str(error)) from error
-    return boxes
+    data = _bytes(obj)
+    lengths = allgather(torch.tensor([len(data)])).tolist()
+    parts = torch.split(allgather(data), lengths)
+    return [pickle.loads(part.numpy().tobytes()) for part in parts]
+
+
+def _bytes(obj: Any) -> Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
 
 
 def broadcast_optimizer_state(

@@ -1,4 +1,4 @@
-"""`HorovodRunner`: run a function in several processes on this machine."""
+"""`HorovodRunner`: run a function in several processes, on this machine, Spark or Ray."""
 
 from __future__ import annotations
 
@@ -13,49 +13,65 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from stepladder.compat.horovod.rank_process import LAST_S, Outcome, failure
+from stepladder.compat.horovod.ray_runner import has_ray, run_in_ray
+from stepladder.compat.horovod.spark_runner import has_spark, run_in_spark
 from stepladder.errors import MissingExtraError, ResourceError, UsageError
 
 _POLL_S: Final = 0.05
-_LAST_S: Final = 2.0  # for other processes to write what they failed with
-_MAX_LINES: Final = 10
 
 
 class HorovodRunner:
     """Runs a function in several processes, each of which calls `hvd.init()`.
 
     Args:
-        np: number of processes: -4 is four on this machine.
-        driver_log_verbosity: has no effect; all processes print to the terminal.
+        np: number of processes: -4 is four on this machine, 4 is four on the active Spark session,
+            or else on the Ray that this program is connected to.
+        driver_log_verbosity: has no effect; processes on this machine print to the terminal, others
+            to the logs of the cluster.
 
     Raises:
-        UsageError: if np is 0 or above.
+        UsageError: if np is 0.
     """
 
     def __init__(self, np: int, driver_log_verbosity: str = "all") -> None:  # noqa: ARG002
-        if np >= 0:
+        if np == 0:
             raise UsageError(
-                f"HorovodRunner(np={np}) needs processes on a cluster, which are not available yet",
+                "HorovodRunner(np=0) has no processes",
                 where="np",
-                fix=f"Use np={-np or -1} to run on this machine, or start the script with torchrun "
-                "or srun.",
+                fix="Use np=-1 to run on this machine, or np=1 on the active Spark session.",
             )
-        self.num_processes = -np
+        self.num_processes = np
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Call a function with keyword arguments in all processes; return the result of rank 0.
 
         Raises:
             MissingExtraError: if cloudpickle is not installed.
-            ResourceError: if a process fails; with its last lines.
+            ResourceError: if the cluster has too few cores, or a process fails; with its last
+                lines.
+            UsageError: if np is above 0, and there is no Spark session and no Ray.
         """
         try:
             import cloudpickle
         except ImportError:
             raise MissingExtraError("HorovodRunner", "horovod") from None
+        num, call = self.num_processes, cloudpickle.dumps((main, kwargs))
+        if num > 0 and has_spark():
+            return run_in_spark(num, call)
+        if num > 0 and has_ray():
+            return run_in_ray(num, call)
+        if num > 0:
+            raise UsageError(
+                f"HorovodRunner(np={num}) runs on a Spark session or on Ray, and there is neither",
+                where="np",
+                fix=f"Use np=-{num} to run on this machine, or start Spark before "
+                "(SparkSession.builder.getOrCreate()) or connect to Ray (ray.init()).",
+            )
         with tempfile.TemporaryDirectory(prefix="stepladder-horovod-") as name:
             folder = Path(name)
-            (folder / "call").write_bytes(cloudpickle.dumps((main, kwargs)))
-            _run_all(self.num_processes, folder)
+            (folder / "call").write_bytes(call)
+            _run_all(-num, folder)
             with (folder / "result").open("rb") as file:
                 return pickle.load(file)
 
@@ -82,7 +98,7 @@ def _run_all(num: int, folder: Path) -> None:
     try:
         while any(process.poll() is None for process in processes):
             if any(process.poll() for process in processes):
-                time.sleep(_LAST_S)
+                time.sleep(LAST_S)
                 break
             time.sleep(_POLL_S)
     finally:
@@ -100,16 +116,7 @@ def _error(failed: dict[int, int], folder: Path) -> ResourceError:
     written = sorted(folder.glob("error-*"), key=lambda path: path.stat().st_mtime_ns)
     if not written:
         rank, code = next(iter(failed.items()))
-        return ResourceError(
-            f"rank {rank} ended with code {code}",
-            where="HorovodRunner",
-            fix="Run the function alone to see why: fn() instead of HorovodRunner(np=…).run(fn)",
-        )
+        return failure(Outcome(rank=rank, code=code))
     rank = int(written[0].name.removeprefix("error-"))
-    lines = written[0].read_text(encoding="utf-8").rstrip().splitlines()
-    return ResourceError(
-        f"rank {rank} failed: {lines[-1]}",
-        where="HorovodRunner",
-        why="\n  ".join(lines[-_MAX_LINES:-1]),
-        fix="Correct the function that was passed to HorovodRunner(…).run.",
-    )
+    error = written[0].read_text(encoding="utf-8")
+    return failure(Outcome(rank=rank, code=failed.get(rank, 1), error=error))

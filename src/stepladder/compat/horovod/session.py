@@ -104,7 +104,12 @@ class Channel:
 
 @dataclass(kw_only=True)
 class Session:
-    """This process among the others, from `init` to `shutdown`."""
+    """This process among the others, from `init` to `shutdown`.
+
+    Attributes:
+        num_exchanges: collectives other than reductions since all ranks joined.
+        is_broken: one of them was refused after it had begun.
+    """
 
     rank: int = 0
     size: int = 1
@@ -116,6 +121,8 @@ class Session:
     opened: ExitStack = field(default_factory=ExitStack)
     channels: list[Channel] = field(default_factory=list)
     joins: int = 0
+    num_exchanges: int = 0
+    is_broken: bool = False
     prefix: str = ""
     store: Any = None
     watcher: threading.Thread | None = None
@@ -180,6 +187,11 @@ def _find_hosts(session: Session) -> None:
 def join_key(session: Session) -> str:
     """Return the key that a rank sets in the store when it joins."""
     return f"{session.prefix}/join-{session.joins}"
+
+
+def exchanges_key(session: Session) -> str:
+    """Return the key of how many exchanges the rank that joined first had taken part in."""
+    return f"{join_key(session)}/exchanges"
 
 
 def watch_joins(session: Session) -> None:
