@@ -11,6 +11,7 @@ _WORDS: Final = {
     "flop": "FLOP",
     "flops": "FLOPs",
     "gpu": "GPU",
+    "gpus": "GPUs",
     "grad": "gradient",
     "jpeg": "JPEG",
     "keras": "Keras",
