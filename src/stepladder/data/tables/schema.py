@@ -31,6 +31,7 @@ from stepladder.data.tables.columns import (
 from stepladder.errors import DataError, UsageError
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta)
+_MAX_NAMED = 5
 
 
 def fitting_fill(fill: Any, name: str, kind: pa.DataType, place: str) -> Scalar | None:
@@ -165,9 +166,15 @@ class Choices:
             raise UsageError(
                 f"the table has no column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}",
                 where=place,
-                fix=f"Name some of its columns: {', '.join(schema.names)}.",
+                fix=f"Name some of its columns: {_some(schema.names)}.",
             )
         return tuple(dict.fromkeys(wanted))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Name the first five columns."""
+    rest = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def columns_of(

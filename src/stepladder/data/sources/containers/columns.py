@@ -283,7 +283,7 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     nested = [name for name in _nested_names(schema) if _can_hold(schema, name)]
     choice = [*able, *nested, *paths]
     raise UsageError(
-        f"several columns may contain the pictures: {', '.join(able)}"
+        f"several columns may contain the pictures: {', '.join(able[:_MAX_COLUMNS_NAMED])}"
         if able
         else "the file has no column that is known to contain pictures",
         where=where,
@@ -295,6 +295,7 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     )
 
 
+_MAX_COLUMNS_NAMED = 5
 _SURE = (ImageKind.STRUCT, ImageKind.SPARK, ImageKind.PATH)
 
 
@@ -467,4 +468,6 @@ def _columns_are(schema: Schema, constants: Mapping[str, Any] | None = None) -> 
     shown = [f"{field.name} ({str(field.type)[:40]})" for field in schema]
     shown += [f"{name} ({str(type_of(schema, name))[:40]})" for name in _nested_names(schema)]
     shown += [f"{name} (from folder names)" for name in constants or {}]
-    return f"The columns are {', '.join(shown[:20])}{', …' if len(shown) > 20 else ''}."
+    rest = len(shown) - _MAX_COLUMNS_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"The columns are {', '.join(shown[:_MAX_COLUMNS_NAMED])}{more}."

@@ -388,3 +388,13 @@ def test_types_that_are_alike_in_a_file_are_no_drift(
             },
         )
     assert len(shop.labels(shop.make(shop.folder / "in").folder)) == 20
+
+
+def test_an_error_lists_at_most_five_columns(shop: Any) -> None:
+    source = shop.table("in/wide.parquet", {f"c{at}": [1.5, 2.5] for at in range(9)})
+    with pytest.raises(UsageError) as caught:
+        shop.make(source)
+    assert "c0 (double), c1 (double), c2 (double), c3 (double), c4 (double) and 4 more" in str(
+        caught.value
+    )
+    assert "c5" not in str(caught.value)
