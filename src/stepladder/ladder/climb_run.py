@@ -55,7 +55,7 @@ from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Provenance
-from stepladder.rungs import GPUS, REMEDIES, Rung, read_gpus, rungs_with
+from stepladder.rungs import GPUS, REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
@@ -334,9 +334,11 @@ def _rungs(job: JobConfig) -> tuple[Rung, ...]:
     """Return the rungs for the job's aim, with the user's list of GPUs and network."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
-    prices = job.ladder.prices
+    prices, network_gbit_s = job.ladder.prices, job.ladder.network_gbit_s
+    if prices is None and network_gbit_s is None:
+        return RUNGS
     gpus = GPUS if prices is None else read_gpus(prices)
-    return rungs_with(gpus, network_gbit_s=job.ladder.network_gbit_s)
+    return rungs_with(gpus, network_gbit_s=network_gbit_s)
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:
