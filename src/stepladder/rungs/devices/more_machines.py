@@ -63,13 +63,13 @@ class MoreMachines(Rung):
         whole_s = fixed_s + per_example_s * batch
         half_s = fixed_s + per_example_s * batch / _MACHINES
         shrink = half_s / whole_s if whole_s > 0 else 1.0
-        computed_s = now.step_s - model_s(profile) * (1 - shrink)
+        computed_s = now.step_s - min(model_s(profile), now.step_s) * (1 - shrink)
         exchange_s = self._exchange_s(profile.trainable_bytes)
         hidden_s = shrink * model_s(profile) * backward_frac(profile)
         last_s = self._exchange_s(min(profile.trainable_bytes, _BUCKET_BYTES))
         exposed_s = max(last_s, exchange_s - hidden_s)
         floor_s = min(now.step_s, loader_floor_s(profile, recipe)) / _MACHINES
-        step_s = max(min(computed_s, now.step_s) + exposed_s, floor_s)
+        step_s = max(computed_s + exposed_s, floor_s)
         after = replace(now, step_s=step_s, validation_s=now.validation_s / _MACHINES)
         megabytes = profile.trainable_bytes / 1e6
         note = f"{_MACHINES} machines with {batch / _MACHINES:g} of {batch} examples each, on a "

@@ -115,3 +115,11 @@ def test_a_slow_network_is_named(profile: Profile) -> None:
     assert "of gradients takes 92 % of a step" in slow.note
     assert "assumed" in MoreMachines().predict(profile, RECIPE).note
     assert MoreMachines().why_not(profile, replace(RECIPE, batch=BatchConfig(global_batch_size=1)))
+
+
+def test_phases_that_add_up_to_more_than_a_step_leave_no_time_below_zero(profile: Profile) -> None:
+    """Timers of phases may overlap, so their sum may exceed the step."""
+    odd = replace(profile, phases_s={"forward": 30.0, "backward": 60.0}, trainable_bytes=0)
+    found = MoreMachines(10).predict(odd, RECIPE).time
+    assert found is not None
+    assert found.step_s == pytest.approx(0.6 + 2e-4)
