@@ -57,9 +57,10 @@ def run_in_ray(num: int, call: bytes) -> Any:
             time.sleep(_POLL_S)
             free = int(ray.available_resources().get(name, 0))
         if free < num:
+            plural = "" if total == 1 else "s"
+            busy = f", {free} of them free" if total >= num else ""
             raise ResourceError(
-                f"Ray has {free} free {name}{'' if free == 1 else 's'}, but "
-                f"HorovodRunner(np={num}) needs {num}",
+                f"Ray has {total} {name}{plural}{busy}, but HorovodRunner(np={num}) needs {num}",
                 where="np",
                 why="All processes have to start at the same time.",
                 fix=f"See `ray status`, or run on this machine: np=-{num}",
