@@ -18,7 +18,7 @@ from stepladder.compat.horovod import HorovodRunner
 
 NUM_CLASSES = 10
 BATCH_SIZE = 32
-EPOCHS = 3
+EPOCHS = 4
 SEGMENTS = ["abcdef", "bc", "abdeg", "abcdg", "bcfg"]  # of the digits 0 to 4 on a display
 SEGMENTS += ["acdfg", "acdefg", "abc", "abcdefg", "abcdfg"]
 PLACES = {  # rows and columns of each segment
@@ -80,6 +80,7 @@ def train_hvd(checkpoint_dir, learning_rate=1.0):
     if torch.cuda.is_available():
         torch.cuda.set_device(hvd.local_rank())
     (x_train, y_train), (x_test, y_test) = get_dataset(hvd.rank(), hvd.size())
+    keras.utils.set_random_seed(hvd.rank())  # each rank shuffles and drops in its own way
     model = get_model()
     optimizer = keras.optimizers.Adadelta(learning_rate=learning_rate * hvd.size())
     model.compile(

@@ -118,4 +118,4 @@ def test_the_published_listing_learns_the_digits_on_two_processes(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert float(done.stdout.split("accuracy ")[-1].split()[0]) > 0.9, done.stdout[-3000:]
-    assert (tmp_path / "checkpoint-3.keras").exists()
+    assert (tmp_path / "checkpoint-4.keras").exists()
