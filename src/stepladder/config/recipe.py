@@ -27,6 +27,7 @@ from stepladder.config.choices import (
     WeightsSource,
     Where,
 )
+from stepladder.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,10 +313,23 @@ class DeviceConfig:
     """Number of devices that train together, one process each; they share every global batch."""
     sync_batchnorm: bool = False
     """Let BatchNorm layers that are trained normalise over the examples of all devices."""
+    replicas: int = 1
+    """Number of devices that one process trains on, with a copy of the model on each, as
+    DataParallel does; slower than `count`, and here for comparison."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "device.threads", self.threads, "0 or more")
         require(self.count >= 1, "device.count", self.count, "1 or more")
+        require(self.replicas >= 1, "device.replicas", self.replicas, "1 or more")
+        if self.replicas > 1 and (self.count > 1 or self.compile):
+            other = f"device.count {self.count}" if self.count > 1 else "device.compile"
+            raise UsageError(
+                f"device.replicas {self.replicas} cannot be combined with {other}",
+                why="Replicas are copies of the model within one process.",
+                where="device.replicas",
+                fix="Leave out device.replicas; for several devices, type --devices "
+                f"{max(self.count, self.replicas)}: one process for each is faster.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

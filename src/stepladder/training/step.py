@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from stepladder.config.choices import Precision
 from stepladder.data.batch import Batch
+from stepladder.data.order.order import rank_slice
 from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
 from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted
 from stepladder.parallel.gradients import GradientAverage
+from stepladder.parallel.replicas import Replicas
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
@@ -75,6 +77,7 @@ class Step:
         threads: compute threads of a step on the CPU; None: unchanged.
         world: the ranks that train together.
         is_static, has_unused: of the weights that a step uses; see `GradientAverage`.
+        devices: of this process, if it trains on more than one; see `Replicas`.
 
     Attributes:
         agreed: what all ranks agreed in the last step, in a world of several.
@@ -96,6 +99,7 @@ class Step:
         world: World = ALONE,
         is_static: bool = False,
         has_unused: bool = False,
+        devices: Sequence[torch.device] = (),
     ) -> None:
         self._threads = threads
         self._task = task
@@ -104,7 +108,8 @@ class Step:
         self._autocast = autocast(device, precision)
         self._clock = clock
         self._device = device
-        self._micro_batch_size = micro_batch_size
+        self._replicas = Replicas(model, task.loss, devices) if len(devices) > 1 else None
+        self._micro_batch_size = micro_batch_size and micro_batch_size * max(1, len(devices))
         self._seed = seed
         self._is_random = is_random
         self._world = world
@@ -168,7 +173,7 @@ class Step:
                         if self._has_synced:
                             set_counted(self._model, not is_stand_in)
                         with self._autocast:
-                            losses, logs = self._losses(part)
+                            losses, logs = self._losses(part, step)
                         total = losses.detach().sum(dtype=torch.float32)
                         step_loss = total if step_loss is None else step_loss + total
                         for name, values in logs.items():
@@ -208,8 +213,23 @@ class Step:
     def _own_losses(self, batch: Batch) -> Any:
         return self._task.loss(self._model, batch)
 
-    def _losses(self, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        result = (self._average or self._own_losses)(batch)
+    def _losses_of_replicas(self, batch: Batch, step: int) -> Any:
+        """Compute losses on all devices; each draws the random numbers that a rank would draw."""
+        assert self._replicas is not None
+        devices, num = self._replicas.devices, batch.ids.numel()
+        parts = [batch.rows(slice(*rank_slice(num, k, len(devices)))) for k in range(len(devices))]
+
+        def begin(part: int) -> None:
+            if self._is_random and part > 0:
+                seed_step(self._seed, step, part, devices[part])
+
+        return self._replicas([part for part in parts if part.ids.numel()], begin)
+
+    def _losses(self, batch: Batch, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if self._replicas is not None:
+            result = self._losses_of_replicas(batch, step)
+        else:
+            result = (self._average or self._own_losses)(batch)
         losses, logs = result if isinstance(result, tuple) else (result, {})
         if not self._is_checked:
             wanted = (batch.ids.numel(),)

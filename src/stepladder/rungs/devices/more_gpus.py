@@ -93,6 +93,7 @@ class MoreGpus(Rung):
         device = replace(
             recipe.device,
             count=num,
+            replicas=1,
             sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm,
         )
         return replace(recipe, device=device)

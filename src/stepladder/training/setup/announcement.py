@@ -58,7 +58,8 @@ def num_learning(model: nn.Module) -> int:
 
 def batch_line(job: JobConfig) -> str:
     """Describe the global batch, the batch per device, and gradient accumulation."""
-    batch, num = job.recipe.batch, job.recipe.device.count
+    batch, device = job.recipe.batch, job.recipe.device
+    num = device.count * device.replicas
     share = -(-batch.global_batch_size // num)
     micro = min(batch.micro_batch_size or share, share)
     is_uneven = micro == share and batch.global_batch_size % num
@@ -98,6 +99,13 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"--train {recipe.train} has no effect, because the Task does not say which part of "
             "its model is the head (no method split): all weights are trained. --train all turns "
             "off this warning"
+        )
+    if recipe.device.replicas > 1:
+        num = recipe.device.replicas
+        found.append(
+            f"one process trains {num} copies of the model (device.replicas), and copies the "
+            f"weights to each at every step; --devices {num} gives the same and is faster, with a "
+            "process for each"
         )
     if recipe.batch.global_batch_size > run.num_train:
         found.append(

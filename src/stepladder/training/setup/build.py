@@ -178,6 +178,24 @@ def open_device(choice: DeviceChoice, *, local_rank: int = 0) -> torch.device:
     return torch.device("cpu")
 
 
+def replica_devices(device: torch.device, num: int) -> list[torch.device]:
+    """Return the devices of a process with several copies of the model; the CPU is any number.
+
+    Raises:
+        ResourceError: if there are fewer GPUs.
+    """
+    if device.type != "cuda":
+        return [device] * num
+    there = torch.cuda.device_count()
+    if there < num:
+        raise ResourceError(
+            f"{num} replicas need {num} GPUs, but this machine has {there}",
+            where="device.replicas",
+            fix=f"Type --device.replicas {there}, or --device.kind cpu.",
+        )
+    return [device, *(torch.device("cuda", idx) for idx in range(1, num))]
+
+
 def make_clock(device: torch.device) -> Clock:
     """Return a clock for a device, with a device timeline on CUDA."""
     return Clock(DeviceTimeline() if device.type == "cuda" else None)
@@ -410,6 +428,7 @@ def make_stage_parts(
         # the graph of a step is recorded in its first backward pass, which must send gradients
         is_static=recipe.device.gradient_checkpointing and not recipe.batch.micro_batch_size,
         has_unused=example is not None and _has_unused(recipe, task, model, example, device),
+        devices=replica_devices(device, recipe.device.replicas),
     )
     return StageParts(frozen=frozen, update=update, step=step)
 

@@ -70,6 +70,7 @@ _FREE_KEYS: Final = frozenset(
         "data.max_cache_bytes",
         "device.threads",
         "device.count",  # the batch and its order are global
+        "device.replicas",
         "schedule.max_epochs",
         "schedule.max_steps",
         "schedule.max_time_s",
