@@ -25,6 +25,7 @@ LEARNS_THE_SAME = {
     "loader.threads",
     "loader.prefetch_batches",
     "device.count",  # the batch and its order are global
+    "device.replicas",  # likewise
     "device.sync_batchnorm",  # a climb measures learning on one device
     "model.fold_batchnorm",
     "features.cached",
