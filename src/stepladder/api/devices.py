@@ -22,6 +22,7 @@ from stepladder.parallel.place import Place, place_of
 from stepladder.parallel.world import World
 
 if TYPE_CHECKING:
+    from stepladder.parallel.fleet import Fleet
     from stepladder.task.contract import Task
     from stepladder.training.output.display import Display
 
@@ -35,8 +36,12 @@ def launch(
     dry_run: bool,
     overwrite: bool,
     accept_new_data: bool,
+    fleet: Fleet | None = None,
 ) -> None:
     """Train in `device.count` processes, and wait for them.
+
+    Args:
+        fleet: other hosts on which a climb was started; used if this one has too few devices.
 
     Raises:
         UsageError: if other processes cannot make the Task, or the launcher is not installed.
@@ -45,7 +50,8 @@ def launch(
     del dry_run  # one process tries two steps
     num, name = job.recipe.device.count, _name_for_others(task)
     launcher, kind = job.run.launch, job.recipe.device.kind
-    is_local = launcher is Launcher.PROCESSES
+    is_wide = fleet is not None and num > fleet.place.local_size
+    is_local = launcher is Launcher.PROCESSES and not is_wide
     if is_local:
         _require_gpus(num, kind)
     if name is not None and not is_local:
@@ -56,6 +62,12 @@ def launch(
     folder, restarts = job.run.dir.absolute(), job.run.restarts
     with _written(job, folder, is_local=is_local) as file:
         words = ["train", "--config", str(file), *words]
+        if fleet is not None and is_wide:
+            from stepladder.parallel.launch.ranks import run_on_ranks
+
+            with paused():
+                run_on_ranks(fleet, words, folder=folder)
+            return
         if launcher is Launcher.RAY:
             from stepladder.parallel.launch.ray import run_on_ray
 
@@ -96,26 +108,25 @@ def _written(job: JobConfig, folder: Path, *, is_local: bool) -> Iterator[Path]:
     yield file
 
 
-def for_ladder(job: JobConfig) -> JobConfig:
+def for_ladder(job: JobConfig, place: Place | None = None) -> JobConfig:
     """Return a job as a climb starts it: on one device, with the others for `more_gpus`.
 
+    Args:
+        place: of this process under a launcher, which has one process for each device.
+
     Raises:
-        UsageError: in a process that a launcher has started, or if one should start the processes.
+        UsageError: if Spark or Ray should start the processes.
         ResourceError: if this machine has fewer GPUs.
     """
     num = max(job.recipe.device.count, job.ladder.devices)
-    if place_of() is not None:
-        raise UsageError(
-            "a climb starts its own processes on one machine, and cannot join others",
-            where="environment",
-            fix="Start it without torchrun or srun: stepladder climb JOB --devices NUMBER",
-        )
+    if place is not None:
+        num = place.local_size
     if num > 1 and job.run.launch is not Launcher.PROCESSES:
         raise UsageError(
             f"a climb measures devices of this machine, not those of {job.run.launch.title()}",
             where="run.launch",
-            fix="Type --launch processes; then train the resulting config with "
-            f"--launch {job.run.launch}.",
+            fix="Type --launch processes, or start the climb with torchrun on several machines; "
+            f"then train the resulting config with --launch {job.run.launch}.",
         )
     if num > 1:
         _require_gpus(num, job.recipe.device.kind)
@@ -127,6 +138,12 @@ def prints_result(job: JobConfig) -> bool:
     """Return True if this process prints what a command has made: rank 0, or a process alone."""
     place = place_of()
     return place.rank == 0 if place is not None else job.recipe.device.count == 1
+
+
+def is_main() -> bool:
+    """Return True in rank 0 of a launcher, and in a process that none has started."""
+    place = place_of()
+    return place is None or place.rank == 0
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from stepladder.api.runs import Run
 from stepladder.config.choices import ClimbAim
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import DataError, InterruptedRun
+from stepladder.errors import DataError, InterruptedRun, UsageError
+from stepladder.parallel.fleet import opened_fleet, serve
+from stepladder.parallel.place import place_of
 
 if TYPE_CHECKING:
     from stepladder.ladder.advise import Advice
@@ -87,10 +89,17 @@ def _climb(
     """Climb with a resolved config; if interrupted before the training, write a partial report."""
     from stepladder.ladder.climb_run import climb as climb_run
 
-    job = for_ladder(job)
+    place = place_of()
+    job = for_ladder(job, place)
     run = Run(job.run.dir)
+    if place is not None and place.rank:
+        serve(place, meet_s=job.run.meet_s)
+        return run
     try:
-        with display or default_display() as shown:
+        with (
+            display or default_display() as shown,
+            opened_fleet(place, meet_s=job.run.meet_s) as fleet,
+        ):
             job = on_store(job, shown, has_own_task=is_own(task))
             made, name = made_task(task, job.recipe)
             refuse_random_trunk(job.recipe, made)
@@ -103,8 +112,14 @@ def _climb(
                 may_overwrite=overwrite,
                 check=lambda: checks_before_climb(job, made, message=shown.message),
                 launch=lambda found: launch(
-                    found, task, dry_run=False, overwrite=False, accept_new_data=False
+                    found,
+                    task,
+                    dry_run=False,
+                    overwrite=False,
+                    accept_new_data=False,
+                    fleet=fleet,
                 ),
+                fleet=fleet,
             )
     except InterruptedRun:
         if not (run.path / "config.yaml").exists():  # else the report is that of a training
@@ -142,6 +157,12 @@ def advise_job(
     """Return the advice for a resolved config, and the same as text."""
     from stepladder.ladder.climb_run import advise as advise_run
 
+    if place_of() is not None:
+        raise UsageError(
+            "advise measures one machine, and cannot join other processes",
+            where="environment",
+            fix="Start it without torchrun or srun: stepladder advise JOB --devices NUMBER",
+        )
     job = for_ladder(job)
     with display or default_display() as shown:
         job = on_store(job, shown, has_own_task=is_own(task))

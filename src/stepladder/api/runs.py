@@ -164,7 +164,7 @@ def train(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: if training fails.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
-    flags = {
+    flags: dict[str, Any] = {
         "dry_run": dry_run,
         "overwrite": overwrite,
         "accept_new_data": accept_new_data,

@@ -39,7 +39,7 @@ from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.records import Json, to_json
 from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
-from stepladder.records.profile import Profile
+from stepladder.records.profile import Devices, Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.more_gpus import on_several_devices
 from stepladder.training.output.display import Display
@@ -278,22 +278,44 @@ class Climb:
         Raises:
             StepladderError: if their processes fail.
         """
-        num, recipe = self.options.devices, self.recipe
-        if num == 1 or recipe.device.count > 1 or self.profile.devices is not None:
+        num = self.options.devices
+        if num == 1 or self.recipe.device.count > 1 or self.profile.devices is not None:
             return
+        devices = self._probed_devices(num, f"{num} devices")
+        self.profiles[-1] = replace(self.profile, devices=devices)
+
+    def measure_machines(self) -> None:
+        """Add the devices of all machines to the profile, if a launcher has started several.
+
+        Raises:
+            StepladderError: if their processes fail.
+        """
+        num = self._num_on_machines
+        if num <= self.recipe.device.count or self.profile.machines is not None:
+            return
+        machines = self._probed_devices(num, f"{num} devices of all machines")
+        self.profiles[-1] = replace(self.profile, machines=machines)
+
+    @property
+    def _num_on_machines(self) -> int:
+        """The number of devices of all machines; 1: there is no launcher."""
+        return 1 if self.lab.fleet is None else self.lab.fleet.size
+
+    def _probed_devices(self, num: int, what: str) -> Devices:
+        recipe = replace(self.recipe, device=replace(self.recipe.device, count=1))
         material = self.lab.material(recipe)
-        self.display.message(f"measuring {num} devices …")
-        with doing(f"measuring {num} devices"):
-            devices = probe_devices(
+        self.display.message(f"measuring {what} …")
+        with doing(f"measuring {what}"):
+            return probe_devices(
                 num,
                 recipe,
                 material.task,
                 device=self.lab.device,
-                folder=self.lab.cache / "devices",
+                folder=self.lab.cache / f"devices-{num}",
                 copies=self.lab.copies,
                 exchanged_bytes=self.profile.trainable_bytes,
+                fleet=self.lab.fleet,
             )
-        self.profiles[-1] = replace(self.profile, devices=devices)
 
     def profile_s(self) -> float:
         """Return the seconds for the next profile: at most a tenth of the budget for the first."""
@@ -372,6 +394,8 @@ class Climb:
         """Decide on one rung: refuse, skip, or predict and try it."""
         if rung.needs_devices:
             self.measure_devices()
+        if rung.needs_machines:
+            self.measure_machines()
         refusal = self.why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
@@ -467,6 +491,8 @@ class Climb:
         if found is None or may_now_decide(found, self.options.budget_s):
             return None
         if rung.needs_devices and _num_devices(found) != self.options.devices:
+            return None
+        if rung.needs_machines and _num_devices(found) != self._num_on_machines:
             return None
         after = self.recipe
         if found.verdict.decision is Decision.KEPT:

@@ -50,6 +50,7 @@ from stepladder.ladder.summary.wording import (
 from stepladder.ladder.timing.epoch_range import time_bounds_s
 from stepladder.machine import Usage, cores_missing_since, disk_free_bytes
 from stepladder.machine.activity import doing
+from stepladder.parallel.fleet import Fleet
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
@@ -86,11 +87,13 @@ def climb(
     may_overwrite: bool = False,
     check: Callable[[], None] | None = None,
     launch: Launch | None = None,
+    fleet: Fleet | None = None,
 ) -> dict[str, Any]:
     """Try the rungs on a job, train with those that are kept, and write climb.json.
 
     Args:
         launch: trains a job on several devices; None: the climb uses only one.
+        fleet: other hosts, under a launcher; None: this machine is alone.
         check: called once the folder is locked, to check the job; may raise.
 
     Returns:
@@ -111,7 +114,9 @@ def climb(
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
             _remove_left(folder.path)
-            lab = until_end.enter_context(_lab(job, task, sources, device, job.run.dir))
+            lab = until_end.enter_context(
+                _lab(job, task, sources, device, job.run.dir, fleet=fleet)
+            )
             is_again = ledger.job() == key and not is_fresh
             goes_on = ledger.begin(
                 job=key,
@@ -273,7 +278,13 @@ def _as_before(
 
 @contextmanager
 def _lab(
-    job: JobConfig, task: Task, sources: Sources, device: torch.device, folder: Path
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    device: torch.device,
+    folder: Path,
+    *,
+    fleet: Fleet | None = None,
 ) -> Iterator[Lab]:
     """Open a lab with its artefacts in a folder; they are removed when it closes."""
     with (
@@ -289,6 +300,7 @@ def _lab(
             device=device,
             cache=Path(cache),
             seed=job.recipe.seed,
+            fleet=fleet,
         ) as lab,
     ):
         yield lab
@@ -317,6 +329,8 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         line = "" if is_folded else row(trial)
         display.table(line, {"event": "trial", **row_json(trial)})
 
+    fleet = lab.fleet
+    has_machines = fleet is not None and fleet.size > fleet.place.local_size
     return _CLIMBS[lab.job.ladder.aim](
         lab=lab,
         ledger=ledger,
@@ -325,20 +339,20 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         job=key,
         machine=machine_key(),
         recipe=lab.job.recipe,
-        rungs=_rungs(lab.job),
+        rungs=_rungs(lab.job, has_machines=has_machines),
         reads_ledger=reads_ledger,
     )
 
 
-def _rungs(job: JobConfig) -> tuple[Rung, ...]:
+def _rungs(job: JobConfig, *, has_machines: bool = False) -> tuple[Rung, ...]:
     """Return the rungs for the job's aim, with the user's list of GPUs and network."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices, network_gbit_s = job.ladder.prices, job.ladder.network_gbit_s
-    if prices is None and network_gbit_s is None:
+    if prices is None and network_gbit_s is None and not has_machines:
         return RUNGS
     gpus = GPUS if prices is None else read_gpus(prices)
-    return rungs_with(gpus, network_gbit_s=network_gbit_s)
+    return rungs_with(gpus, network_gbit_s=network_gbit_s, has_machines=has_machines)
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:

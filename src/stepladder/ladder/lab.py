@@ -25,6 +25,7 @@ from stepladder.ladder.keys import code_key, learning_key
 from stepladder.ladder.timing.epoch_range import epoch_range
 from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
 from stepladder.ladder.trainings.trial_training import OnValidation
+from stepladder.parallel.fleet import Fleet
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, EpochRange, Provenance
 from stepladder.rungs.speed.early_stopping import with_early_stopping
@@ -121,6 +122,7 @@ class Lab:
 
     Attributes:
         cache: private folder for features, decoded copies and compiled code.
+        fleet: other hosts, under a launcher; None: this machine is alone.
         seed: all seeds of trials are derived from it.
         store_s: seconds to make decoded copies, by the form that is read.
         reserve_s: of the budget, for the final training.
@@ -132,6 +134,7 @@ class Lab:
     device: torch.device
     cache: Path
     seed: int
+    fleet: Fleet | None = None
     store_s: dict[tuple[bool, bool], float] = field(default_factory=dict)
     reserve_s: float = 0.0
     _started: float = field(default_factory=time.monotonic)

@@ -349,6 +349,7 @@ def _check_exact(trying: _Trying, found: _Found, exactness: Exactness) -> str:
             device=lab.device,
             folder=trying.folder,
             copies=lab.copies,
+            fleet=lab.fleet,
         )
     steps = before.optimizer != after.optimizer
     results = []

@@ -163,3 +163,15 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
         fix="Check that all processes have started and have the same MASTER_ADDR and "
         "MASTER_PORT; on this host, type: stepladder doctor",
     )
+
+
+def store_of_launcher(place: Place, start_s: float) -> TCPStore:
+    """Return the store of rank 0, for a process that exchanges words but no tensors.
+
+    Raises:
+        ResourceError: if rank 0 does not come within `start_s` seconds.
+    """
+    try:
+        return _store_of(place, start_s)
+    except (RuntimeError, ValueError) as error:
+        raise _not_met(place, start_s, error) from error

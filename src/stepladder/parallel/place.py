@@ -17,6 +17,11 @@ MASTER_ADDR: Final = "MASTER_ADDR"
 MASTER_PORT: Final = "MASTER_PORT"
 USES_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 LISTEN_FD: Final = "STEPLADDER_LISTEN_FD"
+OF_LAUNCHERS: Final = (
+    *(RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
+    *(USES_AGENT_STORE, LISTEN_FD, "TORCHELASTIC_RESTART_COUNT"),
+)
+"""Variables that a launcher sets for one process, and that its children must not inherit."""
 _SLURM_PORTS: Final = range(20_000, 30_000)
 _MPI_PORTS: Final = range(20_000, 30_000)
 _OF_MPI: Final = (

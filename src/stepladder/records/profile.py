@@ -106,7 +106,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Several devices of this machine, measured while all of them compute.
+    """Several devices, of this machine or of all machines, measured while all of them compute.
 
     Attributes:
         num: of devices, one process each; on a CPU each has a part of the cores.
@@ -204,6 +204,7 @@ class Profile:
         save_s: time to save the final checkpoint, including best weights; None: not measured.
         larger_trunks: names of larger trunks whose weights are available.
         devices: several devices; None: the climb may use only one, or has not come to them.
+        machines: those of all machines under a launcher; None: there is one, or as above.
         provenance: by field name.
     """
 
@@ -273,6 +274,7 @@ class Profile:
     save_s: float | None = None
     larger_trunks: tuple[str, ...] = ()
     devices: Devices | None = None
+    machines: Devices | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
 

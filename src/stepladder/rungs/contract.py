@@ -40,6 +40,7 @@ class Rung(ABC):
         looks_first: names of rungs that are retried before this one, if they are due, because its
             change would prevent them.
         needs_devices: its prediction needs `Profile.devices`, which is measured right before it.
+        needs_machines: likewise `Profile.machines`.
         against: the part of the error that an ACCURACY rung reduces; None: both.
     """
 
@@ -51,6 +52,7 @@ class Rung(ABC):
     is_enabler: ClassVar[bool] = False
     looks_first: ClassVar[tuple[str, ...]] = ()
     needs_devices: ClassVar[bool] = False
+    needs_machines: ClassVar[bool] = False
     against: ClassVar[Against | None] = None
 
     @abstractmethod

@@ -18,7 +18,7 @@ from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.devices.larger_gpu import LargerGpu
 from stepladder.rungs.devices.more_gpus import MoreGpus
-from stepladder.rungs.devices.more_machines import MoreMachines
+from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
 from stepladder.rungs.speed.all_data import AllData
 from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.rungs.speed.channels_last import ChannelsLast
@@ -88,11 +88,16 @@ REMEDIES: tuple[Rung, ...] = (
 
 
 def rungs_with(
-    gpus: tuple[Gpu, ...] = GPUS, *, network_gbit_s: float | None = None
+    gpus: tuple[Gpu, ...] = GPUS,
+    *,
+    network_gbit_s: float | None = None,
+    has_machines: bool = False,
 ) -> tuple[Rung, ...]:
-    """Return RUNGS with the user's GPUs for larger_gpu, and the network for more_machines."""
-    own = {
-        LargerGpu.name: LargerGpu(gpus),
-        MoreMachines.name: MoreMachines(network_gbit_s),
-    }
+    """Return RUNGS with the user's GPUs for larger_gpu, and the network for more_machines.
+
+    Args:
+        has_machines: more_machines can be tried.
+    """
+    machines = TriedMachines() if has_machines else MoreMachines(network_gbit_s)
+    own: dict[str, Rung] = {LargerGpu.name: LargerGpu(gpus), MoreMachines.name: machines}
     return tuple(own.get(rung.name, rung) for rung in RUNGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepladder.api.devices import is_main
 from stepladder.api.ladder import climb
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
@@ -48,6 +49,7 @@ def run(argv: list[str]) -> int:
         overwrite=flags.overwrite,
         display=flags.output.display(),
     )
-    if not (flags.output.json or flags.output.quiet):
+    is_silent = flags.output.json or flags.output.quiet
+    if not is_silent and is_main():
         write(f"report: {climbed.path / 'report.html'}")
     return 0

@@ -18,6 +18,7 @@ from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
 from stepladder.measuring.subject import open_subject
 from stepladder.models.tf32 import without_tf32
+from stepladder.parallel.fleet import Fleet
 from stepladder.parallel.world import ALONE, World
 from stepladder.task.contract import Task
 from stepladder.task.load import name_for_others
@@ -38,6 +39,7 @@ def check_on_devices(
     device: torch.device,
     folder: Path,
     copies: Path,
+    fleet: Fleet | None = None,
 ) -> str:
     """Return how exactly several devices compute the same step as one, such as "same to 1e-6".
 
@@ -48,6 +50,7 @@ def check_on_devices(
         recipe: on several devices.
         folder: a private one.
         copies: folder with decoded copies of the store.
+        fleet: other hosts, if any.
 
     Raises:
         TrialFailed: if the updates differ by more than rounding.
@@ -58,9 +61,8 @@ def check_on_devices(
     expected = first_update(alone, task, sources, device=device)
     arguments = {"recipe": comparable, "task": name_for_others(task), "copies": copies}
     is_cuda = device.type == "cuda"
-    with Team(
-        recipe.device.count, _Member, arguments, is_cuda=is_cuda, folder=folder / "first_step"
-    ) as team:
+    num, there = recipe.device.count, folder / "first_step"
+    with Team(num, _Member, arguments, is_cuda=is_cuda, folder=there, fleet=fleet) as team:
         found: Updates = team.ask("update")[0]
     return _difference(expected, found)
 

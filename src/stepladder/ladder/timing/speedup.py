@@ -212,6 +212,7 @@ def measure_speed(
                 device=lab.device,
                 cache=folder / name,
                 copies=lab.copies,
+                fleet=lab.fleet,
             )
             workloads.append(stack.enter_context(closing(workload)))
         race = Race(

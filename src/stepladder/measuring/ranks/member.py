@@ -1,4 +1,4 @@
-"""A process of a team: `python -m stepladder.measuring.ranks.member FD`."""
+"""A process of a team: `python -m stepladder.measuring.ranks.member FD`, or `HOST PORT RANK`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from stepladder.measuring.ranks.processes import knock
 from stepladder.measuring.ranks.team import Answer, Member, as_answer, receive, send
 from stepladder.parallel.group import opened_world
+from stepladder.parallel.handshake import require_same_programs
 from stepladder.parallel.join import take_place
 
 _POLL_S: Final = 0.5
 
 
-def main(descriptor: int) -> None:
+def main(connection: Connection[Any, Any]) -> None:
     """Join the other processes, and answer commands until the connection is closed."""
-    connection: Connection[Any, Any] = Connection(descriptor)
     _end_with_parent()
     member: Member = receive(connection)
-    with opened_world(member.place, is_cuda=member.is_cuda, start_s=member.meet_s) as world:
+    place = member.place
+    with opened_world(place, is_cuda=member.is_cuda, start_s=member.meet_s) as world:
         world = take_place(world, is_cuda=member.is_cuda)
         send(connection, Answer())  # all have met
         try:
+            if place.local_size < place.size:
+                require_same_programs(world)
             made = member.make(world, **member.arguments)
         except Exception as error:
             send(connection, as_answer(error))
@@ -57,4 +61,7 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if len(sys.argv) == 2:
+        main(Connection(int(sys.argv[1])))
+    else:
+        main(knock(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -17,6 +17,7 @@ from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
 from stepladder.measuring.subject import open_subject
 from stepladder.measuring.sweep import fit_line
+from stepladder.parallel.fleet import Fleet
 from stepladder.parallel.world import World
 from stepladder.records.profile import Devices
 from stepladder.task.contract import Task
@@ -40,6 +41,7 @@ def probe_devices(
     folder: Path,
     copies: Path,
     exchanged_bytes: int,
+    fleet: Fleet | None = None,
 ) -> Devices:
     """Start processes for several devices, and time them.
 
@@ -49,14 +51,16 @@ def probe_devices(
         folder: a private one.
         copies: folder with decoded copies of the store.
         exchanged_bytes: of the gradients of a step.
+        fleet: other hosts, if any.
 
     Raises:
         UsageError: if other processes cannot make the task.
         ResourceError: if one of them ends.
     """
     arguments = {"recipe": recipe, "task": name_for_others(task), "copies": copies}
+    is_cuda = device.type == "cuda"
     with Team(
-        num, _Member, arguments, is_cuda=device.type == "cuda", folder=folder / "probe"
+        num, _Member, arguments, is_cuda=is_cuda, folder=folder / "probe", fleet=fleet
     ) as team:
         share_step_s = max(team.ask("share_step_s"), key=lambda one: one or 0.0)
         sizes = (_SMALL_BYTES, max(2 * _SMALL_BYTES, min(exchanged_bytes, _MOST_BYTES)))

@@ -1,14 +1,14 @@
-"""Processes that join this one's measurements: one for each device, which wait for commands."""
+"""Processes that join this one's measurements: one for each device, which wait for commands.
+
+Those of this host are started here and talk through a socket pair. Those of other hosts are started
+by a fleet, and connect to this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,23 +19,19 @@ from typing import Any, Final, NamedTuple, Self
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError, StepladderError
+from stepladder.measuring.ranks.processes import Door, Here, Process, There
 from stepladder.parallel.failures import is_loss_of_rank
-from stepladder.parallel.place import (
-    LOCAL_RANK,
-    LOCAL_WORLD_SIZE,
-    MASTER_ADDR,
-    MASTER_PORT,
-    RANK,
-    WORLD_SIZE,
-    Place,
-)
+from stepladder.parallel.fleet import Fleet, Spot
+from stepladder.parallel.place import Place
 
 _HERE: Final = "127.0.0.1"
 _POLL_S: Final = 0.05
 _END_S: Final = 5.0  # for a process to end by itself
 _MEET_S: Final = 120.0  # until all processes have imported torch and met
 _LAST_LINES: Final = 3
-_OF_LAUNCHERS: Final = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT)
+MEMBER: Final = "stepladder.measuring.ranks.member"
+TEAM_KEY: Final = "STEPLADDER_TEAM_KEY"
+"""Variable with the secret by which a member on another host shows that it belongs to the team."""
 
 
 class Member(NamedTuple):
@@ -71,7 +67,7 @@ class Answer(NamedTuple):
 
 
 class Team:
-    """Processes on this machine that have joined each other, and wait for commands.
+    """Processes that have joined each other, and wait for commands.
 
     A context manager. A process that dies ends all of them, and none outlives this process.
 
@@ -83,6 +79,7 @@ class Team:
         arguments: of it, pickled.
         is_cuda: gradients are on GPUs.
         folder: for what the processes print.
+        fleet: starts the processes that this machine has no place for; None: all of them are here.
 
     Attributes:
         start_s: seconds until all processes had met.
@@ -100,26 +97,34 @@ class Team:
         *,
         is_cuda: bool,
         folder: Path,
+        fleet: Fleet | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._logs = [folder / f"rank-{rank}.log" for rank in range(num)]
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._connections: list[Connection[Any, Any]] = []
         started = time.perf_counter()
+        num_here = num if fleet is None else min(num, fleet.place.local_size)
+        is_here = num_here == num
+        host = _HERE if fleet is None or is_here else fleet.host
         # this process has the store by which the others find each other
         self._store = TCPStore(
-            _HERE, 0, is_master=True, timeout=timedelta(seconds=_MEET_S), wait_for_workers=False
+            host, 0, is_master=True, timeout=timedelta(seconds=_MEET_S), wait_for_workers=False
         )
         try:
-            for rank in range(num):
-                self._start(rank)
+            for rank in range(num_here):
+                here = Here(folder / f"rank-{rank}.log")
+                self._processes.append(here)
+                self._connections.append(here.connection)
+            if fleet is not None and not is_here:
+                self._start_elsewhere(fleet, range(num_here, num))
             for rank, connection in enumerate(self._connections):
+                spot = Spot(rank, num) if fleet is None or is_here else fleet.spots[rank]
                 place = Place(
                     rank=rank,
                     size=num,
-                    local_rank=rank,
-                    local_size=num,
-                    address=_HERE,
+                    local_rank=spot.local_rank,
+                    local_size=spot.local_size,
+                    address=host,
                     port=self._store.port,
                     has_agent=True,
                 )
@@ -155,28 +160,16 @@ class Team:
             connection.close()  # which ends a process that waits for a command
         until = time.monotonic() + _END_S
         for process in self._processes:
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if process.wait(max(0.0, until - time.monotonic())) is None:
                 process.kill()
-                process.wait()
         self._connections, self._processes = [], []
 
-    def _start(self, rank: int) -> None:
-        ours, theirs = socket.socketpair()
-        environ = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
-        with self._logs[rank].open("ab") as log, theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "stepladder.measuring.ranks.member", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                env=environ,
-                start_new_session=True,  # Ctrl-C ends this process, which ends the others
-            )
-        self._processes.append(process)
-        self._connections.append(Connection(ours.detach()))
+    def _start_elsewhere(self, fleet: Fleet, ranks: range) -> None:
+        with Door(fleet) as door:
+            there: dict[int, There] = {rank: door.start(rank) for rank in ranks}
+            self._processes += there.values()
+            came = door.let_in(there, within_s=_MEET_S)
+            self._connections += [came[rank] for rank in ranks]
 
     def _answers(self) -> list[Any]:
         """Wait for the answers of all processes; the first error ends the wait.
@@ -214,9 +207,7 @@ class Team:
         else:
             return None
         process = self._processes[rank]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
-        code = process.returncode
+        code = process.wait(_END_S)
         how = f"ended with code {code}"
         if code is None:
             how = "closed its connection"
@@ -224,16 +215,9 @@ class Team:
             how = f"was killed by {signal.Signals(-code).name}"
         raise ResourceError(
             f"the process of device {rank} {how}",
-            why=self._last_words(rank) or "If nobody killed it, the machine ran out of memory.",
+            why=process.last_words() or "If nobody killed it, the machine ran out of memory.",
             fix="To leave other devices out, type --devices 1.",
         )
-
-    def _last_words(self, rank: int) -> str:
-        try:
-            lines = self._logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
-        return " ".join(line.strip() for line in lines[-_LAST_LINES:])
 
 
 def send(connection: Connection[Any, Any], value: object) -> None:

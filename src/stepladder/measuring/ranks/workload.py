@@ -12,6 +12,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.measuring.blocks.block import BlockTimes, Plan
 from stepladder.measuring.blocks.workload import Workload
 from stepladder.measuring.ranks.team import Team
+from stepladder.parallel.fleet import Fleet
 from stepladder.parallel.world import World
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -32,6 +33,7 @@ def open_workload(
     device: torch.device,
     cache: Path,
     copies: Path,
+    fleet: Fleet | None = None,
 ) -> AnyWorkload:
     """Return the workload of a recipe, on as many devices as it asks for; the caller closes it.
 
@@ -39,6 +41,7 @@ def open_workload(
         sources: as the recipe reads them.
         cache: folder for temporary files; empty, or does not exist.
         copies: folder with the decoded copies that `sources` may be.
+        fleet: other hosts, if any.
 
     Raises:
         UsageError: if other processes cannot make the task.
@@ -46,7 +49,7 @@ def open_workload(
     """
     if recipe.device.count == 1:
         return Workload(recipe, task, sources, device=device, cache=cache)
-    return RanksWorkload(recipe, task, device=device, cache=cache, copies=copies)
+    return RanksWorkload(recipe, task, device=device, cache=cache, copies=copies, fleet=fleet)
 
 
 class RanksWorkload:
@@ -55,14 +58,21 @@ class RanksWorkload:
     Args:
         recipe: with `device.count` devices.
         device: that of this process; the others are of the same kind.
-        cache, copies: see `open_workload`.
+        cache, copies, fleet: see `open_workload`.
 
     Attributes:
         plan, pilot, one_time_s: see `Workload`; starting the processes is one-time work, too.
     """
 
     def __init__(
-        self, recipe: Recipe, task: Task, *, device: torch.device, cache: Path, copies: Path
+        self,
+        recipe: Recipe,
+        task: Task,
+        *,
+        device: torch.device,
+        cache: Path,
+        copies: Path,
+        fleet: Fleet | None = None,
     ) -> None:
         self.plan = Plan()
         self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
@@ -79,6 +89,7 @@ class RanksWorkload:
             },
             is_cuda=device.type == "cuda",
             folder=cache,
+            fleet=fleet,
         )
         self.one_time_s: dict[str, float] = {START: self._team.start_s}
 

@@ -56,86 +56,98 @@ class MoreGpus(Rung):
         Bytes travel while gradients are computed, except for the last bucket; on a CPU, nothing is
         free to send them meanwhile. Validation shrinks like the step without the exchange.
         """
-        devices = profile.devices
-        assert devices is not None
-        assert devices.share_step_s is not None
-        now, share_s = profile.time, devices.share_step_s
-        is_cpu = profile.device == "cpu"
-        exchange_s = _exchange_s(devices, profile.trainable_bytes)
-        alone_s = profile.replay_host_s if is_cpu else profile.replay_device_s
-        wait_s = max(0.0, now.step_s - (alone_s or now.step_s))
-        if is_cpu:
-            step_s = share_s + exchange_s + wait_s
-            shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
-        else:
-            backward_s = share_s * backward_frac(profile)
-            last_s = _exchange_s(devices, min(profile.trainable_bytes, _BUCKET_BYTES))
-            exposed_s = max(last_s, exchange_s - backward_s)
-            floor_s = loader_floor_s(profile, recipe)
-            step_s = max(share_s + exposed_s, min(floor_s, now.step_s))
-            shrink = max(share_s, min(floor_s, now.step_s)) / max(now.step_s, 1e-12)
-        after = self._after(profile, recipe, devices, step_s=step_s, shrink=min(1.0, shrink))
-        inputs = {
-            "devices": float(devices.num),
-            "share_step_s": share_s,
-            "exchange_s": exchange_s,
-            "wait_s": wait_s,
-            "exchanged_bytes": float(profile.trainable_bytes),
-            "start_s": devices.start_s,
-        }
-        note = self._note(profile, recipe, after, inputs)
-        return predict_time(self.name, profile, after, inputs=inputs, note=note)
+        assert profile.devices is not None
+        return predict_devices(self.name, profile, recipe, profile.devices)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Use all devices; a BatchNorm that is trained uses the statistics of the whole batch."""
         num = profile.devices.num if profile.devices is not None else recipe.device.count
-        has_trained_norm = profile.num_batchnorm > 0 and not profile.is_trunk_frozen
-        device = replace(
-            recipe.device,
-            count=num,
-            replicas=1,
-            sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm,
-        )
-        return replace(recipe, device=device)
+        return with_devices(profile, recipe, num)
 
-    def _after(
-        self, profile: Profile, recipe: Recipe, devices: Devices, *, step_s: float, shrink: float
-    ) -> TrainingTime:
-        now = profile.time
-        after = with_one_time(
-            replace(now, step_s=step_s, validation_s=now.validation_s * shrink),
-            start=devices.start_s,
-        )
-        features_s = now.one_time_s.get("features")
-        if not recipe.features.cached or features_s is None or profile.device == "cpu":
-            return after  # on a CPU, the trunk has the same cores as before
-        load_s = 1 / profile.loader_per_s if profile.loader_per_s else 0.0
-        read_s = load_s * (profile.num_train + profile.num_val)
-        return with_one_time(after, features=max(features_s / devices.num, min(read_s, features_s)))
 
-    def _note(
-        self, profile: Profile, recipe: Recipe, after: TrainingTime, inputs: dict[str, float]
-    ) -> str:
-        """Return what a device gets, and what limits the gain."""
-        num, batch = int(inputs["devices"]), recipe.batch.global_batch_size
-        own = f"{batch // num}" if batch % num == 0 else f"{batch // num} or {batch // num + 1}"
-        parts = [f"{num} devices with {own} of {batch} examples each"]
-        if inputs["wait_s"] > _WAITS * profile.time.step_s:
-            share = inputs["wait_s"] / profile.time.step_s
-            parts.append(
-                f"{percent(share, 0)} of a step waits for data, and more devices would wait, too"
-            )
-        if inputs["exchange_s"] > _WAITS * after.step_s:
-            megabytes = profile.trainable_bytes / 1e6
-            share = min(1.0, inputs["exchange_s"] / after.step_s)
-            parts.append(
-                f"sending {megabytes:.3g} MB of gradients takes {percent(share, 0)} of a step"
-            )
-        if inputs["start_s"] > _WAITS * after.total_s:
-            parts.append(f"starting the processes takes {inputs['start_s']:.1f} s")
-        efficiency = profile.time.total_s / max(after.total_s, 1e-12) / num
-        parts.append(f"efficiency {percent(efficiency, 0)}")
-        return "; ".join(parts)
+def with_devices(profile: Profile, recipe: Recipe, num: int) -> Recipe:
+    """Return the recipe on several devices, with the result of one."""
+    has_trained_norm = profile.num_batchnorm > 0 and not profile.is_trunk_frozen
+    device = replace(
+        recipe.device,
+        count=num,
+        replicas=1,
+        sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm,
+    )
+    return replace(recipe, device=device)
+
+
+def predict_devices(name: str, profile: Profile, recipe: Recipe, devices: Devices) -> Prediction:
+    """Predict a training on several devices for a rung; see `MoreGpus.predict`.
+
+    Args:
+        devices: measured; a batch can be divided among them.
+    """
+    assert devices.share_step_s is not None
+    now, share_s = profile.time, devices.share_step_s
+    is_cpu = profile.device == "cpu"
+    exchange_s = _exchange_s(devices, profile.trainable_bytes)
+    alone_s = profile.replay_host_s if is_cpu else profile.replay_device_s
+    wait_s = max(0.0, now.step_s - (alone_s or now.step_s))
+    if is_cpu:
+        step_s = share_s + exchange_s + wait_s
+        shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
+    else:
+        backward_s = share_s * backward_frac(profile)
+        last_s = _exchange_s(devices, min(profile.trainable_bytes, _BUCKET_BYTES))
+        exposed_s = max(last_s, exchange_s - backward_s)
+        floor_s = loader_floor_s(profile, recipe)
+        step_s = max(share_s + exposed_s, min(floor_s, now.step_s))
+        shrink = max(share_s, min(floor_s, now.step_s)) / max(now.step_s, 1e-12)
+    after = _after(profile, recipe, devices, step_s=step_s, shrink=min(1.0, shrink))
+    inputs = {
+        "devices": float(devices.num),
+        "share_step_s": share_s,
+        "exchange_s": exchange_s,
+        "wait_s": wait_s,
+        "exchanged_bytes": float(profile.trainable_bytes),
+        "start_s": devices.start_s,
+    }
+    note = _note(profile, recipe, after, inputs)
+    return predict_time(name, profile, after, inputs=inputs, note=note)
+
+
+def _after(
+    profile: Profile, recipe: Recipe, devices: Devices, *, step_s: float, shrink: float
+) -> TrainingTime:
+    now = profile.time
+    after = with_one_time(
+        replace(now, step_s=step_s, validation_s=now.validation_s * shrink),
+        start=devices.start_s,
+    )
+    features_s = now.one_time_s.get("features")
+    if not recipe.features.cached or features_s is None or profile.device == "cpu":
+        return after  # on a CPU, the trunk has the same cores as before
+    load_s = 1 / profile.loader_per_s if profile.loader_per_s else 0.0
+    read_s = load_s * (profile.num_train + profile.num_val)
+    return with_one_time(after, features=max(features_s / devices.num, min(read_s, features_s)))
+
+
+def _note(profile: Profile, recipe: Recipe, after: TrainingTime, inputs: dict[str, float]) -> str:
+    """Return what a device gets, and what limits the gain."""
+    num, batch = int(inputs["devices"]), recipe.batch.global_batch_size
+    own = f"{batch // num}" if batch % num == 0 else f"{batch // num} or {batch // num + 1}"
+    parts = [f"{num} devices with {own} of {batch} examples each"]
+    if inputs["wait_s"] > _WAITS * profile.time.step_s:
+        share = inputs["wait_s"] / profile.time.step_s
+        parts.append(
+            f"{percent(share, 0)} of a step waits for data, and more devices would wait, too"
+        )
+    if inputs["exchange_s"] > _WAITS * after.step_s:
+        megabytes = profile.trainable_bytes / 1e6
+        share = min(1.0, inputs["exchange_s"] / after.step_s)
+        parts.append(f"sending {megabytes:.3g} MB of gradients takes {percent(share, 0)} of a step")
+    if inputs["start_s"] > _WAITS * after.total_s:
+        parts.append(f"starting the processes takes {inputs['start_s']:.1f} s")
+    gain = profile.time.total_s / max(after.total_s, 1e-12)
+    efficiency = gain / (num / recipe.device.count)
+    parts.append(f"efficiency {percent(efficiency, 0)}")
+    return "; ".join(parts)
 
 
 def on_several_devices(profile: Profile, time: TrainingTime) -> Profile:

@@ -9,7 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.more_gpus import backward_frac
+from stepladder.rungs.devices.more_gpus import backward_frac, predict_devices, with_devices
 from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time
 from stepladder.training.output.wording import percent
 
@@ -23,7 +23,9 @@ _NAMED_FRAC: Final = 0.25
 
 
 class MoreMachines(Rung):
-    """Train on a second machine like this one. Predicted only, as it cannot be tried here.
+    """Train on a second machine like this one.
+
+    Predicted only, unless torchrun or srun has started the climb on several machines.
 
     Args:
         network_gbit_s: speed of the network between the machines, in Gbit/s; None: assumed.
@@ -103,3 +105,36 @@ class MoreMachines(Rung):
         bytes_per_s = self._gbit_s * 1e9 / 8
         num_messages = 2 * (_MACHINES - 1)
         return num_messages * (_LATENCY_S + num_bytes / _MACHINES / bytes_per_s)
+
+
+class TriedMachines(MoreMachines):
+    """Train on all machines on which torchrun or srun has started the climb.
+
+    Each device takes its part of every batch, as for `more_gpus`; the exchange of gradients is
+    measured on the network between them.
+
+    Trades: other machines, and their price; a smaller part of the batch on each device.
+    Source: see `MoreMachines` and `MoreGpus`.
+    """
+
+    is_prediction_only: ClassVar[bool] = False
+    needs_machines: ClassVar[bool] = True
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse if all machines are used, or if a batch cannot be divided among their devices."""
+        machines, batch = profile.machines, recipe.batch.global_batch_size
+        if machines is None or recipe.device.count >= machines.num:
+            return "already on"
+        if machines.share_step_s is None or batch < machines.num:
+            return f"a batch of {batch} is too small for the {machines.num} devices of all machines"
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Predict as `MoreGpus` does, from a step and an exchange of all machines."""
+        assert profile.machines is not None
+        return predict_devices(self.name, profile, recipe, profile.machines)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Use the devices of all machines."""
+        assert profile.machines is not None
+        return with_devices(profile, recipe, profile.machines.num)
