@@ -49,10 +49,10 @@ class InOtherOrder(ImageClassification):
         return Batch(batch.inputs[rows], batch.targets[rows], batch.ids[rows])
 
 
-def losses_of(folder: Path, *, num: int, order: int, steps: int) -> list[float]:
+def losses_of(folder: Path, *, num: int, order: int, steps: int, lr: float) -> list[float]:
     """Train, and return the loss of each step."""
     words = ["--data.store", DEMO, "--train", "all", "--no-auto", "--features.no-cached"]
-    words += ["--batch.global-batch-size", 32, "--batch.lr", "0.01", "--batch.lr-all", "0.01"]
+    words += ["--batch.global-batch-size", 32, "--batch.lr", lr, "--batch.lr-all", lr]
     words += ["--optimizer.name", "sgd", "--device.kind", "cpu", "--device.threads", 1]
     words += ["--device.memory-format", "contiguous", "--device.sync-batchnorm"]
     words += ["--stopping.no-early", "--schedule.max-epochs", 100, "--schedule.max-steps", steps]
@@ -82,29 +82,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     steps = 3 if options.quick else options.steps
     runs = [(1, 0), (2, 0), (4, 0), *((1, order) for order in range(1, 2 if options.quick else 4))]
-    found: dict[tuple[int, int], list[float]] = {}
-    with tempfile.TemporaryDirectory() as there:
-        for num, order in runs:
-            folder = Path(there) / f"{num}-{order}"
-            found[num, order] = losses_of(folder, num=num, order=order, steps=steps)
-            print(num, order, found[num, order][:: max(1, steps // 6)], flush=True)
-    reference = found[1, 0]
     rows: list[dict[str, Any]] = []
-    for num, order in runs[1:]:
-        gaps = apart(found[num, order], reference)
-        rows.append(
-            {
-                "devices": num,
-                "examples of a batch": f"order {order}" if order else "as read",
-                f"most within {min(EARLY, steps)} steps": f"{max(gaps[:EARLY]):.1e}",
-                "most after that": f"{max(gaps[EARLY:], default=0.0):.1e}",
-                "last loss": found[num, order][-1],
-            }
-        )
+    rounds: list[dict[str, Any]] = []
+    for lr in (0.01,) if options.quick else (0.001, 0.01):
+        found: dict[tuple[int, int], list[float]] = {}
+        with tempfile.TemporaryDirectory() as there:
+            for num, order in runs:
+                folder = Path(there) / f"{num}-{order}"
+                found[num, order] = losses_of(folder, num=num, order=order, steps=steps, lr=lr)
+                print(lr, num, order, found[num, order][:: max(1, steps // 6)], flush=True)
+        for (num, order), losses in found.items():
+            rounds.append({"lr": lr, "devices": num, "order": order, "losses": losses})
+            gaps = apart(losses, found[1, 0])
+            rows.append(
+                {
+                    "learning rate": lr,
+                    "devices": num,
+                    "examples of a batch": f"order {order}" if order else "as read",
+                    f"most within {min(EARLY, steps)} steps": f"{max(gaps[:EARLY]):.1e}",
+                    "most after that": f"{max(gaps[EARLY:], default=0.0):.1e}",
+                    "first, last loss": f"{losses[0]:.3f}, {losses[-1]:.3f}",
+                }
+            )
     if options.quick:
         print(rows)
         return
-    rounds = [{"devices": num, "order": order, "losses": v} for (num, order), v in found.items()]
     write_rows(
         "devices_losses",
         rows,
