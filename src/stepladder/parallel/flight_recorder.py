@@ -19,6 +19,7 @@ from stepladder.records import write_bytes
 _SIZE: Final = "TORCH_FR_BUFFER_SIZE"
 _OLD_SIZE: Final = "TORCH_NCCL_TRACE_BUFFER_SIZE"  # before torch 2.9, and still accepted
 _NUM: Final = "2000"  # collectives
+_own: dict[str, str] = {}  # variables that were set here: the next run has another folder
 
 
 def recorder_variables(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -41,7 +42,10 @@ def recorder_variables(environ: Mapping[str, str], folder: Path) -> dict[str, st
 
 def record_collectives(folder: Path) -> None:
     """Turn the recorder on, before a process group is opened."""
-    os.environ.update(recorder_variables(os.environ, folder))
+    known = {name: value for name, value in os.environ.items() if _own.get(name) != value}
+    found = recorder_variables(known, folder)
+    _own.update(found)
+    os.environ.update(found)
 
 
 def collectives_file(folder: Path, rank: int, attempt: int) -> Path:

@@ -21,6 +21,7 @@ from stepladder.machine.network import (
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import World
 
+_own: dict[str, str] = {}  # variables that were set here: another group may need others
 _EXACT: Final = "="  # NCCL otherwise takes a name as a prefix: eth1 would include eth10
 
 
@@ -48,11 +49,12 @@ def use_network(place: Place, *, peer: str | None, is_cuda: bool) -> Network:
     """
     network = chosen_network(
         place,
-        os.environ,
+        {name: value for name, value in os.environ.items() if _own.get(name) != value},
         interfaces=interfaces_up(),
         ports=adapters() if is_cuda else [],
         peer=peer,
     )
+    _own.update(network.variables)
     os.environ.update(network.variables)
     return network
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from stepladder.parallel.flight_recorder import recorder_variables
+import pytest
+
+from stepladder.parallel.flight_recorder import record_collectives, recorder_variables
 from tests.ranks.together import ROOT, environment, free_port
 
 SCRIPT = """
@@ -32,6 +35,18 @@ def test_what_the_user_has_set_is_kept(tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in recorder_variables({"TORCH_FR_BUFFER_SIZE": "9"}, tmp_path)
     old = recorder_variables({"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, tmp_path)
     assert "TORCH_FR_BUFFER_SIZE" not in old
+
+
+def test_the_next_run_of_a_process_has_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in recorder_variables({}, tmp_path):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    for run in ("first", "second"):
+        record_collectives(tmp_path / run)
+        folder = Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"]).parent
+        assert folder == tmp_path / run / "logs"
 
 
 def test_a_rank_that_loses_another_writes_its_last_collectives(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepladder.machine.network import Adapter, Interface, adapters, interfaces_up, source_address
-from stepladder.parallel.network import Network, chosen_network, network_line
+from stepladder.parallel.network import Network, chosen_network, network_line, use_network
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import World
 
@@ -85,6 +86,18 @@ def test_processes_of_one_machine_use_its_loopback() -> None:
         place(local_size=2), {"GLOO_SOCKET_IFNAME": "eth0"}, interfaces=UP, ports=[]
     )
     assert kept.variables == {}
+
+
+def test_a_process_that_joins_others_later_chooses_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was set for one machine is not a choice of the user."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    use_network(place(local_size=2), peer=None, is_cuda=False)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    several = use_network(place(), peer=None, is_cuda=False)
+    assert several.variables.get("GLOO_SOCKET_IFNAME") != "lo"
+    assert several.interface is None or not several.interface.startswith("lo ")
 
 
 def adapter(folder: Path, name: str, *, state: str, rate: str, kind: str = "InfiniBand") -> None:
