@@ -1,6 +1,6 @@
 """`torchrun --nnodes 1:2`: one machine joins, another dies, and the result is that of one process.
 
-Two agents on this machine stand for two machines, of one process each.
+Two agents on this machine act as two machines, of one process each.
 """
 
 from __future__ import annotations

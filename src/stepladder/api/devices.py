@@ -175,16 +175,16 @@ def shake_hands(job: JobConfig, world: World) -> str | None:
         ResourceError: if a rank does not see the run folder.
     """
     from stepladder.parallel.handshake import (
+        network_line,
         require_same_config,
         require_same_programs,
         require_shared_folder,
     )
-    from stepladder.parallel.network import network_line
 
     require_same_programs(world)
     require_same_config(world, values_of(job))
     require_shared_folder(world, job.run.dir)
-    return None if world.is_alone else network_line(world, world.network)
+    return None if world.is_alone else network_line(world)
 
 
 def of_world(job: JobConfig, world: World) -> JobConfig:

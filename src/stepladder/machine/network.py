@@ -109,7 +109,7 @@ def source_address(host: str, port: int) -> str | None:
 
 
 def adapters(folder: Path = _ADAPTERS) -> list[Adapter]:
-    """Return the ports of the adapters for RDMA; empty if there are none."""
+    """Return the ports of the adapters for RDMA; empty without any."""
     found = []
     for port in sorted(folder.glob("*/ports/*")):
         found.append(

@@ -54,7 +54,7 @@ def collectives_file(folder: Path, rank: int, attempt: int) -> Path:
 
 
 def dump_collectives(folder: Path, *, rank: int, attempt: int) -> None:
-    """Write the last collectives of this rank as JSON; does nothing if there are none."""
+    """Write the last collectives of this rank as JSON; does nothing without any."""
     torch = sys.modules.get("torch")
     with suppress(Exception):  # of a private function; the failure itself is to be reported
         text: bytes = torch._C._distributed_c10d._dump_fr_trace_json()  # type: ignore[union-attr]

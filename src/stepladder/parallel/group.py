@@ -183,7 +183,7 @@ def _welcome_all(store: TCPStore, place: Place, until: float) -> None:
 
 
 def _is_welcome(store: TCPStore, place: Place, until: float) -> bool:
-    """Say hello to rank 0; return whether it has answered in time."""
+    """Greet rank 0, and return whether it has answered in time."""
     word = uuid.uuid4().hex
     address = source_address(place.address, place.port) or ""
     try:
@@ -228,7 +228,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _peer(store: TCPStore, place: Place) -> str | None:
-    """Return the address of a rank on another host than rank 0; None: there is none."""
+    """Return the address of a rank on another host than rank 0; None: all are on its host."""
     if place.local_size == place.size:
         return None
     return store.get(_PEER).decode() or None

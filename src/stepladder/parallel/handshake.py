@@ -119,6 +119,26 @@ def _is_seen(file: Path) -> bool:
     return True
 
 
+def network_line(world: World) -> str | None:
+    """Return a line about the network of all hosts; None: they are one. A collective."""
+    network = world.network
+    own = (
+        socket.gethostname(),
+        world.local_rank == 0,
+        None if network is None or network.interface is None else str(network),
+    )
+    found = [(host, words) for host, is_first, words in world.gather(own) if is_first]
+    if len(found) < 2 or all(words is None for _, words in found):
+        return None
+    hosts: dict[str, list[str]] = {}
+    for host, words in found:
+        hosts.setdefault(words or "an unknown interface", []).append(host)
+    if len(hosts) == 1:
+        return f"{len(found)} hosts, connected by {next(iter(hosts))}"
+    each = "; ".join(f"{words} on {', '.join(names)}" for words, names in hosts.items())
+    return f"{len(found)} hosts, connected by {each}"
+
+
 def differences_of_hosts(world: World, *, device: str) -> list[str]:
     """Return a sentence for each difference that slows the ranks down or confuses their logs."""
     facts = {"device": device, "cores": str(num_cores())}

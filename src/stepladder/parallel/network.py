@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +18,6 @@ from stepladder.machine.network import (
     source_address,
 )
 from stepladder.parallel.place import Place
-from stepladder.parallel.world import World
 
 _own: dict[str, str] = {}  # variables that were set here: another group may need others
 _EXACT: Final = "="  # NCCL otherwise takes a name as a prefix: eth1 would include eth10
@@ -32,13 +30,18 @@ class Network:
     Attributes:
         interface: what is printed about the interface; None: all processes are on one machine, or
             nothing is known.
-        adapters: what is printed about the adapters for RDMA; None: there are none.
+        adapters: what is printed about the adapters for RDMA; None: this machine has no adapter.
         variables: environment variables to set.
     """
 
     interface: str | None = None
     adapters: str | None = None
     variables: Mapping[str, str]
+
+    def __str__(self) -> str:
+        if self.adapters is None:
+            return str(self.interface)
+        return f"{self.interface}, RDMA by {self.adapters}"
 
 
 def use_network(place: Place, *, peer: str | None, is_cuda: bool) -> Network:
@@ -101,31 +104,6 @@ def chosen_network(
         adapters=environ.get(NCCL_ADAPTERS, ", ".join(map(str, names))) if ports else None,
         variables=variables,
     )
-
-
-def network_line(world: World, network: Network | None) -> str | None:
-    """Return a line about the network of all hosts; None: they are one. A collective."""
-    own = (
-        socket.gethostname(),
-        world.local_rank == 0,
-        None if network is None or network.interface is None else _words(network),
-    )
-    found = [(host, words) for host, is_first, words in world.gather(own) if is_first]
-    if len(found) < 2 or all(words is None for _, words in found):
-        return None
-    hosts: dict[str, list[str]] = {}
-    for host, words in found:
-        hosts.setdefault(words or "an unknown interface", []).append(host)
-    if len(hosts) == 1:
-        return f"{len(found)} hosts, connected by {next(iter(hosts))}"
-    each = "; ".join(f"{words} on {', '.join(names)}" for words, names in hosts.items())
-    return f"{len(found)} hosts, connected by {each}"
-
-
-def _words(network: Network) -> str:
-    if network.adapters is None:
-        return str(network.interface)
-    return f"{network.interface}, RDMA by {network.adapters}"
 
 
 def _interface(

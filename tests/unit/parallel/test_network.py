@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stepladder.machine.network import Adapter, Interface, adapters, interfaces_up, source_address
-from stepladder.parallel.network import Network, chosen_network, network_line, use_network
+from stepladder.parallel.handshake import network_line
+from stepladder.parallel.network import Network, chosen_network, use_network
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import World
 
@@ -159,6 +160,6 @@ def test_the_line_names_the_interfaces_of_all_hosts(
     others: list[Any], line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "a")
-    world = Gathered(size=1 + len(others))
+    world = Gathered(size=1 + len(others), network=chosen(address="192.168.0.5"))
     object.__setattr__(world, "found", tuple(others))
-    assert network_line(world, chosen(address="192.168.0.5")) == line
+    assert network_line(world) == line
