@@ -101,6 +101,12 @@ SECTIONS = (
         "A step of two ranks with one core each, against bare DistributedDataParallel (`ours / "
         "bare DDP`), and against the same two processes when they do not talk (`efficiency`).",
     ),
+    Section(
+        "devices_predicted",
+        "Several devices, predicted",
+        "The gain of a step on two devices of one core each: predicted by `more_gpus`, and "
+        "measured. Error is the absolute log of their ratio.",
+    ),
     Section("startup", "Start of the command", "Seconds until `--help` is printed."),
     Section(
         "baseline_stops",

@@ -181,16 +181,27 @@ def log_of_main(job: JobConfig, world: World, display: Display) -> Iterator[None
             display.out.copy = None
 
 
-def shake_hands(job: JobConfig, world: World) -> None:
-    """Check that all ranks run the same programs with the same options.
+def shake_hands(job: JobConfig, world: World) -> str | None:
+    """Check that all ranks run the same programs with the same options, and see the run folder.
+
+    Returns:
+        A line about the network of several hosts; None: all ranks are on one.
 
     Raises:
-        UsageError: if they do not, with both sides.
+        UsageError: if programs or options differ, with both sides.
+        ResourceError: if a rank does not see the run folder.
     """
-    from stepladder.parallel.handshake import require_same_config, require_same_programs
+    from stepladder.parallel.handshake import (
+        network_line,
+        require_same_config,
+        require_same_programs,
+        require_shared_folder,
+    )
 
     require_same_programs(world)
     require_same_config(world, values_of(job))
+    require_shared_folder(world, job.run.dir)
+    return None if world.is_alone else network_line(world)
 
 
 def of_world(job: JobConfig, world: World) -> JobConfig:

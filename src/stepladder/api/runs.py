@@ -192,7 +192,9 @@ def _train(
     from stepladder.training.run import train as train_run
 
     with joined_for(job, place) as world, log_of_main(job, world, display):
-        shake_hands(job, world)
+        hosts = shake_hands(job, world)
+        if hosts is not None:
+            display.message(hosts)
         if world.is_main:
             job = on_store(job, display, has_own_task=is_own(task))
         job = of_world(world.from_main(job), world)
@@ -204,7 +206,7 @@ def _train(
             task_name=name,
             display=display,
             dry_run=dry_run,
-            overwrite=overwrite and not attempt_number(),
+            overwrite=overwrite and not (attempt_number() or world.is_restart),
             accept_new_data=accept_new_data,
             check=checks_before_training(job, made, name),
             world=world,

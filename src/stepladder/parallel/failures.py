@@ -143,9 +143,10 @@ def stalled(folder: Path, *, attempt: int) -> str | None:
     return next((one.lines[0] for one in _failures(folder, attempt) if not one.is_final), None)
 
 
-def clear_failures(folder: Path) -> None:
-    """Remove the records of earlier attempts."""
-    for path in (folder / LOGS).glob("failure-*.json"):
+def clear_failures(folder: Path, *, attempt: int | None = None) -> None:
+    """Remove the records of an attempt; None: of all."""
+    number = "*" if attempt is None else attempt
+    for path in (folder / LOGS).glob(f"failure-{number}-rank-*.json"):
         path.unlink(missing_ok=True)
 
 

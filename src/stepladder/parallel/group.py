@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import socket
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -15,21 +17,42 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError
+from stepladder.machine.network import network_facts, network_problems, source_address
+from stepladder.parallel.network import use_network
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import ALONE, World
 
 _KEY: Final = "stepladder/store"  # of the address of rank 0's store, in the agent's
 _MARK: Final = "stepladder/is_here"
+_HELLO: Final = "stepladder/hello/{rank}"  # a word that rank 0 repeats
+_WELCOME: Final = "stepladder/welcome/{word}"
+_PEER: Final = "stepladder/peer"
 _POLL_S: Final = 0.05
 _IN_USE: Final = "EADDRINUSE"
 _stores: dict[Place, TCPStore] = {}
 _openings = itertools.count()
 _FOREVER: Final = timedelta(days=7)  # a rank that does not answer is found by its heartbeat
 _TRY_S: Final = 2.0  # for one connection: the address may be that of an attempt that has ended
+_NCCL_S: Final = 600.0  # least time-out of NCCL: PyTorch's default
+_MAX_SHOWN: Final = 8
+
+
+class _Missing(RuntimeError):  # noqa: N818  (it is about the ranks)
+    """Some ranks have not come.
+
+    Attributes:
+        ranks: those that rank 0 has not seen.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(f"ranks {ranks} have not come")
+        self.ranks = tuple(ranks)
 
 
 @contextmanager
-def opened_world(place: Place | None, *, is_cuda: bool, start_s: float) -> Iterator[World]:
+def opened_world(
+    place: Place | None, *, is_cuda: bool, start_s: float, stall_s: float = 0.0
+) -> Iterator[World]:
     """Open the process groups of this process, and close them at the end.
 
     If a launcher such as Ray has opened a group already, that one is used, and stays open.
@@ -38,6 +61,8 @@ def opened_world(place: Place | None, *, is_cuda: bool, start_s: float) -> Itera
         place: None: this process is alone.
         is_cuda: gradients are on GPUs.
         start_s: seconds to wait for the other processes.
+        stall_s: seconds after which a rank that does not answer is reported. A rank that hangs in
+            NCCL still answers, so an exchange on GPUs ends after five times as long, or 10 minutes.
 
     Raises:
         ResourceError: if not all processes come within `start_s`.
@@ -45,10 +70,12 @@ def opened_world(place: Place | None, *, is_cuda: bool, start_s: float) -> Itera
     if place is None or place.size == 1:
         yield ALONE
         return
-    is_own = not dist.is_initialized()
+    is_own, network = not dist.is_initialized(), None
     if is_own:
         try:
-            store = PrefixStore(f"group-{next(_openings)}", _store_of(place, start_s))
+            own = _store_of(place, start_s)
+            network = use_network(place, peer=_peer(own, place), is_cuda=is_cuda)
+            store = PrefixStore(f"group-{next(_openings)}", own)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
                 store=store,
@@ -59,9 +86,12 @@ def opened_world(place: Place | None, *, is_cuda: bool, start_s: float) -> Itera
             )
         except (RuntimeError, ValueError) as error:
             raise _not_met(place, start_s, error) from error
+        if is_cuda:
+            nccl = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
+            nccl._set_default_timeout(timedelta(seconds=max(_NCCL_S, 5 * stall_s)))
     try:
         steps = dist.new_group(backend="gloo", timeout=_FOREVER)
-        yield World.at(place, steps)
+        yield World.at(place, steps, network=network)
     finally:
         if is_own and dist.is_initialized():
             dist.destroy_process_group()
@@ -84,16 +114,17 @@ def _store_of(place: Place, start_s: float) -> TCPStore:
 
 
 def _store(place: Place, start_s: float) -> TCPStore:
-    """Return a store for this attempt.
+    """Return a store for this attempt, in which rank 0 has seen all others.
 
     A launcher's own store keeps the addresses of an attempt that has died, and connecting to them
     hangs or fails at random. So rank 0 opens a new store, and publishes its address in the other
-    one. When a new rank 0 starts, all processes of the attempt before have ended, so that an old
-    address refuses connections.
+    one. The address that another rank reads there may be an old one, and on a machine whose
+    launcher was killed, an old rank 0 may still be ending. So a rank uses a store only if rank 0
+    has answered in it: it answers only while it waits for others.
     """
-    timeout = timedelta(seconds=start_s)
+    timeout, until = timedelta(seconds=start_s), time.monotonic() + start_s
     if not place.has_agent:
-        return TCPStore(
+        store = TCPStore(
             place.address,
             place.port,
             place.size,
@@ -102,22 +133,68 @@ def _store(place: Place, start_s: float) -> TCPStore:
             wait_for_workers=False,
             master_listen_fd=place.listen_fd,
         )
+        if place.rank == 0:
+            _welcome_all(store, place, until)
+        elif not _is_welcome(store, place, until):
+            raise RuntimeError("rank 0 does not answer")
+        return store
     agent = TCPStore(place.address, place.port, is_master=False, timeout=timeout)
     if place.rank == 0:
         host = _own_address(place)
         own = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
         own.set(_MARK, "1")
         agent.set(_KEY, f"{host} {own.port}")
+        _welcome_all(own, place, until)
         return own
-    until = time.monotonic() + start_s
     while True:
         host, port = agent.get(_KEY).decode().split()
-        store = _reached(host, int(port), timeout)
-        if store is not None:
-            return store
+        found = _reached(host, int(port), timeout)
+        if found is not None and _is_welcome(found, place, time.monotonic() + _TRY_S):
+            return found
         if time.monotonic() > until:
             raise RuntimeError(f"rank 0 does not answer at {host}:{port}")
         time.sleep(_POLL_S)
+
+
+def _welcome_all(store: TCPStore, place: Place, until: float) -> None:
+    """Wait on rank 0 until all others have said hello, and answer each.
+
+    A rank whose answer took too long says hello again, with another word.
+    """
+    words: dict[int, str] = {}
+    peers = []
+    while True:
+        for rank in range(1, place.size):
+            key = _HELLO.format(rank=rank)
+            if not store.check([key]):
+                continue
+            word, _, address = store.get(key).decode().partition(" ")
+            if words.get(rank) != word:
+                words[rank] = word
+                peers += [address] if address and not _is_loopback(address) else []
+                store.set(_WELCOME.format(word=word), "1")
+        missing = [rank for rank in range(1, place.size) if rank not in words]
+        if not missing:
+            store.set(_PEER, peers[0] if peers else "")
+            return
+        if time.monotonic() > until:
+            raise _Missing(missing)
+        time.sleep(_POLL_S)
+
+
+def _is_welcome(store: TCPStore, place: Place, until: float) -> bool:
+    """Greet rank 0, and return whether it has answered in time."""
+    word = uuid.uuid4().hex
+    address = source_address(place.address, place.port) or ""
+    try:
+        store.set(_HELLO.format(rank=place.rank), f"{word} {address}")
+        while not store.check([_WELCOME.format(word=word)]):
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL_S)
+    except RuntimeError:  # it has ended meanwhile
+        return False
+    return True
 
 
 def _reached(host: str, port: int, timeout: timedelta) -> TCPStore | None:
@@ -134,15 +211,27 @@ def _reached(host: str, port: int, timeout: timedelta) -> TCPStore | None:
 
 
 def _own_address(place: Place) -> str:
-    """Return the address of this host by which the others reach it.
+    """Return the name or address of this host by which the others reach it.
 
-    Rank 0 need not be on the host of the launcher's store.
+    Rank 0 need not be on the host of the launcher's store. If it is, the others reach it as they
+    reach the launcher, also if that name leads to the loopback here.
     """
     if place.local_size == place.size:
         return "127.0.0.1"
     with socket.create_connection((place.address, place.port), timeout=_TRY_S) as probe:
         host: str = probe.getsockname()[0]
-    return host
+    return place.address if _is_loopback(host) else host
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _peer(store: TCPStore, place: Place) -> str | None:
+    """Return the address of a rank on another host than rank 0; None: all are on its host."""
+    if place.local_size == place.size:
+        return None
+    return store.get(_PEER).decode() or None
 
 
 def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
@@ -153,6 +242,26 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
             f"{place.port} of rank 0",
             where=where,
             fix="Choose another port, with torchrun --master-port PORT or with MASTER_PORT.",
+        )
+    if isinstance(error, _Missing):
+        num = len(error.ranks)
+        names = ", ".join(str(rank) for rank in error.ranks[:_MAX_SHOWN])
+        more = f" and {num - _MAX_SHOWN} more" if num > _MAX_SHOWN else ""
+        return ResourceError(
+            f"{num} of {place.size} processes of the run did not connect to rank 0 within "
+            f"{start_s:g} s: rank{'' if num == 1 else 's'} {names}{more}",
+            where=where,
+            why="They did not start, use another address or port, or a firewall blocks it.",
+            fix="Start all processes with the same MASTER_ADDR and MASTER_PORT; to wait longer, "
+            "type --run.meet-s SECONDS",
+        )
+    for problem in network_problems(network_facts(), {}, num_gpus=0):
+        what, _, fix = problem.partition(". Type: ")
+        return ResourceError(
+            f"the process of rank {place.rank} could not connect to the others",
+            where=where,
+            why=what + ".",
+            fix=f"Type: {fix}",
         )
     return ResourceError(
         f"the process of rank {place.rank} could not connect to all {place.size} processes of "

@@ -22,6 +22,7 @@ from typing import Any, Final
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stepladder.parallel.failures import LOST_CODE, Failure, record_failure
+from stepladder.parallel.flight_recorder import dump_collectives
 from stepladder.parallel.world import Pulse, World
 
 EVERY_S: Final = 1.0
@@ -131,6 +132,7 @@ class Heart:
             lines=(line,),
         )
         record_failure(self.folder, failure)
+        dump_collectives(self.folder, rank=self.world.rank, attempt=self.attempt)
         sys.stderr.write(f"{line}; its log: {self.folder / 'logs' / f'rank-{rank}.log'}\n")
         sys.stderr.flush()
         os._exit(LOST_CODE)

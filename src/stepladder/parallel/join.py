@@ -15,19 +15,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import psutil
+
 from stepladder.parallel.failures import (
     LAUNCHED,
+    LOGS,
     LOST_CODE,
     Failure,
     attempt_number,
+    clear_failures,
     is_loss_of_rank,
     log_file,
     lost,
     record_failure,
 )
+from stepladder.parallel.flight_recorder import dump_collectives, record_collectives
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import ALONE, World
+from stepladder.records import read_json, write_json
 
+TORCHRUN: Final = "TORCHELASTIC_RUN_ID"  # set by torchrun
+_AGENTS: Final = "agents.json"
 _PARENT_POLL_S: Final = 0.5
 _LAST_S: Final = 4.0  # to save the state once the launcher has died
 
@@ -50,8 +58,13 @@ def joined(
     Raises:
         ResourceError: if the others do not come, or one of them ends.
     """
-    if place is None or place.size == 1:
+    if place is None:
         yield ALONE
+        return
+    if place.size == 1:
+        if TORCHRUN in os.environ:  # as one of several that have not come yet, or have left
+            _end_with_launcher()
+        yield replace(ALONE, is_restart=_is_restart(ALONE, folder))
         return
     from stepladder.parallel.group import opened_world, store_address
 
@@ -59,19 +72,56 @@ def joined(
     if place.rank:
         _log_to(folder, place.rank)
     _end_with_launcher()
+    record_collectives(folder)
     try:
-        with _grace(), opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
+        with (
+            _grace(),
+            opened_world(place, is_cuda=is_cuda, start_s=meet_s, stall_s=stall_s) as world,
+        ):
             world = take_place(world, is_cuda=is_cuda)
+            attempt = _agreed(world, folder, attempt)
+            world = replace(world, is_restart=_is_restart(world, folder))
             with _beating(world, store_address(place), stall_s, folder, attempt) as world:
                 yield world
                 world.barrier()  # rank 0 has the store: it stays until all others are done
     except BaseException as error:
         if is_loss_of_rank(error):
+            dump_collectives(folder, rank=place.rank, attempt=attempt)
             if LAUNCHED in os.environ:
                 raise SystemExit(LOST_CODE) from error
             raise lost(folder, rank=place.rank, attempt=attempt) from error
         record_failure(folder, Failure.of(error, rank=place.rank, attempt=attempt))
         raise
+
+
+def _agreed(world: World, folder: Path, attempt: int) -> int:
+    """Return the number of rank 0's attempt: torchrun counts on each machine for itself.
+
+    A start after a machine has joined is not counted at all, so records of failures with this
+    number may be those of an earlier attempt.
+    """
+    if world.is_main:
+        clear_failures(folder, attempt=attempt)
+    return world.from_main(attempt)
+
+
+def _is_restart(world: World, folder: Path) -> bool:
+    """Return on rank 0 whether one of torchrun's agents has started this run before.
+
+    torchrun counts no start after a machine has joined. So the agents are written down, each with
+    its host and start, in a file that stays if the run is overwritten.
+    """
+    if TORCHRUN not in os.environ:
+        return attempt_number() > 0
+    agent = psutil.Process(os.getppid())
+    agents = set(world.gather(f"{host_name()} {agent.pid} {agent.create_time():.2f}"))
+    if not world.is_main:
+        return False
+    file = folder / LOGS / _AGENTS
+    known = set(read_json(file)) if file.exists() else set()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, sorted(agents | (known if known & agents else set())))
+    return bool(known & agents)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor, nn
 
+    from stepladder.parallel.network import Network
+
 T = TypeVar("T")
 Pulse = Callable[[], tuple[int, str, float]]
 """Returns the step, the phase that is open, and the seconds since it began."""
@@ -32,6 +34,8 @@ class World:
             gradients; None: the world is one process.
         watch: takes a function that returns what this rank does, so that a rank that hangs is
             found; None: nobody watches.
+        network: what this process uses to reach the others; None: it is not known.
+        is_restart: the launcher has started the processes of this run before.
     """
 
     rank: int = 0
@@ -40,9 +44,11 @@ class World:
     local_size: int = 1
     steps: dist.ProcessGroup | None = None
     watch: Callable[[Pulse], None] | None = None
+    network: Network | None = None
+    is_restart: bool = False
 
     @classmethod
-    def at(cls, place: Place, steps: dist.ProcessGroup) -> World:
+    def at(cls, place: Place, steps: dist.ProcessGroup, *, network: Network | None = None) -> World:
         """Return the world of a process whose groups are open."""
         return cls(
             rank=place.rank,
@@ -50,6 +56,7 @@ class World:
             local_rank=place.local_rank,
             local_size=place.local_size,
             steps=steps,
+            network=network,
         )
 
     @property
@@ -96,11 +103,11 @@ class World:
         return tensor
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank is here, however long that takes."""
         if not self.is_alone:
             import torch.distributed as dist
 
-            dist.barrier()
+            dist.barrier(group=self.steps)  # not NCCL, which has a time-out
 
     def copy_from_main(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite tensors with those of rank 0; names, shapes and types are equal on all ranks.

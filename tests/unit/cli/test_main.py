@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -214,23 +215,42 @@ def test_doctor_prints_no_secrets(
     out = capsys.readouterr().out
     assert "canary" not in out
     assert json.loads(out)["torch"]["version"]
-    assert run("doctor") == 0
+    assert run("doctor", "--quick") == 0
     assert "has_cuda" in capsys.readouterr().out
+
+
+def test_doctor_times_an_exchange_and_knows_the_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"all_reduce_per_s +[\d.e+]+ GB/s", out)
+    assert re.search(r"all_reduce_latency +[\d.e-]+ s", out)
+    assert re.search(r"29400 +(free|in use)", out)
+    assert "warning: two processes" not in out
+
+
+def test_doctor_reports_why_two_processes_cannot_exchange_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    assert run("doctor") == 0
+    out = capsys.readouterr().out
+    assert "all_reduce" not in out
+    assert "GLOO_SOCKET_IFNAME is nowhere0, but this machine has the network interfaces" in out
 
 
 def test_doctor_warns_of_a_torchvision_that_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torchvision_build, "_installed", lambda name: {"torch": "2.13.0"}.get(name))
-    assert run("doctor") == 0
+    assert run("doctor", "--quick") == 0
     assert "warning:" not in capsys.readouterr().out
     found = {"torch": "2.13.0", "torchvision": "0.27.1"}
     monkeypatch.setattr(torchvision_build, "_installed", found.get)
-    assert run("doctor") == 0
+    assert run("doctor", "--quick") == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("warning: torchvision 0.27.1 does not fit torch 2.13.0")
     assert "pip install --force-reinstall --no-deps 'torchvision==0.28.*'" in last
-    assert run("doctor", "--json") == 0
+    assert run("doctor", "--quick", "--json") == 0
     assert "0.27.1" in json.loads(capsys.readouterr().out)["warnings"][0]
 
 

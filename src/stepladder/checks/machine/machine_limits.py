@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +19,12 @@ from stepladder.config.choices import DeviceChoice, Where
 from stepladder.data.reading.examples import PictureSource
 from stepladder.data.reading.memory import decoded_bytes
 from stepladder.machine import available_memory_bytes, disk_free_bytes, gpus, num_cores
+from stepladder.machine.network import (
+    is_free,
+    network_facts,
+    network_problems,
+    source_address,
+)
 from stepladder.measuring.probe import untouched
 from stepladder.measuring.reading.disk import measure_disk
 from stepladder.optim.table import spec_of
@@ -59,6 +64,8 @@ def _facts() -> str:
         words.append(f"{_shm_bytes() / 1e6:,.0f} MB in /dev/shm")
     if (limit := _open_files()) is not None:
         words.append(f"{limit:,} open files")
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        words += network_facts()["interfaces"]
     return ", ".join(words)
 
 
@@ -130,42 +137,38 @@ def _system_problems() -> list[tuple[str, str]]:
 
 
 def rank_problems(environ: Mapping[str, str], *, shm_bytes: float) -> list[tuple[str, str]]:
-    """Find what keeps the ranks of this machine from working: a full /dev/shm, a used port.
+    """Find what keeps ranks from working: a full /dev/shm, a used port, a host out of reach.
 
     Args:
-        environ: environment variables; without WORLD_SIZE there is one rank, which needs neither.
+        environ: environment variables; without WORLD_SIZE there is one rank, which needs nothing.
         shm_bytes: free in /dev/shm; infinite if it does not exist.
     """
-    num_ranks = int(environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or 1)
-    if num_ranks < 2:
+    if int(environ.get("WORLD_SIZE") or 1) < 2:
         return []
     found_here = []
+    num_ranks = int(environ.get("LOCAL_WORLD_SIZE") or environ["WORLD_SIZE"])
     needed = num_ranks * _SHM_BYTES_A_RANK
-    if shm_bytes < needed:
+    if num_ranks > 1 and shm_bytes < needed:
         what = (
             f"{shm_bytes / 1e6:,.0f} MB are free in /dev/shm, but {num_ranks} ranks may need "
             f"{needed / 1e6:,.0f} MB"
         )
         found_here.append((what, "Increase it for the container: docker run --shm-size 1g."))
-    port = environ.get("MASTER_PORT", "")
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT", "")
     has_met = torch.distributed.is_available() and torch.distributed.is_initialized()
     is_host = environ.get("RANK", "0") == "0" and not has_met
     is_launched = "TORCHELASTIC_RUN_ID" in environ  # torchrun holds the port itself
-    if port.isdigit() and is_host and not is_launched and not _is_free(int(port)):
+    if port.isdigit() and is_host and not is_launched and not is_free(int(port)):
         found_here.append(
             (f"MASTER_PORT {port} is already in use", "Set MASTER_PORT to a free port.")
         )
+    if host and port.isdigit() and source_address(host, int(port)) is None:
+        what = f"MASTER_ADDR is {host}, but this machine does not know a way to that host"
+        found_here.append((what, "Set MASTER_ADDR to the host of rank 0, by name or address."))
+    for problem in network_problems(network_facts(environ), {}, num_gpus=0):
+        what, _, fix = problem.partition(". Type: ")
+        found_here.append((what, f"Type: {fix}"))
     return found_here
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            own.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def _shm_bytes() -> float:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import torch
-import torch.distributed as dist
 
 from stepladder.config.recipe import Recipe
-from stepladder.measuring.blocks.timing import lower_median, wait_for
+from stepladder.measuring.blocks.timing import wait_for
+from stepladder.measuring.ranks.exchange import exchange_s, median_s
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
 from stepladder.measuring.subject import open_subject
@@ -27,9 +25,6 @@ from stepladder.training.setup.build import open_device
 _SMALL_BYTES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024**2
 _STEP_BUDGET_S: Final = 2.0
-_EXCHANGE_BUDGET_S: Final = 0.5
-_MIN_TIMES: Final = 3
-_MOST_TIMES: Final = 20
 
 
 def probe_devices(
@@ -98,28 +93,8 @@ class _Member:
                 wait_for(self._device)
 
             self._world.barrier()
-            return _median_s(step, _STEP_BUDGET_S, self._world)
+            return median_s(step, _STEP_BUDGET_S, self._world)
 
     def exchange_s(self, num_bytes: int) -> float:
         """Return the seconds to add up gradients over all devices."""
-        numbers = torch.zeros(num_bytes // 4, device=self._device)
-
-        def exchange() -> None:
-            dist.all_reduce(numbers)
-            wait_for(self._device)
-
-        return _median_s(exchange, _EXCHANGE_BUDGET_S, self._world)
-
-
-def _median_s(run: Callable[[], None], budget_s: float, world: World) -> float:
-    """Time something that all devices do at once, without its first, slow time."""
-    run()
-    seconds: list[float] = []
-    is_enough = False
-    while not is_enough:
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-        has_time = sum(seconds) < budget_s and len(seconds) < _MOST_TIMES
-        is_enough = world.from_main(len(seconds) >= _MIN_TIMES and not has_time)
-    return lower_median(seconds)
+        return exchange_s(self._world, self._device, num_bytes)

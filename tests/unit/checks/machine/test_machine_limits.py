@@ -22,6 +22,7 @@ from stepladder.checks.run import run_check
 from stepladder.config.choices import DeviceChoice, TrainMode, WeightsSource, Where
 from stepladder.config.recipe import DataConfig, DeviceConfig, LoaderConfig, ModelConfig, Recipe
 from stepladder.machine import Gpu
+from stepladder.machine.network import interfaces_up
 from stepladder.records.findings import Finding, Outcome
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -43,7 +44,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a function that makes this a sound machine, except for the given facts."""
     shm = tmp_path / "shm"
     shm.mkdir()
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+    for name in (
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def become(
@@ -333,6 +337,33 @@ def test_the_port_is_asked_for_by_the_rank_that_opens_it(
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
         assert look(tmp_path).outcome is Outcome.PASSED
+
+
+def test_a_host_of_rank_0_that_nobody_knows_is_found(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("MASTER_PORT", "29400")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert look(tmp_path).outcome is Outcome.PASSED
+    monkeypatch.setenv("MASTER_ADDR", "host-that-is.invalid")
+    what = "MASTER_ADDR is host-that-is.invalid, but this machine does not know a way to that host"
+    assert_found(look(tmp_path), what, "MASTER_ADDR")
+
+
+def test_an_interface_that_does_not_exist_is_found_if_there_are_several_ranks(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    assert look(tmp_path).outcome is Outcome.PASSED
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    names = [one.name for one in interfaces_up() if not one.is_loopback]
+    what = "GLOO_SOCKET_IFNAME is nowhere0, but this machine has the network interfaces "
+    what += ", ".join([*names, "lo"])
+    assert_found(look(tmp_path), what, "Type: unset GLOO_SOCKET_IFNAME")
 
 
 @pytest.mark.parametrize(
