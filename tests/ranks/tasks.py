@@ -199,6 +199,12 @@ class Gated(Plain):
         return super().loss(model, batch)
 
 
+class WaitingLonger(Waiting):
+    """Waits so long that what several processes do besides is little, on a busy machine too."""
+
+    example_s = 0.02
+
+
 class Answering:
     """A member of a team, for the tests of teams."""
 

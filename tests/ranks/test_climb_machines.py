@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from stepladder.parallel.fleet import Fleet, opened_fleet
 from stepladder.parallel.place import Place
 from stepladder.records import read_jsonl
 from stepladder.records.ledger_file import LEDGER_FILE
+from tests.ranks.hosts import opened_hosts, why_not
 from tests.ranks.tasks import Answering
 from tests.ranks.together import ROOT, TASKS, ended, environment, free_port
 
@@ -110,21 +111,38 @@ def test_a_stranger_is_sent_away(fleet: Fleet, tmp_path: Path) -> None:
         assert there.wait(20) is not None
 
 
+def climbing(run: Path, *launch: str) -> list[str]:
+    """Return the command of each of two machines that start a climb."""
+    words = ["climb", "--batch-size", "8", "--epochs", "30", "--stopping.no-early"]
+    words += ["--stopping.validate-every-epochs", "30", "--task", f"{TASKS}:WaitingLonger"]
+    words += ["--train", "all", "--run.dir", str(run), "--run.checks", "off"]
+    words += ["--ladder.block-s", "0.1"]
+    agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", *launch]
+    return [sys.executable, "-m", "torch.distributed.run", *agent, "-m", "stepladder", *words]
+
+
+def require_kept(run: Path, said: Sequence[str]) -> None:
+    """Check that a climb has kept the second machine, and trained on both."""
+    assert sum("measuring 2 devices of all machines" in text for text in said) == 1
+    assert json.loads((run / "summary.json").read_text())["devices"] == 2
+    verdict = next(
+        line["trial"]["verdict"]
+        for line in read_jsonl(run / LEDGER_FILE)
+        if line["kind"] == "trial" and line["trial"]["rung"] == "more_machines"
+    )
+    assert verdict["decision"] == "kept"
+    assert 1 < verdict["speed"]["low"] < verdict["speed"]["estimate"] < 2.5
+
+
 @pytest.mark.distributed
 def test_a_climb_under_torchrun_keeps_a_second_machine(tmp_path: Path) -> None:
-    words = ["climb", "--batch-size", "8", "--epochs", "60", "--stopping.no-early"]
-    words += ["--stopping.validate-every-epochs", "60", "--task", f"{TASKS}:Waiting"]
-    words += ["--train", "all", "--run.dir", str(tmp_path / "run"), "--run.checks", "off"]
-    words += ["--ladder.block-s", "0.1"]
-    launch = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-    launch += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "climb"]
+    command = climbing(tmp_path / "run", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
     processes = []
     for node in range(2):
         with (tmp_path / f"out-{node}.txt").open("w") as out:
-            arguments = ["torch.distributed.run", *launch, "-m", "stepladder", *words]
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", *arguments],
+                    command,
                     cwd=ROOT,
                     env=environment(),
                     stdout=out,
@@ -136,12 +154,15 @@ def test_a_climb_under_torchrun_keeps_a_second_machine(tmp_path: Path) -> None:
         codes = [process.wait(timeout=280) for process in processes]
     said = [(tmp_path / f"out-{node}.txt").read_text() for node in range(2)]
     assert codes == [0, 0], "\n".join(said)
-    assert sum("measuring 2 devices of all machines" in text for text in said) == 1
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 2
-    verdict = next(
-        line["trial"]["verdict"]
-        for line in read_jsonl(tmp_path / "run" / LEDGER_FILE)
-        if line["kind"] == "trial" and line["trial"]["rung"] == "more_machines"
-    )
-    assert verdict["decision"] == "kept"
-    assert 1 < verdict["speed"]["low"] < verdict["speed"]["estimate"] < 2.5
+    require_kept(tmp_path / "run", said)
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(why_not() is not None, reason="needs root, and network namespaces")
+def test_a_climb_on_two_hosts_keeps_the_second(tmp_path: Path) -> None:
+    with opened_hosts(2, tmp_path) as hosts:
+        command = climbing(tmp_path / "run", "--rdzv-endpoint", "host-0:29400")
+        processes = [hosts.start(host, command) for host in range(2)]
+        codes = [process.wait(timeout=280) for process in processes]
+    assert codes == [0, 0], hosts.printed()
+    require_kept(tmp_path / "run", [hosts.out(host).read_text() for host in range(2)])

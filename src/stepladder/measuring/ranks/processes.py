@@ -23,7 +23,7 @@ MEMBER: Final = "stepladder.measuring.ranks.member"
 KEY: Final = "STEPLADDER_TEAM_KEY"
 """Variable with the secret by which a process on another host shows that it is of the team."""
 _POLL_S: Final = 0.05
-_MEET_S: Final = 5  # for a process that connects to say who it is
+_MEET_S: Final = 30  # for a process that connects to say who it is
 _SECONDS: Final = struct.Struct("ll")  # of the C library
 _LAST_LINES: Final = 3
 
@@ -153,10 +153,11 @@ class Door:
                 code = processes[rank].wait(0.0)
                 if code is not None or time.monotonic() > until:
                     how = f"ended with code {code}" if code is not None else "did not connect"
+                    last = processes[rank].last_words()
                     raise ResourceError(
-                        f"the process of rank {rank}, on another host, {how}",
+                        f"the process of rank {rank}, on another host, {how}"
+                        + (f": {last}" if last else ""),
                         where=self._fleet.host,
-                        why=processes[rank].last_words() or None,
                         fix="The hosts must reach each other at any port. On that host, type: "
                         "stepladder doctor",
                     )
