@@ -20,10 +20,12 @@ from stepladder.parallel.failures import (
     LOST_CODE,
     Failure,
     attempt_number,
+    forget_earlier,
     is_loss_of_rank,
     log_file,
     lost,
     record_failure,
+    record_loss,
 )
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import ALONE, World
@@ -58,15 +60,19 @@ def joined(
     attempt = attempt_number()
     if place.rank:
         _log_to(folder, place.rank)
+    forget_earlier(folder, rank=place.rank, size=place.size, attempt=attempt)
     _end_with_launcher()
+    hosts: list[str] = []
     try:
         with _grace(), opened_world(place, is_cuda=is_cuda, start_s=meet_s) as world:
+            hosts = world.gather(socket.gethostname())
             world = take_place(world, is_cuda=is_cuda)
             with _beating(world, store_address(place), stall_s, folder, attempt) as world:
                 yield world
                 world.barrier()  # rank 0 has the store: it stays until all others are done
     except BaseException as error:
         if is_loss_of_rank(error):
+            record_loss(folder, rank=place.rank, attempt=attempt, hosts=hosts)
             if LAUNCHED in os.environ:
                 raise SystemExit(LOST_CODE) from error
             raise lost(folder, rank=place.rank, attempt=attempt) from error
