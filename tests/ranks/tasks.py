@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping
@@ -170,6 +171,45 @@ class Breaks(Plain):
         if os.environ.get("RANK") == "1" and self.num == 3:
             raise ValueError("the third batch of rank 1")
         return super().loss(model, batch)
+
+
+class OutOfMemory(Breaks):
+    """Asks torch's allocator on rank 1 for more memory than the process may have."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Run out of memory at the third batch of rank 1."""
+        self.num += 1
+        if os.environ.get("RANK") == "1" and self.num == 3:
+            resource.setrlimit(resource.RLIMIT_AS, (2**36, resource.RLIM_INFINITY))
+            torch.empty(2**37, dtype=torch.uint8)
+        return Plain.loss(self, model, batch)
+
+
+class NotFinite(Breaks):
+    """Has an infinite loss on rank 1 at the third batch."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return losses, infinite ones at the third batch of rank 1."""
+        self.num += 1
+        losses, logs = Plain.loss(self, model, batch)
+        is_bad = os.environ.get("RANK") == "1" and self.num == 3
+        return losses * (float("inf") if is_bad else 1.0), logs
+
+
+class TwoExamples(Plain):
+    """Has two training examples."""
+
+    def data(self, split: Split) -> Any:
+        """Return the arrays of a split."""
+        return examples(split, 2 if split is Split.TRAIN else SIZES[split])
+
+
+class OneHeldOut(Plain):
+    """Has one example for validation and one for the test, so that other ranks get none."""
+
+    def data(self, split: Split) -> Any:
+        """Return the arrays of a split."""
+        return examples(split, SIZES[split] if split is Split.TRAIN else 1)
 
 
 class Waiting(Plain):

@@ -6,10 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,89 +14,18 @@ import pytest
 
 import stepladder
 from stepladder.errors import UsageError
-from tests.ranks.together import ROOT, TASKS, TIMEOUT_S, ended, environment
+from tests.ranks.together import (
+    ROOT,
+    TASKS,
+    Command,
+    Start,
+    checkpoints,
+    ended,
+    environment,
+    wait_for,
+)
 
 LONG = ("--epochs", "400", "--stopping.no-early", "--run.checkpoint-every-s", "0.2")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A running `stepladder train` and the file that it prints into."""
-
-    process: subprocess.Popen[bytes]
-    out: Path
-
-    def ended(self) -> str:
-        """Wait for its end, and return what it printed."""
-        self.process.wait(timeout=TIMEOUT_S)
-        return self.out.read_text()
-
-    def children(self) -> list[psutil.Process]:
-        """Return all processes that it has started."""
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-
-    def ranks(self) -> dict[int, psutil.Process]:
-        """Return its running ranks."""
-        found = {}
-        for child in self.children():
-            try:
-                if (rank := child.environ().get("RANK")) is not None:
-                    found[int(rank)] = child
-            except psutil.Error:
-                continue
-        return found
-
-
-Start = Callable[..., Command]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start `stepladder train` on a task, and end all of its processes after the test."""
-    started: list[Command] = []
-
-    def run(task: str, *words: str, run: str = "run") -> Command:
-        common = ("--run.dir", str(tmp_path / run), "--train", "all", "--run.checks", "off")
-        out = tmp_path / f"{len(started)}.txt"
-        with out.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "stepladder", "train", f"{TASKS}:{task}", *common, *words],
-                cwd=ROOT,
-                env=environment(),
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        started.append(Command(process, out))
-        return started[-1]
-
-    try:
-        yield run
-    finally:
-        children = [child for command in started for child in command.children()]
-        with ended([command.process for command in started]):
-            pass
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition holds, and return its value."""
-    until = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("nothing happened")
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints of a run."""
-    return list((run / "checkpoints").glob("step-*"))
 
 
 def logs(run: Path) -> str:

@@ -46,6 +46,7 @@ SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     },
     "mixup": {"task": "Mixing", "augment.mixup_alpha": 0.4},
     "small_batch": {"batch.global_batch_size": 3},
+    "one_held_out": {"task": "OneHeldOut", "schedule.max_epochs": 1},
 }
 TOLERANCE = {"bf16": 2e-2}
 

@@ -8,10 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 TASKS = Path(__file__).with_name("tasks.py")
@@ -43,6 +47,55 @@ def ended(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running `stepladder train` and the file that it prints into."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    def ended(self) -> str:
+        """Wait for its end, and return what it printed."""
+        self.process.wait(timeout=TIMEOUT_S)
+        return self.out.read_text()
+
+    def children(self) -> list[psutil.Process]:
+        """Return all processes that it has started."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def ranks(self) -> dict[int, psutil.Process]:
+        """Return its running ranks."""
+        found = {}
+        for child in self.children():
+            try:
+                if (rank := child.environ().get("RANK")) is not None:
+                    found[int(rank)] = child
+            except psutil.Error:
+                continue
+        return found
+
+
+Start = Callable[..., Command]
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, and return its value."""
+    until = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < until:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("nothing happened")
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Return the checkpoints of a run."""
+    return list((run / "checkpoints").glob("step-*"))
 
 
 def run_ranks(num: int, calls: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError
+from stepladder.machine.activity import doing
 from stepladder.machine.network import network_facts, network_problems, source_address
 from stepladder.parallel.network import use_network
 from stepladder.parallel.place import Place
@@ -28,6 +30,7 @@ _HELLO: Final = "stepladder/hello/{rank}"  # a word that rank 0 repeats
 _WELCOME: Final = "stepladder/welcome/{word}"
 _PEER: Final = "stepladder/peer"
 _POLL_S: Final = 0.05
+_PAUSE_S: Final = 0.1  # between two looks for the other ranks
 _IN_USE: Final = "EADDRINUSE"
 _stores: dict[Place, TCPStore] = {}
 _openings = itertools.count()
@@ -73,18 +76,19 @@ def opened_world(
     is_own, network = not dist.is_initialized(), None
     if is_own:
         try:
-            own = _store_of(place, start_s)
-            network = use_network(place, peer=_peer(own, place), is_cuda=is_cuda)
-            store = PrefixStore(f"group-{next(_openings)}", own)
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-                store=store,
-                rank=place.rank,
-                world_size=place.size,
-                timeout=_FOREVER,
-                device_id=torch.device("cuda", place.local_rank) if is_cuda else None,
-            )
-        except (RuntimeError, ValueError) as error:
+            with doing("waiting for the other processes"):
+                own = _store_of(place, start_s)
+                network = use_network(place, peer=_peer(own, place), is_cuda=is_cuda)
+                store = PrefixStore(f"group-{next(_openings)}", own)
+                dist.init_process_group(
+                    "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+                    store=store,
+                    rank=place.rank,
+                    world_size=place.size,
+                    timeout=_FOREVER,
+                    device_id=torch.device("cuda", place.local_rank) if is_cuda else None,
+                )
+        except (RuntimeError, ValueError, OSError) as error:
             raise _not_met(place, start_s, error) from error
         if is_cuda:
             nccl = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
@@ -123,19 +127,23 @@ def _store(place: Place, start_s: float) -> TCPStore:
     has answered in it: it answers only while it waits for others.
     """
     timeout, until = timedelta(seconds=start_s), time.monotonic() + start_s
-    if not place.has_agent:
+    is_server = place.rank == 0 and not place.has_agent
+    _wait_for_address(place, start_s, is_server=is_server)
+    if is_server:
         store = TCPStore(
             place.address,
             place.port,
             place.size,
-            is_master=place.rank == 0,
+            is_master=True,
             timeout=timeout,
             wait_for_workers=False,
             master_listen_fd=place.listen_fd,
         )
-        if place.rank == 0:
-            _welcome_all(store, place, until)
-        elif not _is_welcome(store, place, until):
+        _welcome_all(store, place, until)
+        return store
+    if not place.has_agent:
+        store = _connected(place.address, place.port, start_s)
+        if not _is_welcome(store, place, until):
             raise RuntimeError("rank 0 does not answer")
         return store
     agent = TCPStore(place.address, place.port, is_master=False, timeout=timeout)
@@ -146,14 +154,60 @@ def _store(place: Place, start_s: float) -> TCPStore:
         agent.set(_KEY, f"{host} {own.port}")
         _welcome_all(own, place, until)
         return own
-    while True:
-        host, port = agent.get(_KEY).decode().split()
-        found = _reached(host, int(port), timeout)
-        if found is not None and _is_welcome(found, place, time.monotonic() + _TRY_S):
-            return found
-        if time.monotonic() > until:
-            raise RuntimeError(f"rank 0 does not answer at {host}:{port}")
+    while time.monotonic() < until:
+        if agent.check([_KEY]):
+            host, port = agent.get(_KEY).decode().split()
+            found = _reached(host, int(port), timeout)
+            if found is not None and _is_welcome(found, place, time.monotonic() + _TRY_S):
+                return found
         time.sleep(_POLL_S)
+    raise RuntimeError("rank 0 does not answer")
+
+
+def _wait_for_address(place: Place, start_s: float, *, is_server: bool) -> None:
+    """Wait until something listens at the address, or, for the server, until the name is known.
+
+    torch would wait, too, but answers with fifty lines about its own code.
+
+    Raises:
+        OSError: the last one, if this does not happen in time.
+    """
+    until = time.monotonic() + start_s
+    while True:
+        try:
+            if is_server:
+                socket.getaddrinfo(place.address, place.port)
+            else:
+                socket.create_connection((place.address, place.port), timeout=_TRY_S).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _connected(host: str, port: int, start_s: float) -> TCPStore:
+    """Connect to a store.
+
+    Raises:
+        RuntimeError: if what listens there is no store: torch would wait for its answer for ever.
+    """
+    made: list[TCPStore] = []
+    errors: list[RuntimeError] = []
+
+    def connect() -> None:
+        try:
+            made.append(TCPStore(host, port, is_master=False, timeout=timedelta(seconds=start_s)))
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=connect, name="stepladder-connect", daemon=True)
+    thread.start()
+    thread.join(start_s + _TRY_S)
+    if not made:
+        raise errors[0] if errors else RuntimeError(f"no store answers at {host}:{port}")
+    return made[0]
 
 
 def _welcome_all(store: TCPStore, place: Place, until: float) -> None:
@@ -202,7 +256,7 @@ def _reached(host: str, port: int, timeout: timedelta) -> TCPStore | None:
     try:
         with socket.create_connection((host, port), timeout=_TRY_S):
             pass
-        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_TRY_S))
+        store = _connected(host, port, _TRY_S)
         store.get(_MARK)
     except (RuntimeError, OSError):
         return None
@@ -248,14 +302,15 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
         names = ", ".join(str(rank) for rank in error.ranks[:_MAX_SHOWN])
         more = f" and {num - _MAX_SHOWN} more" if num > _MAX_SHOWN else ""
         return ResourceError(
-            f"{num} of {place.size} processes of the run did not connect to rank 0 within "
-            f"{start_s:g} s: rank{'' if num == 1 else 's'} {names}{more}",
+            f"rank{'' if num == 1 else 's'} {names}{more} did not come within {start_s:g} s, but "
+            f"a run of {place.size} processes needs all of them",
             where=where,
             why="They did not start, use another address or port, or a firewall blocks it.",
             fix="Start all processes with the same MASTER_ADDR and MASTER_PORT; to wait longer, "
             "type --run.meet-s SECONDS",
         )
-    for problem in network_problems(network_facts(), {}, num_gpus=0):
+    problems = network_problems(network_facts(), {}, num_gpus=0)
+    for problem in problems if not isinstance(error, socket.gaierror) else []:
         what, _, fix = problem.partition(". Type: ")
         return ResourceError(
             f"the process of rank {place.rank} could not connect to the others",
@@ -263,12 +318,21 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
             why=what + ".",
             fix=f"Type: {fix}",
         )
+    if isinstance(error, socket.gaierror):
+        what = f"the host name {place.address} of rank 0 cannot be resolved on the host of rank "
+        what += str(place.rank)
+    elif place.rank and place not in _stores:
+        what = f"rank 0 did not come within {start_s:g} s, or rank {place.rank} cannot reach it"
+    else:
+        what = (
+            f"the process of rank {place.rank} could not connect to all {place.size} processes of "
+            f"the run within {start_s:g} s"
+        )
     return ResourceError(
-        f"the process of rank {place.rank} could not connect to all {place.size} processes of "
-        f"the run within {start_s:g} s",
+        what,
         where=where,
-        why="Some process did not start, the address or port of rank 0 is wrong, or a firewall "
-        "blocks it.",
+        why="Some process did not start, the address or port of rank 0 is wrong, another program "
+        "uses this port, or a firewall blocks it.",
         fix="Check that all processes have started and have the same MASTER_ADDR and "
         "MASTER_PORT; on this host, type: stepladder doctor",
     )

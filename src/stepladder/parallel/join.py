@@ -24,10 +24,12 @@ from stepladder.parallel.failures import (
     Failure,
     attempt_number,
     clear_failures,
+    forget_earlier,
     is_loss_of_rank,
     log_file,
     lost,
     record_failure,
+    record_loss,
 )
 from stepladder.parallel.flight_recorder import dump_collectives, record_collectives
 from stepladder.parallel.place import Place
@@ -71,13 +73,16 @@ def joined(
     attempt = attempt_number()
     if place.rank:
         _log_to(folder, place.rank)
+    forget_earlier(folder, rank=place.rank, size=place.size, attempt=attempt)
     _end_with_launcher()
     record_collectives(folder)
+    hosts: list[str] = []
     try:
         with (
             _grace(),
             opened_world(place, is_cuda=is_cuda, start_s=meet_s, stall_s=stall_s) as world,
         ):
+            hosts = world.gather(socket.gethostname())
             world = take_place(world, is_cuda=is_cuda)
             attempt = _agreed(world, folder, attempt)
             world = replace(world, is_restart=_is_restart(world, folder))
@@ -87,6 +92,7 @@ def joined(
     except BaseException as error:
         if is_loss_of_rank(error):
             dump_collectives(folder, rank=place.rank, attempt=attempt)
+            record_loss(folder, rank=place.rank, attempt=attempt, hosts=hosts)
             if LAUNCHED in os.environ:
                 raise SystemExit(LOST_CODE) from error
             raise lost(folder, rank=place.rank, attempt=attempt) from error

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepladder.config.options import RunConfig
+from stepladder.data.order.order import rank_slice
 from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.errors import DivergedError
 from stepladder.parallel.agreement import Wishes
@@ -113,6 +115,10 @@ def _bytes_per_s(reader: Reader, samples_per_s: float) -> float | None:
     if reader.is_held or reader.stats.example_bytes is None:
         return None
     return reader.stats.example_bytes * samples_per_s
+
+
+def _its_examples(of_rank: str) -> str:
+    return f"The examples of {of_rank} in this step" if of_rank else "The examples of this step"
 
 
 class Taken(NamedTuple):
@@ -228,30 +234,49 @@ class Session(Training):
         finally:
             self._unchecked.clear()
 
-    def diverged(self, step: int) -> DivergedError:
-        """Write the event of a non-finite step, and return the error."""
+    def diverged(self, step: int, bad_ranks: Mapping[int, str]) -> DivergedError:
+        """Write the event of a non-finite step, and return the error.
+
+        Its samples are those of the ranks whose loss was not finite, if these are known.
+        """
         rows = [
             int(row)
             for entry in self._unchecked
             if entry.step == step
-            for row in self.train_reader.order.samples(entry.epoch, entry.start, entry.stop)
+            for start, stop in self._parts_of(entry, bad_ranks)
+            for row in self.train_reader.order.samples(entry.epoch, start, stop)
         ]
         source = self.train_reader.source
         named = ", ".join(f"{row} ({source.describe(row)})" for row in rows[:8])
         self.events.write(
-            "diverged", step=step, epoch=self.position.epoch, first_bad_step=step, sample_ids=rows
+            "diverged",
+            step=step,
+            epoch=self.position.epoch,
+            first_bad_step=step,
+            sample_ids=rows,
+            **({} if self.world.is_alone else {"ranks": list(bad_ranks)}),
         )
+        of_rank = ", ".join(f"rank {rank} on {host}" for rank, host in bad_ranks.items())
         lower = f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
         return DivergedError(
-            f"the loss or its gradient became NaN or infinite at step {step} of the training",
+            f"the loss or its gradient became NaN or infinite at step {step} of the training"
+            + (f", first on {of_rank}" if of_rank else ""),
             where=str(self.config.dir),
-            why=f"The examples of this step were {named}{', ...' if len(rows) > 8 else ''}. The "
+            why=f"{_its_examples(of_rank)} were {named}{', ...' if len(rows) > 8 else ''}. The "
             "weights are still those before this step, and the last checkpoint is intact.",
             fix=f"{lower}(--optimizer.clip-norm 1), or inspect these samples."
             if step
             else "No weight has changed yet: inspect these samples, and check the loss with "
             "`stepladder check`.",
         )
+
+    def _parts_of(self, taken: Taken, bad_ranks: Mapping[int, str]) -> list[tuple[int, int]]:
+        """Return the positions [start, stop) that ranks used of a step; all, if none is given."""
+        if not bad_ranks:
+            return [(taken.start, taken.stop)]
+        num = taken.stop - taken.start
+        parts = [rank_slice(num, rank, self.world.size) for rank in bad_ranks]
+        return [(taken.start + start, taken.start + stop) for start, stop in parts]
 
     def wishes(self) -> Wishes:
         """Return what rank 0 wants: to end after a signal, by time or by the baseline, or to save.

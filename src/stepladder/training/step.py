@@ -252,6 +252,13 @@ class Step:
         """
         return float(self._loss_sum) / self._num_examples if self._num_examples else otherwise
 
+    def has_bad_loss(self) -> bool:
+        """Return True if a loss of this rank since the last call of take_window was not finite.
+
+        Waits for the device.
+        """
+        return not math.isfinite(float(self._loss_sum))
+
     def take_window(self) -> WindowMeans:
         """Return the means since the last call, over all ranks, and reset them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
@@ -290,17 +291,26 @@ class Training(Course):
     # -- non-finite losses ---------------------------------------------------------------------
 
     def check_finite(self) -> None:
-        """Check for a step whose loss or gradient was not finite.
+        """Check for a step whose loss or gradient was not finite, which is so on all ranks or none.
 
         Raises:
             DivergedError: if there was one.
         """
         bad = self.parts.update.read_first_bad()
-        if bad is not None:
-            raise self.diverged(bad)
+        if bad is None:
+            return
+        own = socket.gethostname() if self.parts.step.has_bad_loss() else None
+        hosts = enumerate([] if self.world.is_alone else self.world.gather(own))
+        raise self.diverged(bad, {rank: host for rank, host in hosts if host is not None})
 
-    def diverged(self, step: int) -> DivergedError:
-        """Return the error of a non-finite step."""
+    def diverged(self, step: int, bad_ranks: Mapping[int, str]) -> DivergedError:
+        """Return the error of a non-finite step.
+
+        Args:
+            bad_ranks: the hosts of the ranks whose own loss was not finite; empty if this process
+                is alone, or if only the gradient was not finite.
+        """
+        del bad_ranks
         return DivergedError(
             f"the loss or its gradient became NaN or infinite at step {step} of the training",
             where=type(self.task).__name__,

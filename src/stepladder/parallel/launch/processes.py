@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepladder.errors import InterruptedRun, ResourceError
-from stepladder.parallel.failures import LAUNCHED, clear_failures, first_failure, log_file, stalled
+from stepladder.parallel.failures import (
+    LAUNCHED,
+    Failure,
+    clear_failures,
+    died,
+    failure_in,
+    first_failure,
+    stalled,
+)
 
 _MONITOR_S: Final = 0.1
 _RECORD_S: Final = 0.5  # in which a process that fails with a message has written it down
@@ -84,7 +93,10 @@ def _agent(
             result = super()._monitor_workers(worker_group)
             if not result.is_failed():
                 return result
-            if first_failure(folder, attempt=self.attempt, wait_s=_RECORD_S) is not None:
+            found = _told(result.failures) or first_failure(
+                folder, attempt=self.attempt, wait_s=_RECORD_S
+            )
+            if found is not None:
                 self._remaining_restarts = 0  # it would happen again
             elif self._remaining_restarts:
                 self.attempt += 1
@@ -109,19 +121,26 @@ def _agent(
 def _died(failures: dict[int, Any]) -> str:
     """Return which process died, and of what."""
     rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)
-    code = failure.exitcode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return f"(rank {rank}) {how}"
+    return f"(rank {rank}) {_how(failure.exitcode)}"
+
+
+def _how(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _told(failures: dict[int, Any]) -> Failure | None:
+    """Return the first failure that a process could not write into the folder of the run."""
+    all_told = [failure_in(one.error_file_data or {}) for one in failures.values()]
+    final = [one for one in all_told if one is not None and one.is_final]
+    return min(final, key=lambda one: one.at, default=None)
 
 
 def _ended(failures: dict[int, Any], folder: Path, *, attempt: int) -> BaseException:
     """Return the error that ends the run; what rank 0 failed with, it has printed itself."""
-    found = first_failure(folder, attempt=attempt, wait_s=0.0)
+    found = first_failure(folder, attempt=attempt, wait_s=0.0) or _told(failures)
     if found is not None:
         return SystemExit(found.exit_code) if found.rank == 0 else found.error(folder)
     rank = min(failures, key=lambda rank: failures[rank].timestamp)
-    return ResourceError(
-        f"the run ended because one of its processes {_died(failures)}",
-        why="If nobody killed it, the machine probably ran out of memory, which `dmesg` shows.",
-        fix=f"Read its log ({log_file(folder, rank)}), then type the same command to resume.",
-    )
+    error = died(folder, rank, socket.gethostname(), _how(failures[rank].exitcode))
+    error.exit_code = ResourceError.exit_code  # type: ignore[misc]
+    return error

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepladder.data.spark.session import num_slots, quiet_pandas, spark_session
-from stepladder.errors import ResourceError, StepladderError
+from stepladder.errors import ResourceError
 from stepladder.parallel.failures import (
     LAUNCHED,
     clear_failures,
+    died,
     first_failure,
     log_file,
+    silent,
 )
 
 _BARRIER_CHECKS = {
@@ -40,7 +42,8 @@ def run_on_spark(num: int, words: Sequence[str], *, folder: Path, uses_gpus: boo
 
     Raises:
         ResourceError: if Spark has too few slots, or a task died.
-        RankLost: with the message of the rank that failed first.
+        RankLost: with the message of another rank than 0 that failed.
+        SystemExit: with the code of the error that rank 0 has printed.
         UsageError: if PySpark is not installed.
     """
     with spark_session(_BARRIER_CHECKS) as spark:
@@ -62,15 +65,20 @@ def run_on_spark(num: int, words: Sequence[str], *, folder: Path, uses_gpus: boo
         distributor = TorchDistributor(num_processes=num, local_mode=False, use_gpu=uses_gpus)
         with _quiet():
             try:
-                code = distributor.run(_train, list(words), sys.path[:])
+                distributor.run(_train, list(words), sys.path[:])
             except Exception as error:  # of Spark or of py4j: the user's message is not in it
                 raise _ended(folder) from error
-    if code:
-        raise SystemExit(code)
 
 
 def _train(words: list[str], paths: list[str]) -> int:
-    """Run the command as one rank; called in a process of its own, on an executor."""
+    """Run the command as one rank; called in a process of its own, on an executor.
+
+    Also rank 0 raises if it fails: torchrun would take a returned code for a success, and wait five
+    minutes for the tasks that failed.
+
+    Returns:
+        0.
+    """
     for path in paths:
         if path not in sys.path:
             sys.path.append(path)
@@ -79,10 +87,8 @@ def _train(words: list[str], paths: list[str]) -> int:
     try:
         runpy.run_module("stepladder", run_name="__main__")  # as `python -m stepladder` does
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-        if code and os.environ.get("RANK") != "0":
+        if end.code:
             raise  # the stage fails, and the driver reads the failure in the folder
-        return code
     return 0
 
 
@@ -118,11 +124,15 @@ class _Filtered(io.TextIOBase):
         self._stream.flush()
 
 
-def _ended(folder: Path) -> StepladderError:
-    """Return the error that ends the run."""
+def _ended(folder: Path) -> BaseException:
+    """Return the error that ends the run; what rank 0 failed with, it has printed itself."""
     found = first_failure(folder, attempt=0)
     if found is not None:
-        return found.error(folder)
+        return SystemExit(found.exit_code) if found.rank == 0 else found.error(folder)
+    if (one := silent(folder, attempt=0)) is not None:
+        error = died(folder, *one, "died on its executor")
+        error.exit_code = ResourceError.exit_code  # type: ignore[misc]
+        return error
     return ResourceError(
         "the run ended because one of its processes, a Spark task, died on its executor",
         why="If nobody killed it, the executor's machine probably ran out of memory, which the "

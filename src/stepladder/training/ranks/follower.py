@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import nn
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource
-from stepladder.errors import InterruptedRun, UsageError
+from stepladder.errors import DivergedError, InterruptedRun, UsageError
 from stepladder.models.features import hash_trunk
 from stepladder.parallel.agreement import Wishes
 from stepladder.parallel.handshake import differences_of_hosts
@@ -84,6 +85,12 @@ class Follower(Training):
         """Check for non-finite losses, and send the sums of the log line."""
         self.check_finite()
         self.parts.step.take_window()
+
+    def diverged(self, step: int, bad_ranks: Mapping[int, str]) -> DivergedError:
+        """Return the error of a non-finite step, which rank 0 raises and reports, too."""
+        del bad_ranks
+        what = f"the loss or its gradient became NaN or infinite at step {step} of the training"
+        return DivergedError(what, fix=_TOLD)
 
     def is_commit_due(self) -> bool:
         """Return True if rank 0 saves a checkpoint now."""
