@@ -365,8 +365,6 @@ def _fit(fit: Fit) -> Finding:
     is_bad = fit.kind in _FIT_FIXES and not fit.is_learning_rate_too_high
     outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
     said = "; ".join((_FIT_WORDS[fit.kind], *fit.evidence))
-    if fit.is_overconfident:
-        said += "; overconfident: its loss rose while accuracy did not fall"
     return Finding(
         check="fit",
         outcome=Outcome.WARNED if is_bad else outcomes.get(fit.kind, Outcome.PASSED),

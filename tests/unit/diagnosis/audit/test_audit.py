@@ -12,6 +12,7 @@ import pytest
 
 from stepladder.diagnosis.audit.audit import audit
 from stepladder.diagnosis.audit.size import Sizes, infer_size
+from stepladder.diagnosis.fit.curves import Curves, Point
 from stepladder.diagnosis.fit.fit import judge_fit
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
@@ -310,6 +311,62 @@ def test_losses_that_part_are_overfit(tmp_path: Path) -> None:
     found = finding(only(audit([log])), "fit")
     assert found.numbers["kind"] == "overfit"
     assert found.outcome is Outcome.WARNED
+
+
+def write_trainer_state(path: Path, losses: Sequence[float], **scores: Sequence[float]) -> str:
+    """Hugging Face's log: a training loss before each evaluation, which has no accuracy."""
+    log: list[dict[str, float]] = []
+    for idx, loss in enumerate(losses):
+        place = {"epoch": (idx + 1) / 2, "step": 100 * (idx + 1)}
+        log += [place | {"loss": 0.4 / 3**idx}]
+        log += [place | {"eval_loss": loss} | {f"eval_{k}": v[idx] for k, v in scores.items()}]
+    path.write_text(json.dumps({"log_history": log}))
+    return str(path)
+
+
+@pytest.mark.parametrize("losses", [
+    [0.474, 0.077, 0.068, 0.067, 0.043, 0.054, 0.056, 0.055],  # far above training
+    [0.474, 0.077, 0.043, 0.044, 0.056, 0.063, 0.071, 0.078],  # rises while training falls
+])  # fmt: skip
+def test_a_loss_that_parts_beside_a_high_f1_is_overconfidence_not_overfit(
+    losses: list[float], tmp_path: Path
+) -> None:
+    log = tmp_path / "trainer_state.json"
+    high = [0.874, 0.973, 0.979, 0.981, 0.987, 0.985, 0.986, 0.987]
+    run = only(audit([write_trainer_state(log, losses, f1=high)]))
+    found = finding(run, "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.PASSED, "good_fit")
+    assert "f1" in found.evidence
+    assert "overconfident" in found.evidence
+    assert "still falling" not in found.evidence
+    lower = [share - 0.2 for share in high]
+    found = finding(only(audit([write_trainer_state(log, losses, f1=lower)])), "fit")
+    assert found.numbers["kind"] == "overfit", "an F1 of 78.7 % leaves room for a gap"
+    falling = [0.95, 0.99, 0.98, 0.97, 0.95, 0.93, 0.92, 0.91]
+    found = finding(only(audit([write_trainer_state(log, losses, f1=falling)])), "fit")
+    assert found.numbers["kind"] == "overfit"
+
+
+def test_a_high_accuracy_that_stays_is_not_overfit_by_its_loss(tmp_path: Path) -> None:
+    losses = [0.4, 0.2, 0.12, 0.13, 0.15, 0.17, 0.19, 0.21]
+    train = [1.0 / 2**idx for idx in range(8)]
+    log = write_log(
+        tmp_path / "a.csv", [900, 950, 965, 966, 965, 966, 966, 965], losses=losses, train=train
+    )
+    found = finding(only(audit([log])), "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.PASSED, "good_fit")
+    assert "overconfident" in found.evidence
+
+
+def test_a_loss_whose_last_value_is_higher_is_not_called_still_falling() -> None:
+    found = judge_fit(
+        Curves(points=tuple(
+            Point(step=k + 1, train_loss=value / 2, val_loss=value)
+            for k, value in enumerate([2.0, 1.5, 1.2, 1.19, 1.0, 0.7, 0.72])
+        ), num_val=10_000)
+    )  # fmt: skip
+    assert found.is_still_improving
+    assert not any("still falling" in said for said in found.evidence)
 
 
 def test_a_loss_of_validation_far_above_that_of_training_is_no_good_fit(tmp_path: Path) -> None:
