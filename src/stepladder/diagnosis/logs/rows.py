@@ -27,7 +27,7 @@ from stepladder.diagnosis.logs.column_names import (
     read_place,
     unreadable_cells,
 )
-from stepladder.diagnosis.logs.splits import SCORE, column_meanings
+from stepladder.diagnosis.logs.splits import SCORE, column_meanings, domains
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]
@@ -210,7 +210,24 @@ class _Reading:
         finite = [epoch for epoch in epochs if math.isfinite(epoch)]
         if finite:
             found["epochs"] = max(finite)
+            found |= self._late_start()
         return found
+
+    def _late_start(self) -> dict[str, Any]:
+        """Return the first epoch and the number of epochs of a log that begins after the first.
+
+        A log that has every tenth epoch begins with the tenth.
+        """
+        epochs = {
+            row[Meaning.EPOCH] + self.epoch_offset
+            for row in self.rows
+            if Meaning.EPOCH in row and _OF_CURVES & set(row)
+        }
+        places = sorted(epoch for epoch in epochs if math.isfinite(epoch))
+        gap = min((b - a for a, b in itertools.pairwise(places)), default=math.inf)
+        if not places or places[0] <= max(gap, 1) or not all(e.is_integer() for e in places):
+            return {}
+        return {"first_epoch": places[0], "num_logged": len(places)}
 
 
 def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
@@ -403,6 +420,16 @@ def _notes(
     if tested:
         named = ", ".join(tested)
         notes.append(f"the log has no validation results, so {named} is judged instead")
+    of_domains = domains(list(columns))
+    trained, judged = (
+        next((name for name, kind in of_domains.items() if kind is wanted == meanings[name]), None)
+        for wanted in (Meaning.TRAIN_ACCURACY, Meaning.VAL_ACCURACY)
+    )
+    if trained and judged:
+        notes.append(
+            f"the training accuracy is {trained} and that of validation is {judged}: the gap "
+            "between them is also that between the two domains"
+        )
     if table.metric and metric is None:
         notes.append(
             f"there is no column {table.metric}, which --metric names; the log has "
