@@ -332,7 +332,10 @@ class _Seen:
         is_named = self.has_risen or self.levels.of
         said = list(evidence)
         if best is not None and best.step != points[-1].step and not is_named:
-            said.append(f"its best validation was at {place(best.epoch, best.step)}")
+            what = "best validation"
+            if self.curves.has_loss and self.curves.best_step is None:
+                what = "lowest validation loss"
+            said.append(f"its {what} was at {place(best.epoch, best.step)}")
         is_improving = self.is_improving
         is_lowest = is_improving and self.values[-1] == min(self.values)
         if is_lowest and kind is not FitKind.NOT_YET_KNOWN:
@@ -497,11 +500,14 @@ def _large_gap(seen: _Seen) -> Fit | None:
 
 
 def _poor(seen: _Seen) -> Fit | None:
-    """Never call a high training error a good fit."""
+    """Never call a high training error a good fit; validation was at its best long before."""
     if not seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
         return None
-    said = "it is wrong on many training examples, and more training would widen the gap"
-    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said)
+    said = (
+        "it is wrong on many training examples and on more validation examples, and training "
+        "longer would only widen that gap"
+    )
+    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said, is_past_best=True)
 
 
 _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
