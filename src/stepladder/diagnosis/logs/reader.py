@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,9 +183,10 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(
-            f"the file has {size:,} bytes, more than a training log may have ({MAX_BYTES:,})",
+            f"the file has {size / 1e6:,.0f} MB, and logs up to {MAX_BYTES / 1e6:,.0f} MB are read",
             where=str(path),
-            fix=_FORMATS,
+            fix="If it is a training log, pass the lines of its epochs and validations only, such "
+            f"as: grep -iE 'epoch|val' {shlex.quote(str(path))} > short.log",
         )
     data = path.read_bytes()
     text = data.decode(_encoding(data), "replace")

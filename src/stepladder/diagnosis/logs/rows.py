@@ -242,8 +242,8 @@ def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | Non
             continue
         numbers = [(idx, read_number(text)) for idx, text in enumerate(texts)]
         known = [(idx, number) for idx, number in numbers if number is not None]
-        finite = [idx for idx, number in known if math.isfinite(number)]
-        starts += [idx for idx, _ in known if idx > max(finite, default=-1)][:1]
+        last = max((idx for idx, number in known if math.isfinite(number)), default=-1)
+        starts += [idx for idx, _ in known if idx > last][:1]
     if not starts:
         return None
     row = cells[min(starts)]
@@ -455,30 +455,28 @@ def _evaluations(
     ends if the epoch (or else the step) increases and the group has its held-out numbers, or if
     these would be overwritten.
     """
-    group: list[Mapping[Meaning | str, float]] = []
     closing = {kind for row in rows for kind in row} & {*HELD_OUT, SCORE}
     closing = closing or {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY}
+    group: list[Mapping[Meaning | str, float]] = []
+    has: set[Meaning | str] = set()  # of the group
+    place: dict[Meaning | str, float] = {}
     for row in rows:
-        if group and _begins_anew(group, row, closing):
+        if has and (has & row.keys() or _moved(place, row)):
             yield group
-            group = []
+            group, has, place = [], set(), {}
         group.append(row)
+        has |= closing & row.keys()
+        place |= {kind: row[kind] for kind in (Meaning.EPOCH, Meaning.STEP) if kind in row}
     if group:
         yield group
 
 
-def _begins_anew(
-    group: Sequence[Mapping[Meaning | str, float]],
-    row: Mapping[Meaning | str, float],
-    closing: set[Meaning | str] | set[Meaning],
-) -> bool:
-    has = {kind for old in group for kind in old if kind in closing}
-    place = Meaning.EPOCH if Meaning.EPOCH in row else Meaning.STEP
-    before = [old[place] for old in group if place in old]
-    moved = place in row and bool(before) and row[place] > before[-1]
-    steps = [old[Meaning.STEP] for old in group if Meaning.STEP in old]
-    step_moved = Meaning.STEP in row and bool(steps) and row[Meaning.STEP] > steps[-1]
-    return bool(has) and (moved or step_moved or bool(has & set(row)))
+def _moved(place: Mapping[Meaning | str, float], row: Mapping[Meaning | str, float]) -> bool:
+    """Return True if a row has a later epoch or step than the rows before it."""
+    return any(
+        kind in row and kind in place and row[kind] > place[kind]
+        for kind in (Meaning.EPOCH, Meaning.STEP)
+    )
 
 
 def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | str, float]:

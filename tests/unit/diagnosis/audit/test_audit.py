@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from stepladder.diagnosis.audit.audit import audit
 from stepladder.diagnosis.audit.size import Sizes, infer_size
 from stepladder.diagnosis.fit.curves import Curves, Point
 from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.logs.reader import MAX_BYTES
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
 from stepladder.records import to_json
@@ -646,3 +649,37 @@ def test_the_results_txt_of_yolov5_is_read(tmp_path: Path) -> None:
     assert (run.metric, run.result, run.best_epoch) == ("metrics/mAP_0.5:0.95", 0.39, 10)
     assert (run.log.rows[0].train_loss, run.log.rows[0].val_loss) == (1.05, 0.875)
     assert (run.log.epochs, run.log.max_epochs) == (10, 10)
+
+
+def test_the_time_to_read_a_log_grows_with_its_length_alone(tmp_path: Path) -> None:
+    """Counted in calls, not in seconds: a row for each of many steps, as loggers write them."""
+
+    def num_calls(num: int) -> int:
+        path = tmp_path / f"{num}.csv"
+        rows = "".join(f"0,{k},{1 / (k + 1):.4f},\n" for k in range(num))
+        path.write_text(f"epoch,step,train_loss,val_loss\n{rows}0,{num},,0.5\n")
+        num_lines = 0
+
+        def count(*_: object) -> Callable[..., Any]:
+            nonlocal num_lines
+            num_lines += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            audit([str(path)])
+        finally:
+            sys.settrace(before)
+        return num_lines
+
+    assert num_calls(400) < 3 * num_calls(200)
+
+
+def test_a_file_beyond_the_limit_is_refused_with_a_way_to_shorten_it(tmp_path: Path) -> None:
+    path = tmp_path / "my log.txt"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1_000_000)
+    with pytest.raises(DataError, match=r"the file has 201 MB, and logs up to 200 MB") as caught:
+        audit([str(path)])
+    assert f"grep -iE 'epoch|val' '{path}' > short.log" in str(caught.value.fix)
