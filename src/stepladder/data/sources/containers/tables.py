@@ -167,6 +167,9 @@ def _open_files(
         if is_guessed
         else ()
     )
+    if columns.label != config.label_column:
+        told = f"the classes are those of the column {columns.label}"
+        warnings += (f"{shown(config.source)}: {told} (--label-column {columns.label})",)
     return Opened(
         root=found.root,
         containers=containers,
