@@ -159,7 +159,7 @@ def _open_files(
         containers += parts_of(rows, metadata)
     assert columns is not None
     is_guessed = columns.kind is ImageKind.FLAT and not (columns.height or config.pixel_height)
-    warnings = (
+    warnings: tuple[str, ...] = (
         (
             f"{shown(config.source)}: column {columns.image!r} is read as square pictures, row by "
             "row from the top, channels last (--pixel-height, --pixel-width)",
