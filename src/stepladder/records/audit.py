@@ -88,6 +88,8 @@ class RunLog:
         num_train, num_val, num_test: number of examples, if logged.
         val_set: name of the held-out set, if logged.
         epochs: completed epochs; None: not logged.
+        first_epoch, num_logged: if the log begins after the first epoch of the training: the first
+            one in it, and the number of those in it; otherwise None.
         max_epochs: planned epochs; None: not logged.
         total_s: duration in seconds; None: not logged.
         test_accuracy, test_loss: on a separate test set.
@@ -117,6 +119,8 @@ class RunLog:
     num_test: int | None = None
     val_set: str | None = None
     epochs: float | None = None
+    first_epoch: float | None = None
+    num_logged: int | None = None
     max_epochs: int | None = None
     total_s: float | None = None
     test_accuracy: float | None = None
@@ -134,6 +138,11 @@ class RunLog:
     kept: LogRow | None = None
     num_unreadable: int = 0
     not_finite: LogRow | None = None
+
+    @property
+    def num_epochs(self) -> float | None:
+        """Return the number of epochs in the log; None: not logged."""
+        return self.epochs if self.num_logged is None else self.num_logged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,8 @@ class Fit:
             rising at the end.
         is_learning_rate_too_high: training stays poor and its loss jumps, or is not finite.
         is_still_improving: validation was still improving at the end.
+        is_past_best: it is underfit, but validation was at its best long before the end, and is
+            worse than training: training longer would only widen that gap.
         best_step, best_epoch: position of the best validation, the same as in the run's report;
             None: there is no validation.
         evidence: sentences with numbers.
@@ -61,6 +63,7 @@ class Fit:
     is_overconfident: bool = False
     is_learning_rate_too_high: bool = False
     is_still_improving: bool = False
+    is_past_best: bool = False
     best_step: int | None = None
     best_epoch: float | None = None
     evidence: tuple[str, ...] = ()

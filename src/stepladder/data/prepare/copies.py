@@ -47,6 +47,7 @@ class Copies:
             found.append(
                 f"{len(self.in_classes)} pictures are in two or more classes (identical files): "
                 + _name_first([" = ".join(paths) for paths in self.in_classes], log_name)
+                + "; delete the copies that are in a wrong class"
             )
         return found
 

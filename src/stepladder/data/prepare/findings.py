@@ -35,6 +35,7 @@ from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
 
 LOG_NAME = "prepare_log.json"
+_NEAR_SHARE = 0.2  # relative difference of val's share from the configured one, not worth a word
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def find(
     warnings = [
         *listing.warnings,
         *check_classes(counts, plan.classes, bad),
-        *_split_warnings(config, listing),
+        *_split_warnings(config, listing, counts),
     ]
     if bad:
         warnings.append(
@@ -155,15 +156,27 @@ def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
     return config.source if is_elsewhere else config.source.expanduser().absolute()
 
 
-def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
+def _split_warnings(
+    config: PrepareConfig, listing: Listing, counts: Mapping[Split, Counter[str]]
+) -> list[str]:
     if not listing.has_drawn_val:
         unused = "--group-by has no effect, because the source has its own val split"
         return [unused] if config.group_by else []
+    num = {split: counts[split].total() if split in counts else 0 for split in Split}
+    drawn, rest = num[Split.VAL], num[Split.VAL] + num[Split.TRAIN]
+    share = 100 * drawn / rest if rest else 0.0
+    wanted = 100 * config.val_frac
+    became = f"{drawn} of {rest} pictures ({share:.3g} %) became val"
+    if abs(share - wanted) > _NEAR_SHARE * wanted:
+        what = "groups" if config.group_by else "pictures"
+        became += (
+            f" instead of {wanted:g} %, because few {what} are drawn and each class gets at least "
+            "one, if it can"
+        )
     if Split.TEST not in {picture.split for picture in listing.pictures}:
         return [
-            f"the source has no splits: {100 * config.val_frac:g} % of it became val, and there is "
-            "no test split; for one, make folders train, val and test, or name a column with "
-            "--split-column"
+            f"the source has no splits: {became}, and there is no test split; for one, make "
+            "folders train, val and test, or name a column with --split-column"
         ]
     return []
 

@@ -93,7 +93,9 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     if len(labels) == 1 and not is_told:
         refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures])
     if skipped.counts:
-        reading.warnings.append(f"{root}: skipped {skipped.describe()}")
+        how = skipped.conversion(str(root))
+        told = f"{root}: skipped {skipped.describe()}"
+        reading.warnings.append(f"{told}. {how}" if how else told)
     return Listing(root, pictures, skipped, tuple(reading.warnings))
 
 
@@ -404,6 +406,7 @@ class _Reading:
         if empty and split in {None, Split.TRAIN}:
             skipped = self.walk.skipped
             fix = "Put pictures into these folders, or remove the folders."
+            fix = skipped.conversion(str(self.root)) or fix
             if len(full) == 1 and len(self._names_below(full[0])) >= _MIN_SHARED:
                 fix = "Remove these folders; or, if the classes are in the folder beside them, "
                 fix += f"use --source {self.root / full[0].path}"

@@ -37,6 +37,8 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
     fix = "In it, create one folder for each class, with the pictures of the class."
+    if not paths and (how := skipped.conversion(str(root))):
+        fix = how
     if elsewhere is not None:
         why, fix = elsewhere.where, elsewhere.fix
     elif paths and all("/" not in path for path in paths) and _has_classes(root.parent):

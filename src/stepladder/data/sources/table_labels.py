@@ -106,6 +106,29 @@ def label_candidates(table: TableCells, taken: Set[int]) -> list[int]:
     return texts if is_same and len(texts) == 1 else found
 
 
+def label_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the usual names of a column of labels, the likeliest first, and those like a label's.
+
+    A column `type` is one only if there is no other.
+    """
+    usual = [name for name in names if plain_name(name) in _NAMES]
+    if len(usual) > 1:
+        usual = [name for name in usual if plain_name(name) != "type"]
+    usual.sort(key=lambda name: _NAMES.index(plain_name(name)))
+    return usual, [name for name in names if _is_like_label(name) and not _is_of_pixels(name)]
+
+
+def other_names(names: Sequence[str]) -> list[str]:
+    """Return the names that may be those of labels, without indices, sizes and other facts."""
+    return [
+        name
+        for name in names
+        if plain_name(name) not in _INDEX_NAMES
+        and not _is_of_pixels(name)
+        and not _OTHER_WORDS & set(words_of(name))
+    ]
+
+
 def _is_of_pixels(name: str) -> bool:
     """Return whether a name is one of a size or a coordinate: `Roi.X1`, `img_width`."""
     words = [word.rstrip("0123456789") for word in words_of(name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import os
 import shlex
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
-from stepladder.data.sources.walk import is_hidden
+from stepladder.data.sources.walk import is_hidden, printable
 
 SLOT: Final = "{}"
 PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
@@ -41,6 +42,7 @@ class PathReader:
         cut: start of the cell that is dropped, such as a folder of another machine.
         others: other path formats, if the pictures are divided over several folders.
         root: folder that they are searched in; None if there are no others.
+        copies: (folder, folder that has the same files and is read instead).
     """
 
     path_format: str = SLOT
@@ -49,6 +51,7 @@ class PathReader:
     cut: str = ""
     others: tuple[str, ...] = ()
     root: Path | None = None
+    copies: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, cell: str) -> str:
         """Return the path."""
@@ -71,6 +74,11 @@ class PathReader:
         """Yield what is read in another way than the cells are written."""
         if self.has_backslashes:
             yield "read the backslashes in paths as separators of folders"
+        for copy, original in self.copies:
+            yield (
+                f"the folder {printable(copy)} has a second copy of the files in "
+                f"{printable(original)} (compared by names, sizes and samples), and was not read"
+            )
 
 
 def flag_of(path_format: str) -> str:
@@ -97,9 +105,14 @@ def search(cells: Sequence[str], root: Path) -> list[PathReader]:
     plain = list(_spellings(looked_at, SLOT))[-1]
     above = ["../" * level for level in range(1, _MAX_PARENTS + 1)]
     below = _folders_below(root)
+    found = _divided(plain, cells, root, below) or _best(plain, looked_at, root, below)
+    if len(found) > 1 and (copies := _copies(root, below)):
+        below = [folder for folder in below if folder not in copies]
+        found = _divided(plain, cells, root, below) or _best(plain, looked_at, root, below)
+        pairs = tuple((copy.rstrip("/"), folder.rstrip("/")) for copy, folder in copies.items())
+        found = [replace(one, copies=pairs) for one in found]
     return (
-        _divided(plain, cells, root, below)
-        or _best(plain, looked_at, root, below)
+        found
         or _best(plain, looked_at, root, above)
         or _search_tails(plain, looked_at, root)
         or _search_beside(plain, looked_at, root, above)
@@ -174,6 +187,40 @@ def _divided(
         return []
     used.sort()
     return [replace(plain, path_format=used[0], others=tuple(used[1:]), root=root)]
+
+
+def _copies(root: Path, folders: Sequence[str]) -> dict[str, str]:
+    """Return the folders with the same files as an earlier one.
+
+    Names and sizes of all are compared, and the content of some.
+    """
+    first: dict[tuple[tuple[str, int], ...], str] = {}
+    copies: dict[str, str] = {}
+    for folder in folders:
+        files = tuple(_sizes(root / folder))
+        original = first.setdefault(files, folder)
+        names = some([name for name, _ in files])
+        if original != folder and names and _are_same(root / folder, root / original, names):
+            copies[folder] = original
+    return copies
+
+
+def _are_same(one: Path, other: Path, names: Sequence[str]) -> bool:
+    try:
+        return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
+    except OSError:
+        return False
+
+
+def _sizes(folder: Path) -> list[tuple[str, int]]:
+    """Return name and size of each file in a folder; an empty list if they cannot be read."""
+    try:
+        with os.scandir(folder) as scan:
+            return sorted(
+                (e.name, e.stat().st_size) for e in scan if e.is_file() and not is_hidden(e.name)
+            )
+    except OSError:
+        return []
 
 
 def _num_found(root: Path, path_format: str, cells: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.unread_formats import conversion, unread_format
 
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 # formats that are not read are listed too, then written to quarantine.csv with a reason
@@ -35,6 +36,15 @@ class Skipped:
             self.counts[reason] = self.counts.get(reason, 0) + count
             examples = self.examples.setdefault(reason, [])
             examples += other.examples[reason][: _NUM_EXAMPLES - len(examples)]
+
+    def conversion(self, folder: str) -> str | None:
+        """Return the command that converts the skipped files of a known format, if there are any.
+
+        Args:
+            folder: which they are in.
+        """
+        paths = (path for some in self.examples.values() for path in some)
+        return conversion(paths, folder)
 
     def describe(self) -> str:
         """Return a one-line summary of the skipped files; empty if nothing was skipped."""
@@ -165,6 +175,8 @@ def why_no_picture(name: str) -> str | None:
     """Return why a file name is not a picture's; None: it may be a picture."""
     at = name.rfind(".")  # pathlib would intern the name, and keep memory for each file
     suffix = name[at:].lower() if 0 < at < len(name) - 1 else ""
+    if (kind := unread_format(name)) is not None:
+        return f"{kind} file(s), which cannot be read ({printable(suffix)})"
     if suffix and suffix not in _PICTURES_TO_A_PERSON:
         return f"file(s) without a picture extension ({printable(suffix)})"
     return None

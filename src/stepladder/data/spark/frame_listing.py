@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from stepladder.config.choices import Split
 from stepladder.data.prepare.hashing import Hashed
-from stepladder.data.sources.containers.labels import Labels
+from stepladder.data.sources.containers.labels import Labels, padded_words
 from stepladder.data.sources.folders import AS_NAMED, FolderOptions
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing
@@ -115,6 +115,7 @@ def list_facts(
         assert fact.label is not None
         labels.add(fact.label, f"{source}: {path}")
     names = labels.names(source)
+    warnings += [f"{source}: {said}"] if (said := padded_words(names)) else []
     pictures = [
         Picture(path, names[fact.label], fact.split, fact.group)
         for path, fact in named.items()

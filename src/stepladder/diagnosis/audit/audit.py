@@ -10,6 +10,8 @@ from pathlib import Path
 
 from stepladder.diagnosis.audit.differences import compare_results
 from stepladder.diagnosis.audit.length import (
+    is_improving,
+    is_past_best,
     judge_calibration,
     judge_early_stopping,
     judge_length,
@@ -37,9 +39,18 @@ _FIT_WORDS = {
     FitKind.OVERFIT: "overfit",
     FitKind.NOT_YET_KNOWN: "not yet known",
 }
-_FIT_FIXES = {
-    FitKind.UNDERFIT: "Train longer, try other learning rates, or a larger model.",
-    FitKind.OVERFIT: "Stop earlier, or add data, augmentation, dropout or weight decay.",
+_FIT_FIXES = {  # of a training that was still improving, that was past its best, of any other one
+    FitKind.UNDERFIT: (
+        "Train longer. If that is not enough, try other learning rates or a larger model.",
+        "Do not train longer: keep the best weights, and try other learning rates or a larger "
+        "model.",
+        "Try other learning rates or a larger model.",
+    ),
+    FitKind.OVERFIT: (
+        "Add data, augmentation, dropout or weight decay.",
+        "Stop earlier, or add data, augmentation, dropout or weight decay.",
+        "Stop earlier, or add data, augmentation, dropout or weight decay.",
+    ),
 }
 _ALIKE = 1e-6  # relative difference between readings of one set, at most: float32 rounding
 
@@ -146,7 +157,7 @@ def _num_looks(log: RunLog, series: Series) -> int:
     If only the final result was logged, the completed epochs are counted.
     """
     logged = len(series.values)
-    return max(logged, int(log.epochs)) if logged == 1 and log.epochs else logged
+    return max(logged, int(log.num_epochs)) if logged == 1 and log.num_epochs else logged
 
 
 def audit(
@@ -217,12 +228,13 @@ def _findings(
 ) -> list[Finding]:
     not_finite = _finite(log)
     found: list[Finding | None] = [not_finite]
+    length = None if series is None else judge_length(log, series, num)
     if series is None:
         found.append(_held_out(log))
     else:
         found += [
             _size(series, size),
-            judge_length(log, series, num),
+            length,
             judge_early_stopping(series, num),
             judge_noise(series, num),
             judge_calibration(log, series),
@@ -231,7 +243,7 @@ def _findings(
     if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
         fit = judge_fit(_curves(log, num))
         # a non-finite loss has a single cause and a single fix
-        found += [_learning_rate(fit) if not_finite is None else None, _fit(fit)]
+        found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
@@ -361,19 +373,29 @@ def _learning_rate(fit: Fit) -> Finding | None:
     )
 
 
-def _fit(fit: Fit) -> Finding:
+def _fit(fit: Fit, length: Finding | None) -> Finding:
+    """Return how well the model fits; the advice agrees with that on the length of training."""
     is_bad = fit.kind in _FIT_FIXES and not fit.is_learning_rate_too_high
     outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
     said = "; ".join((_FIT_WORDS[fit.kind], *fit.evidence))
-    if fit.is_overconfident:
-        said += "; overconfident: its loss rose while accuracy did not fall"
     return Finding(
         check="fit",
         outcome=Outcome.WARNED if is_bad else outcomes.get(fit.kind, Outcome.PASSED),
         evidence=said,
-        fix=_FIT_FIXES[fit.kind] if is_bad else "",
+        fix=_fit_fix(fit, length) if is_bad else "",
         numbers={"kind": fit.kind.value, "confidence": fit.confidence.value},
     )
+
+
+def _fit_fix(fit: Fit, length: Finding | None) -> str:
+    still, past, other = _FIT_FIXES[fit.kind]
+    is_judged = length is not None and length.outcome in (Outcome.WARNED, Outcome.PASSED)
+    if fit.is_past_best or (length is not None and is_past_best(length)):
+        return past
+    if is_judged:
+        assert length is not None
+        return still if is_improving(length) else other
+    return still if fit.kind is FitKind.UNDERFIT else other
 
 
 def _data_wait(log: RunLog) -> Finding | None:

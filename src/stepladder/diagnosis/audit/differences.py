@@ -158,7 +158,7 @@ def _pair_words(count: int, relation: Relation) -> str:
 def _effort_words(first: AuditedRun, second: AuditedRun) -> str:
     """Return how much less, or more, the second training took."""
     parts = []
-    before, after = first.log.epochs, second.log.epochs
+    before, after = first.log.num_epochs, second.log.num_epochs
     if before and after and before != after:
         parts.append(f"{after:g} epochs instead of {before:g}")
     before_s, after_s = first.log.total_s, second.log.total_s

@@ -21,9 +21,9 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     """Check whether a training ended too early, past its best, or in time.
 
     Too early: the last three evaluations (two if there are fewer than 9) are better than as many
-    before by more than twice the noise, both in their mean and in their best, and one of the last
-    two is the best of all. Past its best: more evaluations than a patience of 3 came after the
-    best. A metric that never changed is neither.
+    before by more than twice the noise, both in their mean and in their best, one of the last two
+    is the best of all, and the last one is better than all of those before. Past its best: more
+    evaluations than a patience of 3 came after the best. A metric that never changed is neither.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Deciding how long to train":
     a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
@@ -68,6 +68,16 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         "than the noise",
         numbers={"after_best": wasted},
     )
+
+
+def is_improving(length: Finding) -> bool:
+    """Return whether a training ended while it still improved."""
+    return "late_gain" in length.numbers
+
+
+def is_past_best(length: Finding) -> bool:
+    """Return whether more evaluations than a patience of 3 came after the best one."""
+    return length.outcome is Outcome.WARNED and "after_best" in length.numbers
 
 
 def judge_early_stopping(series: Series, num: int | None) -> Finding:
@@ -206,6 +216,8 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
 def _too_few(log: RunLog, num_done: int) -> str:
     most = max(log.epochs or 0, log.max_epochs or 0)
     epochs = f" of {most:g} epochs" if most > num_done else ""
+    if log.first_epoch is not None:
+        epochs = f", whose {log.num_epochs} epochs are {log.first_epoch:g} to {log.epochs:g}"
     were = "evaluation is" if num_done == 1 else "evaluations are"
     bad = log.num_unreadable
     lost = f", and {bad} cell{'s' if bad > 1 else ''} could not be read" if bad else ""
@@ -215,7 +227,7 @@ def _too_few(log: RunLog, num_done: int) -> str:
 def _more(log: RunLog, num_done: int) -> str:
     if log.num_unreadable:
         return "Correct the cells of the log that the notes list."
-    if log.epochs is None or num_done < log.epochs:
+    if log.num_epochs is None or num_done < log.num_epochs:
         return (
             "Log the validation after every epoch, with the columns "
             "epoch,loss,val_loss,val_accuracy."
@@ -229,6 +241,8 @@ def _is_improving(series: Series, num: int | None) -> bool:
         return False
     k = _window(series)
     best_before = max(series.values[-2 * k : -k], key=lambda value: series.gain(0, value))
+    if series.gain(best_before, series.values[-1]) <= 0:
+        return False  # one value that was high by chance
     # one value of a steep start lowers the mean of the earlier ones, not their best
     gain = min(_late_gain(series), series.gain(best_before, series.values[series.best]))
     return gain > _CLEAR * noise / math.sqrt(k)

@@ -155,6 +155,9 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
     )
     is_stopped = log.stop_reason is not None and not why_unended(log)
     is_short = log.epochs is not None and log.max_epochs is not None and log.epochs < log.max_epochs
+    judged = choose_series(log)
+    score = judged if judged is not None and judged.name == log.score_name else None
+    is_score = score is not None and score.is_fraction and not score.is_lower_better
     return Curves(
         points=tuple(
             Point(
@@ -165,6 +168,7 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
                 val_loss=row.val_loss,
                 val_loss_sem=row.val_loss_sem,
                 val_accuracy=row.val_accuracy,
+                val_score=row.score if is_score else None,
             )
             for idx, row in enumerate(log.rows)
         ),
@@ -172,4 +176,6 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
         is_running=bool(why_unended(log)) or (is_short and not is_stopped),
         is_whole=is_stopped or (log.max_epochs is not None and not is_short),
         is_diverged=is_diverged,
+        score_name=log.score_name if is_score else None,
+        score_noise=score.step_noise(num_val) if score is not None and is_score else None,
     )

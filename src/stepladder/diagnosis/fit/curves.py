@@ -29,6 +29,8 @@ class Point:
         val_loss_sem: its standard error.
         rise_sem: standard error of its difference to the best one before, paired by example.
         val_accuracy: in [0, 1].
+        val_score: the metric that the training is judged by, if it is not the accuracy, as F1 is;
+            higher is better, in [0, 1].
         is_remeasured: measured by a diagnosis; the run did not validate here.
     """
 
@@ -42,6 +44,7 @@ class Point:
     val_loss_sem: float | None = None
     rise_sem: float | None = None
     val_accuracy: float | None = None
+    val_score: float | None = None
     is_remeasured: bool = False
 
 
@@ -64,6 +67,8 @@ class Curves:
             keeps_best: the saved weights are those of the best validation; otherwise the last ones.
             target_error: share of examples that cannot be predicted correctly, such as wrong
                 labels, in [0, 1].
+            score_name: of `val_score`; None if the points have none.
+            score_noise: standard deviation of a difference of scores; None if unknown.
     """
 
     points: tuple[Point, ...]
@@ -78,6 +83,8 @@ class Curves:
     best_step: int | None = None
     keeps_best: bool = False
     target_error: float = 0.0
+    score_name: str | None = None
+    score_noise: float | None = None
 
     @property
     def has_loss(self) -> bool:
@@ -100,6 +107,17 @@ class Curves:
         """Return the evaluation of the weights that are saved, if it is not the last one."""
         best = self.best() if self.keeps_best else None
         return best if best is not None and best.step < self.points[-1].step else None
+
+    def metric(self, point: Point) -> float | None:
+        """Return the metric beside the loss that shows how often the model is wrong."""
+        return point.val_accuracy if self.score_name is None else point.val_score
+
+    def metric_noise(self) -> float | None:
+        """Return the standard deviation, due to chance, of a difference of two metrics."""
+        if self.score_name is not None:
+            return self.score_noise
+        floor = self.accuracy_floor()
+        return None if floor is None else math.sqrt(2) * floor
 
     def values(self) -> list[float]:
         """Return what is judged at each of `judged()`, lower is better: loss or error rate."""

@@ -32,6 +32,7 @@ WORSE_THAN_GUESSING = 1.5
 VALIDATION_JUMPS = 0.01
 TRAINING_JUMPS = 0.05
 CLEAR = 3.0
+_OVERCONFIDENT = "the model is overconfident where it is wrong, not wrong more often"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +121,10 @@ def judge_fit(curves: Curves) -> Fit:
     continued to improve; or the error of the saved weights on validation exceeds that on training
     by more than its noise and a published limit (`Levels.gap_limit`). A rise after the weights that
     were saved does not concern them: if they have learnt the training data and have no such gap,
-    they fit well. A loss that rises while accuracy rises is overconfidence. A learning rate that is
-    too high looks like underfitting, and is checked first.
+    they fit well. A loss that rises while accuracy rises, or stays as high as a gap below the limit
+    requires, is overconfidence; so is a gap of losses alone beside such an accuracy. Where another
+    metric is judged, such as F1, it takes the place of accuracy. A learning rate that is too high
+    looks like underfitting, and is checked first.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Is any training run exhibiting
     problematic overfitting?"; Guo et al. 2017, "On Calibration of Modern Neural Networks", 3,
@@ -141,6 +144,14 @@ def judge_fit(curves: Curves) -> Fit:
             f"({seen.say(lowest)}) by more than twice the noise of a difference "
             f"({seen.say(seen.end_limit)}), but the {seen.curves.patience} before it do not show "
             "a trend"
+        )
+    if seen.levels.is_loss_gap_large and seen.levels.is_metric_high:
+        return seen.fit(
+            FitKind.GOOD_FIT,
+            confidence,
+            f"the loss is far higher on validation than on training, but {seen.metric_words()}: "
+            f"{_OVERCONFIDENT}",
+            is_overconfident=True,
         )
     if seen.rise_after_saved is not None:
         said = f"{seen.rise_after_saved}; the saved weights are from before that"
@@ -294,6 +305,16 @@ class _Seen:
         return is_larger if self.is_poor else levels.is_gap_large()
 
     @property
+    def metric_name(self) -> str:
+        """Return the name of the metric beside the loss."""
+        return self.curves.score_name or "accuracy"
+
+    def metric_words(self) -> str:
+        """Return the metric on validation at the end, in words."""
+        error = self.levels.metric_error
+        return "" if error is None else f"{self.metric_name} on validation is {percent(1 - error)}"
+
+    @property
     def unit(self) -> str:
         return "loss" if self.curves.has_loss else "error"
 
@@ -311,9 +332,13 @@ class _Seen:
         is_named = self.has_risen or self.levels.of
         said = list(evidence)
         if best is not None and best.step != points[-1].step and not is_named:
-            said.append(f"its best validation was at {place(best.epoch, best.step)}")
+            what = "best validation"
+            if self.curves.has_loss and self.curves.best_step is None:
+                what = "lowest validation loss"
+            said.append(f"its {what} was at {place(best.epoch, best.step)}")
         is_improving = self.is_improving
-        if is_improving and kind is not FitKind.NOT_YET_KNOWN:
+        is_lowest = is_improving and self.values[-1] == min(self.values)
+        if is_lowest and kind is not FitKind.NOT_YET_KNOWN:
             said.append(f"validation {self.unit} was still falling at the end")
         return Fit(
             kind=kind,
@@ -380,13 +405,17 @@ def _overfit(seen: _Seen) -> Fit | None:
         return _no_fall(seen, rose, fall)
     accuracy = _accuracy_change(seen)
     is_sure = accuracy is not None and accuracy.is_rising
-    if accuracy is not None and accuracy.is_still_rising and not seen.levels.is_gap_large():
-        said = f"{accuracy.said}: the model becomes overconfident, not wrong more often"
+    is_high = accuracy is not None and not accuracy.is_falling and seen.levels.is_metric_high
+    is_right = accuracy is not None and (accuracy.is_still_rising or is_high)
+    if accuracy is not None and is_right and not seen.levels.is_gap_large():
+        said = f"{accuracy.said}: {_OVERCONFIDENT}"
         confidence = seen.trust(is_far=accuracy.is_clear)
         return seen.fit(FitKind.GOOD_FIT, confidence, rose, fall.said, said, is_overconfident=True)
     if _is_saved_before(seen):
         return None
     said_all = (rose, fall.said, *((accuracy.said,) if accuracy else ()))
+    if is_sure:
+        said_all += ("it is overconfident, too: accuracy rose while the loss rose",)
     is_far = seen.rise > CLEAR_RISE * seen.noise
     confidence = seen.trust(is_far=is_far)
     return seen.fit(FitKind.OVERFIT, confidence, *said_all, is_overconfident=is_sure)
@@ -471,11 +500,14 @@ def _large_gap(seen: _Seen) -> Fit | None:
 
 
 def _poor(seen: _Seen) -> Fit | None:
-    """Never call a high training error a good fit."""
+    """Never call a high training error a good fit; validation was at its best long before."""
     if not seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
         return None
-    said = "it is wrong on many training examples, and more training would widen the gap"
-    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said)
+    said = (
+        "it is wrong on many training examples and on more validation examples, and training "
+        "longer would only widen that gap"
+    )
+    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said, is_past_best=True)
 
 
 _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
@@ -527,32 +559,35 @@ def _training_fall(seen: _Seen) -> _Change | None:
 
 
 def _accuracy_change(seen: _Seen) -> _Change | None:
-    """Compare accuracy at the end with that near the minimum of the loss; None if unknown."""
+    """Compare the metric at the end with that near the minimum of the loss; None if unknown."""
     if not seen.curves.has_loss:
         return None
-    points = seen.curves.judged()
-    k = seen.curves.patience
-    about = [p.val_accuracy for p in points[max(0, seen.best - 1) : seen.best + 2]]
-    late = [p.val_accuracy for p in points[-k:]]
-    then = [share for share in about if share is not None]
-    now = [share for share in late if share is not None]
+    points, curves = seen.curves.judged(), seen.curves
+    k = curves.patience
+    then = _known([curves.metric(p) for p in points[max(0, seen.best - 1) : seen.best + 2]])
+    now = _known([curves.metric(p) for p in points[-k:]])
     if not then or not now:
         return None
-    change = sum(now) / len(now) - sum(then) / len(then)
-    floor = seen.curves.accuracy_floor() or 0.0
+    change = _mean(now) - _mean(then)
+    floor = None if curves.score_name else curves.accuracy_floor()
     size = f" (one standard error of an accuracy is {percent(floor)})" if floor else ""
     said = (
-        f"accuracy went from {percent(sum(then) / len(then))} to {percent(sum(now) / len(now))}"
-        f" meanwhile{size}"
+        f"{seen.metric_name} went from {percent(_mean(then))} to {percent(_mean(now))} "
+        f"meanwhile{size}"
     )
-    noise = max(math.sqrt(2) * floor, 1e-9)  # of a difference; less on the same examples
-    after = [p.val_accuracy for p in points[seen.best + 1 :] if p.val_accuracy is not None]
+    noise = max(curves.metric_noise() or 0.0, 1e-9)  # less on the same examples
+    after = _known([curves.metric(p) for p in points[seen.best + 1 :]])
     third = max(1, len(after) // 3)
     is_higher = change > noise
     since = sum(after[-third:]) / third - sum(after[:third]) / third
     return _Change(
         said=said,
+        is_falling=change < -noise,
         is_rising=is_higher,
         is_still_rising=is_higher and since > noise,
         is_clear=change > RISE * noise,
     )
+
+
+def _known(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

@@ -30,6 +30,7 @@ class Levels:
         target_error: share of examples that cannot be predicted correctly.
         floor: standard error of the validation error; None if unknown.
         loss_floor: standard error of the validation loss; None if unknown.
+        metric_error: 1 minus the metric on validation, such as accuracy or F1; None if unknown.
         of: whose they are, if not of the last weights: "of the saved weights, of epoch 7".
     """
 
@@ -43,6 +44,7 @@ class Levels:
     target_error: float = 0.0
     floor: float | None = None
     loss_floor: float | None = None
+    metric_error: float | None = None
     of: str = ""
 
     @property
@@ -85,7 +87,8 @@ class Levels:
         """Return True if the gap to validation alone shows overfitting.
 
         It exceeds its noise, and the published limit. For losses, that of validation is more than
-        twice that of training, and the gap is not negligible compared with guessing.
+        twice that of training, and the gap is not negligible compared with guessing, nor is the
+        metric on validation so high that no training error could be that much lower.
 
         Args:
             is_clear: by more than the noise.
@@ -96,6 +99,16 @@ class Levels:
             if is_clear:
                 return gap - noise > self.gap_limit
             return gap > max(noise, self.gap_limit)
+        return self.is_loss_gap_large and not self.is_metric_high
+
+    @property
+    def is_metric_high(self) -> bool:
+        """Return whether so few validation examples are wrong that a gap must be small."""
+        return self.metric_error is not None and self.metric_error <= _LIMIT_IF_LEARNT
+
+    @property
+    def is_loss_gap_large(self) -> bool:
+        """Return whether the losses alone, without errors of training, show a large gap."""
         if self.train_error is not None or self.train_loss is None or self.val_loss is None:
             return False
         above = self.val_loss - self.train_loss
@@ -179,6 +192,7 @@ def levels_of(curves: Curves) -> Levels:
         target_error=curves.target_error,
         floor=curves.accuracy_floor(),
         loss_floor=loss_errors[-1] if loss_errors else None,
+        metric_error=_error(_half_earlier(points, curves.metric)),
         of="" if saved is None else f"of the saved weights, of {place(saved.epoch, saved.step)}",
     )
 

@@ -155,6 +155,7 @@ _LOWER_IS_BETTER = re.compile(
 )
 _EMPTY = frozenset({"", "-", "none", "null", "na", "n/a", "no log"})  # not measured
 _NUM_NAMES = 4096  # the same few names are in every row
+_NUM_CELLS = 65_536  # each is read several times
 _MAX_NAMED = 5  # unreadable cells
 MAX_DIGITS = 7  # precision of float32
 
@@ -306,6 +307,7 @@ def is_lower_better(name: str) -> bool:
     return _LOWER_IS_BETTER.search(name) is not None
 
 
+@lru_cache(_NUM_CELLS)
 def read_number(text: str) -> float | None:
     """Parse a number of a log: `0.785`, `0,785`, `78.5 %`, `nan`; None for anything else.
 

@@ -68,6 +68,8 @@ def _table(epochs: Sequence[_Epoch], *, name: str, path: str, notes: tuple[str, 
     if _is_cut(epochs):
         notes += (f"the log ends within epoch {epochs[-1].number}, which is ignored",)
         epochs = epochs[:-1]
+    if epochs and epochs[0].number > 1:
+        notes += (f"the log begins with epoch {epochs[0].number}: earlier epochs are not in it",)
     return Table(
         name=name,
         path=path,
@@ -147,10 +149,13 @@ class _Epoch:
 def _epochs(text: str) -> Iterator[_Epoch]:
     epoch: _Epoch | None = None
     sizes: dict[str, object] = {}
+    before: list[str] = []
     for line in screen_lines(text):
         if head := _EPOCH.match(line):
             if epoch is not None:
                 yield epoch
+            elif first := _without_head(before, int(head[1]), int(head[2])):
+                yield first
             epoch = _Epoch(int(head[1]), int(head[2]))
             epoch.others |= sizes
             sizes = {}
@@ -159,8 +164,20 @@ def _epochs(text: str) -> Iterator[_Epoch]:
             sizes |= {"num_val": int(found[2])} if found[2] else {}
         elif epoch is not None:
             epoch.take(line)
+        else:
+            before.append(line)
     if epoch is not None:
         yield epoch
+
+
+def _without_head(lines: Sequence[str], number: int, max_epochs: int) -> _Epoch | None:
+    """Return the epoch whose line `Epoch 1/30` is missing, before that of the next epoch."""
+    if number < 2:
+        return None
+    epoch = _Epoch(number - 1, max_epochs)
+    for line in lines:
+        epoch.take(line)
+    return epoch if epoch.is_done else None
 
 
 def _is_metric(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from stepladder.diagnosis.logs.mlflow_log import (
     read_mlflow_folder,
     read_mlflow_uri,
 )
+from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_printed_table
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
@@ -50,7 +52,8 @@ _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
     "Face's trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON "
-    "lines, and printed lines such as 'epoch 3 train loss 0.5 val acc 0.9'."
+    "lines, tables of spaCy and YOLOv5, and printed lines such as 'epoch 3 train loss 0.5 val acc "
+    "0.9'."
 )
 
 
@@ -180,9 +183,10 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(
-            f"the file has {size:,} bytes, more than a training log may have ({MAX_BYTES:,})",
+            f"the file has {size / 1e6:,.0f} MB, and logs up to {MAX_BYTES / 1e6:,.0f} MB are read",
             where=str(path),
-            fix=_FORMATS,
+            fix="If it is a training log, pass the lines of its epochs and validations only, such "
+            f"as: grep -iE 'epoch|val' {shlex.quote(str(path))} > short.log",
         )
     data = path.read_bytes()
     text = data.decode(_encoding(data), "replace")
@@ -229,6 +233,8 @@ def _tables(text: str, path: Path) -> Sequence[Table]:
         return read_json_lines(text, **given) if is_lines else read_json_log(text, **given)
     if is_keras_output(text):
         return read_keras_output(text, **given)
+    if is_printed_table(text):
+        return read_printed_table(text, **given)
     if len(items := find_dicts(text)) > 1:
         return read_dicts(items, **given)
     is_text = not has_header(text) and is_text_log(text)

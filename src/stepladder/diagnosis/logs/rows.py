@@ -27,7 +27,7 @@ from stepladder.diagnosis.logs.column_names import (
     read_place,
     unreadable_cells,
 )
-from stepladder.diagnosis.logs.splits import SCORE, column_meanings
+from stepladder.diagnosis.logs.splits import SCORE, column_meanings, domains
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]
@@ -210,7 +210,24 @@ class _Reading:
         finite = [epoch for epoch in epochs if math.isfinite(epoch)]
         if finite:
             found["epochs"] = max(finite)
+            found |= self._late_start()
         return found
+
+    def _late_start(self) -> dict[str, Any]:
+        """Return the first epoch and the number of epochs of a log that begins after the first.
+
+        A log that has every tenth epoch begins with the tenth.
+        """
+        epochs = {
+            row[Meaning.EPOCH] + self.epoch_offset
+            for row in self.rows
+            if Meaning.EPOCH in row and _OF_CURVES & set(row)
+        }
+        places = sorted(epoch for epoch in epochs if math.isfinite(epoch))
+        gap = min((b - a for a, b in itertools.pairwise(places)), default=math.inf)
+        if not places or places[0] <= max(gap, 1) or not all(e.is_integer() for e in places):
+            return {}
+        return {"first_epoch": places[0], "num_logged": len(places)}
 
 
 def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
@@ -225,8 +242,8 @@ def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | Non
             continue
         numbers = [(idx, read_number(text)) for idx, text in enumerate(texts)]
         known = [(idx, number) for idx, number in numbers if number is not None]
-        finite = [idx for idx, number in known if math.isfinite(number)]
-        starts += [idx for idx, _ in known if idx > max(finite, default=-1)][:1]
+        last = max((idx for idx, number in known if math.isfinite(number)), default=-1)
+        starts += [idx for idx, _ in known if idx > last][:1]
     if not starts:
         return None
     row = cells[min(starts)]
@@ -403,6 +420,16 @@ def _notes(
     if tested:
         named = ", ".join(tested)
         notes.append(f"the log has no validation results, so {named} is judged instead")
+    of_domains = domains(list(columns))
+    trained, judged = (
+        next((name for name, kind in of_domains.items() if kind is wanted == meanings[name]), None)
+        for wanted in (Meaning.TRAIN_ACCURACY, Meaning.VAL_ACCURACY)
+    )
+    if trained and judged:
+        notes.append(
+            f"the training accuracy is {trained} and that of validation is {judged}: the gap "
+            "between them is also that between the two domains"
+        )
     if table.metric and metric is None:
         notes.append(
             f"there is no column {table.metric}, which --metric names; the log has "
@@ -428,30 +455,28 @@ def _evaluations(
     ends if the epoch (or else the step) increases and the group has its held-out numbers, or if
     these would be overwritten.
     """
-    group: list[Mapping[Meaning | str, float]] = []
     closing = {kind for row in rows for kind in row} & {*HELD_OUT, SCORE}
     closing = closing or {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY}
+    group: list[Mapping[Meaning | str, float]] = []
+    has: set[Meaning | str] = set()  # of the group
+    place: dict[Meaning | str, float] = {}
     for row in rows:
-        if group and _begins_anew(group, row, closing):
+        if has and (has & row.keys() or _moved(place, row)):
             yield group
-            group = []
+            group, has, place = [], set(), {}
         group.append(row)
+        has |= closing & row.keys()
+        place |= {kind: row[kind] for kind in (Meaning.EPOCH, Meaning.STEP) if kind in row}
     if group:
         yield group
 
 
-def _begins_anew(
-    group: Sequence[Mapping[Meaning | str, float]],
-    row: Mapping[Meaning | str, float],
-    closing: set[Meaning | str] | set[Meaning],
-) -> bool:
-    has = {kind for old in group for kind in old if kind in closing}
-    place = Meaning.EPOCH if Meaning.EPOCH in row else Meaning.STEP
-    before = [old[place] for old in group if place in old]
-    moved = place in row and bool(before) and row[place] > before[-1]
-    steps = [old[Meaning.STEP] for old in group if Meaning.STEP in old]
-    step_moved = Meaning.STEP in row and bool(steps) and row[Meaning.STEP] > steps[-1]
-    return bool(has) and (moved or step_moved or bool(has & set(row)))
+def _moved(place: Mapping[Meaning | str, float], row: Mapping[Meaning | str, float]) -> bool:
+    """Return True if a row has a later epoch or step than the rows before it."""
+    return any(
+        kind in row and kind in place and row[kind] > place[kind]
+        for kind in (Meaning.EPOCH, Meaning.STEP)
+    )
 
 
 def _merged(group: Sequence[Mapping[Meaning | str, float]]) -> dict[Meaning | str, float]:

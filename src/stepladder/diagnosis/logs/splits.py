@@ -47,6 +47,10 @@ _TEST_AS_VAL = {
     Meaning.TEST_ACCURACY: Meaning.VAL_ACCURACY,
 }
 _AS_VAL = {Meaning.TRAIN_LOSS: Meaning.VAL_LOSS, Meaning.TRAIN_ACCURACY: Meaning.VAL_ACCURACY}
+_DOMAINS = {
+    **dict.fromkeys(("source", "src"), "source"),
+    **dict.fromkeys(("target", "tgt", "trg"), "target"),
+}
 _NAMES = {"loss": 0, "acc": 0, "accuracy": 0, "total_loss": 1, "loss_total": 1}
 
 
@@ -116,6 +120,7 @@ def column_meanings(
         found |= {n: Meaning.BATCH_TIME for n, kind in found.items() if kind is Meaning.TIME}
     found |= dict.fromkeys(_later_sets(columns))
     found |= _first_named_set(found)
+    found |= domains(columns)
     bare = _held_out_without_split(cells, found, is_evaluation=is_evaluation)
     found |= {name: _AS_VAL[kind] for name in bare if (kind := found[name]) in _AS_VAL}  # type: ignore[index]
     found |= dict.fromkeys(_less_exact(cells, found))
@@ -168,6 +173,35 @@ def _first_named_set(found: Meanings) -> Meanings:
     for name, (of, kind) in parts.items():
         if of == first and kind not in chosen.values():
             chosen[name] = kind
+    return chosen
+
+
+def domains(columns: Sequence[str]) -> Meanings:
+    """Return the losses and accuracies of a domain adaptation: of its source and its target.
+
+    Labels of the source are trained on, and the target is what the model is for: the training
+    values are those of the source, the validation those of the target. Empty without both.
+    """
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name in columns:
+        words = plain_name(name).split("_")
+        domain = next((_DOMAINS[word] for word in words if word in _DOMAINS), None)
+        kind = meaning("_".join(word for word in words if word not in _DOMAINS))
+        if domain is not None and kind in ACCURACIES | LOSSES:
+            split, _, what = str(kind).partition("_")
+            found.setdefault((domain, what), {})[split if has_split(name) else ""] = name
+    chosen: Meanings = {}
+    for what in ("accuracy", "loss"):
+        source, target = found.get(("source", what), {}), found.get(("target", what), {})
+        if not source or not target:
+            continue
+        chosen |= dict.fromkeys((*source.values(), *target.values()))
+        if trained := source.get("train") or source.get(""):
+            chosen[trained] = Meaning(f"train_{what}")
+        if held_out := target.get("val") or target.get("") or target.get("train"):
+            chosen[held_out] = Meaning(f"val_{what}")
+        if tested := target.get("test"):
+            chosen[tested] = Meaning(f"test_{what}")
     return chosen
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from stepladder.checks.wording import finding_lines
 from stepladder.diagnosis.audit.series import choose_series
-from stepladder.records.audit import Audit, AuditedRun, Difference, LogRow, SizeSource
+from stepladder.records.audit import Audit, AuditedRun, Difference, LogRow, RunLog, SizeSource
 from stepladder.reporting.charts.bars import interval_line
 from stepladder.reporting.charts.curves import Figure
 from stepladder.reporting.charts.heatmap import short
@@ -80,6 +80,13 @@ def number_words(value: float | None) -> str:
     return "unknown" if value is None else f"{value:g}"
 
 
+def epochs_words(log: RunLog) -> str:
+    """Return the number of epochs; of a log that begins later, with its first and last one."""
+    if log.first_epoch is None:
+        return number_words(log.epochs)
+    return f"{log.num_logged} ({log.first_epoch:g} to {log.epochs:g})"
+
+
 def best_words(run: AuditedRun) -> str:
     """Return the epoch of the best evaluation, or its step if epochs are not logged."""
     if len(run.log.rows) < 2:
@@ -127,7 +134,7 @@ def _table(audit: Audit) -> str:
             result_words(run),
             size_words(run),
             best_words(run),
-            number_words(run.log.epochs),
+            epochs_words(run.log),
             time_words(run.log.total_s),
         )
         for run in audit.runs
@@ -324,7 +331,7 @@ def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
                 picture=picture,
                 of=size_words(run),
                 best=best_words(run),
-                epochs=number_words(run.log.epochs),
+                epochs=epochs_words(run.log),
                 time=time_words(run.log.total_s),
                 test=_test_words(run),
             )

@@ -23,7 +23,7 @@ from stepladder.reporting.html import template, write_page
 from stepladder.reporting.links import REPORT_FILE
 from stepladder.reporting.pages.audit_page import (
     difference_mark,
-    number_words,
+    epochs_words,
     result_words,
     size_words,
     time_words,
@@ -85,7 +85,7 @@ def row_words(run: ComparedRun, *, say: Callable[[str], str] = str) -> tuple[str
         accuracy_words(run),
         f"{run.num:,} {run.split}" if run.num else size_words(run.audited),
         _validation_words(run, say),
-        number_words(log.epochs),
+        epochs_words(log),
         time_words(log.total_s),
         "unknown" if log.stop_reason is None else _stop(log.stop_reason, log.format),
     )

@@ -470,3 +470,17 @@ def test_what_a_stopped_run_had_finished_is_kept_and_reported(
             make(split_photos, tmp_path / "store")
     assert make(split_photos, tmp_path / "store").num_kept == 28
     assert make(split_photos, tmp_path / "other").num_kept == 0
+
+
+@pytest.mark.parametrize(("num", "val_frac"), [(20, 0.1), (60, 0.5)])
+def test_the_pictures_that_became_val_are_counted(
+    num: int, val_frac: float, tmp_path: Path
+) -> None:
+    for seed in range(num):
+        save_photo(tmp_path / "in" / f"class {seed % 4}" / f"{seed}.png", seed)
+    result = make(tmp_path / "in", tmp_path / "store", val_frac=val_frac)
+    drawn = sum(Store.open(result.folder).manifest.class_counts[Split.VAL])
+    (said,) = [text for text in result.warnings if "no splits" in text]
+    assert f"{drawn} of {num} pictures ({100 * drawn / num:.3g} %) became val" in said
+    is_other = abs(drawn / num / val_frac - 1) > 0.2
+    assert (f"instead of {100 * val_frac:g} %" in said) is is_other

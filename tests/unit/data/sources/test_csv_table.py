@@ -25,7 +25,7 @@ def listed(
 ) -> Listing:
     for name in (*FILES, *more):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_bytes(b"x")
+        (folder / name).write_text(name)
     path = folder / "labels.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return list_pictures(PrepareConfig(source=path, **options))
@@ -442,6 +442,28 @@ def test_pictures_divided_over_folders_are_read_from_all(
     assert [p.path for p in found.pictures] == files
     told = f"each picture is in one of the folders {', '.join(sorted({*places}))}"
     assert told in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize("folders", [("part_1",), ("part_1", "part_2")])
+def test_a_second_copy_of_a_folder_is_named_and_not_read(
+    folders: Sequence[str], tmp_path: Path
+) -> None:
+    """HAM10000 as it is offered for download has each of its two folders twice."""
+    files = [f"{folder}/{folder}_{at}.png" for folder in folders for at in range(4)]
+    names = [file.partition("/")[2] for file in files]
+    rows = "".join(f"{name},{at % 2}\n" for at, name in enumerate(names))
+    for file in files:
+        for copy in (file, f"second_{file}"):
+            (tmp_path / copy).parent.mkdir(exist_ok=True)
+            (tmp_path / copy).write_text(file)
+    found = listed(tmp_path, f"path,label\n{rows}")
+    assert [p.path for p in found.pictures] == files
+    for folder in folders:
+        told = f"the folder second_{folder} has a second copy of the files in {folder} "
+        assert told in " ".join(found.warnings)
+    (tmp_path / f"second_{files[0]}").write_text(files[0][::-1])
+    with pytest.raises(DataError, match="are both pictures"):
+        listed(tmp_path, f"path,label\n{rows}")
 
 
 def test_folders_that_share_pictures_or_lack_some_are_not_joined(tmp_path: Path) -> None:

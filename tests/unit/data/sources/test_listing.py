@@ -474,3 +474,31 @@ def test_a_picture_beside_images_is_counted_as_skipped(tmp_path: Path) -> None:
     listing = listed(tmp_path)
     assert paths(listing) == ["images/a/1.jpg", "images/b/2.jpg"]
     assert listing.skipped.counts == {"picture(s) outside any class folder": 1}
+
+
+@pytest.mark.parametrize(
+    ("ending", "name", "package"),
+    [
+        (".dcm", "DICOM", "pydicom"),
+        (".nii.gz", "NIfTI", "nibabel"),
+        (".NEF", "camera raw", "rawpy"),
+    ],
+)
+def test_medical_and_raw_pictures_are_named_with_the_command_that_converts_them(
+    ending: str, name: str, package: str, tmp_path: Path
+) -> None:
+    root = fill(tmp_path / "my scans", f"a/1{ending}", f"b/2{ending}")
+    with pytest.raises(DataError) as caught:
+        listed(root)
+    assert f"2 {name} file(s), which cannot be read" in str(caught.value)
+    install, _, convert = str(caught.value.fix).removeprefix("Convert them: ").partition(" && ")
+    assert shlex.split(install)[:2] == ["pip", "install"]
+    assert package in install
+    python, option, script, folder = shlex.split(convert)
+    assert (python, option, Path(folder)) == ("python", "-c", root)
+    compile(script, "the command", "exec")
+    assert f'"{ending.lower()}"' in script
+    fill(root, "a/1.jpg", "b/1.jpg")
+    (said,) = listed(root).warnings
+    assert f"2 {name} file(s)" in said, "some pictures can be read"
+    assert convert in said

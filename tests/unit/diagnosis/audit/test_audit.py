@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stepladder.diagnosis.audit.audit import audit
 from stepladder.diagnosis.audit.size import Sizes, infer_size
+from stepladder.diagnosis.fit.curves import Curves, Point
 from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.logs.reader import MAX_BYTES
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
 from stepladder.records import to_json
@@ -312,6 +316,157 @@ def test_losses_that_part_are_overfit(tmp_path: Path) -> None:
     assert found.outcome is Outcome.WARNED
 
 
+def write_trainer_state(path: Path, losses: Sequence[float], **scores: Sequence[float]) -> str:
+    """Hugging Face's log: a training loss before each evaluation, which has no accuracy."""
+    log: list[dict[str, float]] = []
+    for idx, loss in enumerate(losses):
+        place = {"epoch": (idx + 1) / 2, "step": 100 * (idx + 1)}
+        log += [place | {"loss": 0.4 / 3**idx}]
+        log += [place | {"eval_loss": loss} | {f"eval_{k}": v[idx] for k, v in scores.items()}]
+    path.write_text(json.dumps({"log_history": log}))
+    return str(path)
+
+
+@pytest.mark.parametrize("losses", [
+    [0.474, 0.077, 0.068, 0.067, 0.043, 0.054, 0.056, 0.055],  # far above training
+    [0.474, 0.077, 0.043, 0.044, 0.056, 0.063, 0.071, 0.078],  # rises while training falls
+])  # fmt: skip
+def test_a_loss_that_parts_beside_a_high_f1_is_overconfidence_not_overfit(
+    losses: list[float], tmp_path: Path
+) -> None:
+    log = tmp_path / "trainer_state.json"
+    high = [0.874, 0.973, 0.979, 0.981, 0.987, 0.985, 0.986, 0.987]
+    run = only(audit([write_trainer_state(log, losses, f1=high)]))
+    found = finding(run, "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.PASSED, "good_fit")
+    assert "f1" in found.evidence
+    assert "overconfident" in found.evidence
+    assert "still falling" not in found.evidence
+    lower = [share - 0.2 for share in high]
+    found = finding(only(audit([write_trainer_state(log, losses, f1=lower)])), "fit")
+    assert found.numbers["kind"] == "overfit", "an F1 of 78.7 % leaves room for a gap"
+    falling = [0.95, 0.99, 0.98, 0.97, 0.95, 0.93, 0.92, 0.91]
+    found = finding(only(audit([write_trainer_state(log, losses, f1=falling)])), "fit")
+    assert found.numbers["kind"] == "overfit"
+
+
+def test_a_high_accuracy_that_stays_is_not_overfit_by_its_loss(tmp_path: Path) -> None:
+    losses = [0.4, 0.2, 0.12, 0.13, 0.15, 0.17, 0.19, 0.21]
+    train = [1.0 / 2**idx for idx in range(8)]
+    log = write_log(
+        tmp_path / "a.csv", [900, 950, 965, 966, 965, 966, 966, 965], losses=losses, train=train
+    )
+    found = finding(only(audit([log])), "fit")
+    assert (found.outcome, found.numbers["kind"]) == (Outcome.PASSED, "good_fit")
+    assert "overconfident" in found.evidence
+
+
+def test_a_loss_whose_last_value_is_higher_is_not_called_still_falling() -> None:
+    found = judge_fit(
+        Curves(points=tuple(
+            Point(step=k + 1, train_loss=value / 2, val_loss=value)
+            for k, value in enumerate([2.0, 1.5, 1.2, 1.19, 1.0, 0.7, 0.72])
+        ), num_val=10_000)
+    )  # fmt: skip
+    assert found.is_still_improving
+    assert not any("still falling" in said for said in found.evidence)
+
+
+def write_keras(path: Path, epochs: Sequence[tuple[float, ...]], *, first: int = 1) -> str:
+    """Keras' output, of which the line of the first epoch may be missing."""
+    lines = []
+    for number, values in enumerate(epochs, start=1):
+        lines += [f"Epoch {number}/30"] if number >= first else []
+        names = ("loss", "accuracy", "val_loss", "val_accuracy")
+        said = " - ".join(f"{n}: {v:.4f}" for n, v in zip(names, values, strict=True))
+        lines.append(f"200/200 [=======] - 100s 24s/step - {said}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+PAST_BEST = [
+    *((1.3 - k / 10, 0.45 + k / 20, 0.9 - k / 20, 0.6 + k / 40) for k in range(5)),
+    *((0.8 - k / 25, 0.70 + k / 80, 0.7 + k / 200, 0.72 - k / 2000) for k in range(9)),
+]
+
+
+def test_an_underfit_past_its_best_is_not_advised_to_train_longer(tmp_path: Path) -> None:
+    run = only(audit([write_keras(tmp_path / "out.txt", PAST_BEST)]))
+    length, fit = finding(run, "length"), finding(run, "fit")
+    assert "came after the best" in length.evidence
+    assert fit.numbers["kind"] == "underfit"
+    assert "training longer would only widen that gap" in fit.evidence
+    assert "Do not train longer" in fit.fix
+
+
+@pytest.mark.parametrize("end", ["rising", "flat", "past"])
+def test_the_advice_on_length_and_on_fit_agree(end: str, tmp_path: Path) -> None:
+    """Chance level at both ends, so that the fit is poor in each case."""
+    num = {"rising": 12, "flat": 6, "past": 14}[end]
+    rise = [0.30 + 0.02 * min(k, 20 if end == "rising" else 4) for k in range(num)]
+    epochs = [(1.5 - share, share, 1.5 - share, share) for share in rise]
+    run = only(audit([write_keras(tmp_path / "out.txt", epochs)]))
+    length, fit = finding(run, "length"), finding(run, "fit")
+    assert fit.numbers["kind"] == "underfit"
+    assert fit.fix.startswith("Train longer") is (end == "rising")
+    assert ("Train for more epochs" in length.fix) is (end == "rising")
+    assert (
+        fit.fix.startswith("Do not train longer")
+        is ("early stopping" in length.fix)
+        is (end == "past")
+        or end == "rising"
+    )
+
+
+def test_one_high_value_at_the_end_is_not_still_improving(tmp_path: Path) -> None:
+    shares = [0.5, 0.5, 0.5, 0.5, 0.5, 0.56, 0.5]
+    run = only(audit([write_keras(tmp_path / "a.txt", [(0.7, 0.5, 0.7, s) for s in shares])]))
+    assert "long enough" in finding(run, "length").evidence
+
+
+def test_a_first_epoch_of_keras_without_its_line_is_read(tmp_path: Path) -> None:
+    run = only(audit([write_keras(tmp_path / "a.txt", PAST_BEST, first=2)]))
+    whole = only(audit([write_keras(tmp_path / "b.txt", PAST_BEST)]))
+    assert run.log.rows == whole.log.rows
+    assert run.log.total_s == whole.log.total_s == 1400
+    late = only(audit([write_keras(tmp_path / "c.txt", PAST_BEST, first=4)]))
+    assert late.log.rows[0].epoch == 3, "the lines of two epochs without their numbers"
+    assert any("the log begins with epoch 3" in note for note in late.log.notes)
+
+
+def test_a_log_of_the_last_epochs_says_which_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    rows = [{"epoch": k, "train_loss": 3.2 - k / 1000} for k in range(245, 261)]
+    rows[5] |= {"test_loss": 0.93, "test_acc1": 78.8}
+    rows[15] |= {"test_loss": 0.94, "test_acc1": 78.9}
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = audit([str(path)])
+    run = only(found)
+    assert "whose 16 epochs are 245 to 260" in finding(run, "length").evidence
+    assert "16 (245 to 260)" in audit_text(found)
+    tenth = tmp_path / "tenth.csv"
+    tenth.write_text("epoch,val_loss\n" + "".join(f"{k},{1 / k}\n" for k in range(10, 60, 10)))
+    assert only(audit([str(tenth)])).log.first_epoch is None, "every tenth epoch, from the first"
+
+
+@pytest.mark.parametrize("names", [
+    ("source_train_acc", "target_train_acc", "target_val_acc"),
+    ("train/acc_src", "train/acc_tgt", "val/acc_tgt"),
+])  # fmt: skip
+def test_the_training_accuracy_of_a_domain_adaptation_is_that_of_its_source(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [(k, 1 / k, 1 - 0.4 / k**2, 0.2 + k / 100, 0.3 + (k % 3) / 100) for k in range(1, 13)]
+    lines = [",".join(map(str, row)) for row in rows]
+    path.write_text("\n".join([f"epoch,loss,{','.join(names)}", *lines]))
+    run = only(audit([str(path)]))
+    assert [row.train_accuracy for row in run.log.rows] == [row[2] for row in rows]
+    assert [row.val_accuracy for row in run.log.rows] == [row[4] for row in rows]
+    assert finding(run, "fit").numbers["kind"] == "overfit"
+    assert any(names[0] in note and names[2] in note for note in run.log.notes)
+
+
 def test_a_loss_of_validation_far_above_that_of_training_is_no_good_fit(tmp_path: Path) -> None:
     """timm with a pretrained model: validation on other classes, 7.9 against 1.03."""
     path = tmp_path / "summary.csv"
@@ -458,3 +613,73 @@ def test_a_run_that_is_not_at_its_end_is_not_judged_by_it(tmp_path: Path, stop: 
     assert fit.outcome is Outcome.COULD_NOT_RUN
     judged = judge_fit(curves_of_run(read_run(tmp_path)))
     assert fit.numbers["kind"] == judged.kind.value == "not_yet_known"
+
+
+SPACY = """\
+\N{INFORMATION SOURCE} Pipeline: ['tok2vec', 'ner']
+E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  ENTS_P  ENTS_R  SCORE
+---  ------  ------------  --------  ------  ------  ------  ------
+  0       0          0.00     29.14    0.00    0.00    0.00    0.00
+  7     200         10.45    850.01   60.71   65.38   56.67    0.61
+ 15     400         20.45    350.01   70.71   75.38   66.67    0.78
+ 24     600         30.45    150.01   75.71   79.38   72.67    0.76
+✔ Saved pipeline to output directory
+"""
+
+
+def test_the_table_of_spacy_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(SPACY)
+    run = only(audit([str(path)]))
+    assert (run.metric, run.result, run.best_step) == ("val_score", 0.78, 400)
+    assert [row.train_loss for row in run.log.rows] == [None, 850.01, 350.01, 150.01]
+    path.write_text(SPACY + SPACY)
+    assert len(audit([str(path)]).runs) == 2
+
+
+def test_the_results_txt_of_yolov5_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.txt"
+    rows = [
+        f"{k}/9 3.5G 0.{95 - k} 0.06 0.04 {1.05 - k / 100:.2f} 32 640 0.5 0.6 0.{40 + k} "
+        f"0.{30 + k} 0.5 0.25 0.125"
+        for k in range(10)
+    ]
+    path.write_text("\n".join(f"   {row.replace(' ', '   ')}" for row in rows))
+    run = only(audit([str(path)]))
+    assert (run.metric, run.result, run.best_epoch) == ("metrics/mAP_0.5:0.95", 0.39, 10)
+    assert (run.log.rows[0].train_loss, run.log.rows[0].val_loss) == (1.05, 0.875)
+    assert (run.log.epochs, run.log.max_epochs) == (10, 10)
+
+
+def test_the_time_to_read_a_log_grows_with_its_length_alone(tmp_path: Path) -> None:
+    """Counted in calls, not in seconds: a row for each of many steps, as loggers write them."""
+
+    def num_calls(num: int) -> int:
+        path = tmp_path / f"{num}.csv"
+        rows = "".join(f"0,{k},{1 / (k + 1):.4f},\n" for k in range(num))
+        path.write_text(f"epoch,step,train_loss,val_loss\n{rows}0,{num},,0.5\n")
+        num_lines = 0
+
+        def count(*_: object) -> Callable[..., Any]:
+            nonlocal num_lines
+            num_lines += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            audit([str(path)])
+        finally:
+            sys.settrace(before)
+        return num_lines
+
+    assert num_calls(400) < 3 * num_calls(200)
+
+
+def test_a_file_beyond_the_limit_is_refused_with_a_way_to_shorten_it(tmp_path: Path) -> None:
+    path = tmp_path / "my log.txt"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1_000_000)
+    with pytest.raises(DataError, match=r"the file has 201 MB, and logs up to 200 MB") as caught:
+        audit([str(path)])
+    assert f"grep -iE 'epoch|val' '{path}' > short.log" in str(caught.value.fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.split import FOLDER
 from stepladder.data.sources.safe_arrow import extension_of
+from stepladder.data.sources.table_labels import label_names, other_names
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -337,17 +339,26 @@ def _choose_label(
     deep += [name for name in inner if name.rpartition(".")[2] in ("label", *LABEL_NAMES)]
     deep += [name for name in inner if _is_label(type_of(schema, name))]
     coded = [name for name in features if name in present and _class_names(features, name)]
-    usual = [name for name in LABEL_NAMES if name in present]
-    near = difflib.get_close_matches(config.label_column, present, n=1, cutoff=0.5)
-    for found in (coded, usual):
+    able = [name for name in present if name in constants or _is_label(type_of(schema, name))]
+    usual, likely = label_names(able)
+    near = difflib.get_close_matches(config.label_column, able, n=1, cutoff=0.5)
+    for found in (coded, usual, likely):
         if is_default and len(found) == 1:
             return found[0]
+    some = coded or usual or likely
+    what = f"the column of labels, {config.label_column!r}, is missing"
+    if len(some) > 1:
+        what = f"several columns may contain the classes: {', '.join(some[:_MAX_COLUMNS_NAMED])}"
+    choice = some or deep or ([] if is_default else near) or other_names(able)
     raise UsageError(
-        f"the column of labels, {config.label_column!r}, is missing",
+        what,
         where=where,
         why=_columns_are(schema, constants),
-        fix="Name the column that contains the class of each picture: --label-column "
-        f"{(coded or usual or deep or near or ['NAME'])[0]}",
+        fix="Name the column that contains the class of each picture"
+        f"{', such as' if not some else ':'} --label-column {shlex.quote(choice[0])}"
+        if choice
+        else "Write the file again with a column of strings or integers, the class of each "
+        "picture.",
     )
 
 

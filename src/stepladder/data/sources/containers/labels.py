@@ -6,6 +6,7 @@ the largest, so that class k is label k if the numbers are 0 to K - 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stepladder.errors import DataError
@@ -93,3 +94,19 @@ class Labels:
             else (f"{label:0{width}d}" if names is None else names[label])
             for label in self._seen
         }
+
+
+def padded_words(names: Mapping[str | int, str]) -> str:
+    """Return a sentence on numbers that are stored with zeros in front; empty without any."""
+    padded = {
+        label: name
+        for label, name in names.items()
+        if isinstance(label, int) and name != str(label) and name == str(label).zfill(len(name))
+    }
+    if not padded:
+        return ""
+    first = min(padded)
+    return (
+        f"label {first} is stored as class {padded[first]!r}, because zeros are put in front of "
+        "label numbers: so the classes are in the order of the numbers"
+    )

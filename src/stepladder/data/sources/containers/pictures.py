@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import map_in_order
 from stepladder.data.remote.places import shown
 from stepladder.data.sources.containers.contract import Container, Item, Opened
-from stepladder.data.sources.containers.labels import Labels
+from stepladder.data.sources.containers.labels import Labels, padded_words
 from stepladder.data.sources.containers.spool import Buckets, Kept, Spool, Spooled
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing, Pictures, Workers
@@ -231,7 +231,7 @@ class ContainerRows:
             opened.root,
             pictures,
             self._skipped,
-            (*opened.warnings, *self._warnings()),
+            (*opened.warnings, *self._warnings(names)),
             opened.has_group or any(picture.group is not None for picture in pictures),
             opened.origin,
         )
@@ -259,8 +259,10 @@ class ContainerRows:
             path += f"#{item.row}"
         return path
 
-    def _warnings(self) -> Iterator[str]:
+    def _warnings(self, names: Mapping[str | int, str]) -> Iterator[str]:
         where = shown(self._config.source)
+        if padded := padded_words(names):
+            yield f"{where}: {padded}"
         if self._num_renamed:
             yield (
                 f"{where}: renamed {self._num_renamed} pictures to FILE#ROW: their path is not "

@@ -159,7 +159,7 @@ def _open_files(
         containers += parts_of(rows, metadata)
     assert columns is not None
     is_guessed = columns.kind is ImageKind.FLAT and not (columns.height or config.pixel_height)
-    warnings = (
+    warnings: tuple[str, ...] = (
         (
             f"{shown(config.source)}: column {columns.image!r} is read as square pictures, row by "
             "row from the top, channels last (--pixel-height, --pixel-width)",
@@ -167,6 +167,9 @@ def _open_files(
         if is_guessed
         else ()
     )
+    if columns.label != config.label_column:
+        told = f"the classes are those of the column {columns.label}"
+        warnings += (f"{shown(config.source)}: {told} (--label-column {columns.label})",)
     return Opened(
         root=found.root,
         containers=containers,

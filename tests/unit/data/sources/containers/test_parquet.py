@@ -398,3 +398,40 @@ def test_an_error_lists_at_most_five_columns(shop: Any) -> None:
         caught.value
     )
     assert "c5" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Label", "breed", "ClassId", "dog_class", "classe"])
+def test_a_column_that_is_named_as_labels_are_is_read_and_reported(shop: Any, name: str) -> None:
+    columns = {
+        "image": [shop.photo(row) for row in range(20)],
+        "patient_id": [str(row) for row in range(20)],
+        "width": [24] * 20,
+        name: [KINDS[row % 2] for row in range(20)],
+    }
+    result = shop.make(shop.table("t.parquet", columns))
+    assert set(shop.labels(result.folder).values()) == set(KINDS)
+    assert any(f"--label-column {name}" in text for text in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("breed", "species"), "several columns may contain the classes: breed, species"),
+        (("kind_of", "width"), "the column of labels, 'label', is missing"),
+    ],
+)
+def test_the_label_column_of_a_table_is_asked_for_with_one_that_works(
+    shop: Any, names: tuple[str, str], words: str
+) -> None:
+    columns = {
+        "image": [shop.photo(row) for row in range(20)],
+        "id": [str(row) for row in range(20)],
+        names[1]: [KINDS[row % 2] for row in range(20)],
+        names[0]: [KINDS[row % 2] for row in range(20)],
+    }
+    source = shop.table("t.parquet", columns)
+    with pytest.raises(UsageError, match=words) as caught:
+        shop.make(source)
+    found = str(caught.value.fix).partition("--label-column ")[2]
+    assert found in names
+    assert set(shop.labels(shop.make(source, label_column=found).folder).values()) == set(KINDS)

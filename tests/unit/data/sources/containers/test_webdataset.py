@@ -237,3 +237,13 @@ def test_half_characters_of_json_are_written_as_escapes(shop: Any) -> None:
         members += [(f"{row}.json", facts.encode()), (f"{row}.jpg", shop.photo(row))]
     result = shop.make(shop.tar("all.tar", members), group_by="scene")
     assert result.manifest.classes == ("\\ud8000", "\\ud8001")
+
+
+def test_label_numbers_that_get_zeros_are_reported(shop: Any) -> None:
+    members: list[tuple[str, bytes]] = []
+    for row in range(20):
+        members += [(f"{row:04d}.cls", b"7" if row % 2 else b"340")]
+        members += [(f"{row:04d}.jpg", shop.photo(row))]
+    result = shop.make(shop.tar("all.tar", members))
+    assert set(shop.labels(result.folder).values()) == {"007", "340"}
+    assert any("label 7 is stored as class '007'" in text for text in result.warnings)
