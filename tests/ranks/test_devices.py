@@ -142,16 +142,17 @@ def test_too_many_devices_are_refused(start: Start, words: tuple[str, ...], mess
 
 
 @pytest.mark.parametrize("name", ["climb", "advise"])
-def test_what_measures_a_job_starts_its_own_processes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_measures_a_job_does_not_use_spark(name: str) -> None:
     with pytest.raises(UsageError, match="devices of this machine, not those of Spark"):
         getattr(stepladder, name)(task=f"{TASKS}:Plain", devices=2, launch="spark")
+
+
+def test_advice_measures_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for key, value in place.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(UsageError, match="starts its own processes on one machine"):
-        getattr(stepladder, name)(task=f"{TASKS}:Plain")
+    with pytest.raises(UsageError, match="measures one machine, and cannot join"):
+        stepladder.advise(task=f"{TASKS}:Plain")
 
 
 def test_a_task_of_a_function_cannot_be_made_by_other_processes() -> None:
