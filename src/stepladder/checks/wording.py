@@ -37,7 +37,7 @@ def listed(names: Iterable[str]) -> str:
 def finding_lines(finding: Finding) -> str:
     """Format a finding: outcome, check and evidence, then fix and examples on their own lines."""
     where = f"{finding.where}: " if finding.where else ""
-    seen = f" ({finding.coverage})" if finding.coverage else ""
+    seen = f" (checked: {finding.coverage})" if finding.coverage else ""
     lines = [
         f"{WORDS[finding.outcome]:<14}  {finding.check:<{_NAME_WIDTH}}"
         f"{where}{finding.evidence}{seen}"

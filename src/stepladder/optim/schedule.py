@@ -9,6 +9,11 @@ from stepladder.config.choices import LrRule, ScheduleKind
 from stepladder.config.recipe import BatchConfig, ScheduleConfig
 
 
+def round_lr(lr: float) -> float:
+    """Return a learning rate with three significant digits, as it is printed and typed."""
+    return float(f"{lr:.3g}")
+
+
 def base_lr(batch: BatchConfig, *, is_second_stage: bool = False) -> float:
     """Scale the learning rate from base_batch_size to global_batch_size.
 

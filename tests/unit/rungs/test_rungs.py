@@ -28,6 +28,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
+from stepladder.ladder.advise import flags_of
 from stepladder.records.ladder import Exactness
 from stepladder.records.profile import Curve, Profile, Provenance
 from stepladder.rungs.contract import Rung
@@ -475,7 +476,15 @@ def test_the_noise_scale_caps_the_learning_rate_of_sgd(make_profile: Make) -> No
     recipe = Recipe(optimizer=SGD, batch=BatchConfig(lr=0.01))
     after = LargerBatch().apply(profile, recipe).batch
     expected = 0.01 * (1 + 1000 / 16) / (1 + 1000 / after.global_batch_size)
-    assert after.lr == pytest.approx(expected)
+    assert after.lr == float(f"{expected:.3g}")
+
+
+def test_a_scaled_learning_rate_is_what_is_printed_and_typed(make_profile: Make) -> None:
+    recipe = Recipe(batch=BatchConfig(global_batch_size=16, lr=0.0012345678))
+    for after in LargerBatch().variants(sweep(make_profile), recipe):
+        (flag,) = flags_of({"batch.lr": (recipe.batch.lr, after.batch.lr)})
+        assert len(flag.partition("0.")[2].strip("0")) <= 3
+        assert float(flag.partition(" ")[2]) == after.batch.lr
 
 
 def test_what_counts_in_steps_moves_with_the_batch(make_profile: Make) -> None:

@@ -90,7 +90,7 @@ class Described:
 
 def coverage(num: int, num_all: int, split: Split) -> str | None:
     """Return how many of a split's examples were checked, in words; None: all of them."""
-    return None if num >= num_all else f"{num} of {num_all} {split.value} examples"
+    return None if num >= num_all else f"{num} of the {num_all} {split.value} examples"
 
 
 def spread_rows(num_all: int, num: int) -> Ints:

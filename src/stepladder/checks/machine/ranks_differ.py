@@ -98,7 +98,9 @@ def ranks_differ(job: CheckedJob) -> Answer:
     return passed(
         f"ranks 0 and 1 of {NUM_RANKS} start with the same {len(views[0].weights)} weights and the "
         f"same data{shared}",
-        coverage=None if is_fresh or not has_file(job) else "without loading the Task's file again",
+        coverage=None
+        if is_fresh or not has_file(job)
+        else "the Task as it is, without loading its file again",
         num_weights=len(views[0].weights),
     )
 

@@ -185,8 +185,8 @@ def _learning_rate(
         said = "is not finite" if not own.is_finite else f"ends at {own.last:.3g}"
         return (
             "learning_rate_too_high",
-            f"at a learning rate of {lr:g} the loss of one batch starts at {own.first:.3g} and "
-            f"{said}; at {lr * at:g} it falls to {tries.courses[at].last:.3g}",
+            f"at a learning rate of {lr:.3g} the loss of one batch starts at {own.first:.3g} and "
+            f"{said}; at {lr * at:.3g} it falls to {tries.courses[at].last:.3g}",
             f"Use --batch.lr {job.recipe.batch.lr * at:g}.",
             None if rose else Severity.WARNING,
         )
@@ -195,8 +195,8 @@ def _learning_rate(
     if at >= 100 and own.last > NOTHING_FRAC * own.first and way < ENOUGH_FRAC:
         return (
             "learning_rate_too_low",
-            f"at a learning rate of {lr:g} the loss of one batch falls from {own.first:.3g} to "
-            f"{own.last:.3g} in {own.num_steps} steps, at {lr * at:g} to "
+            f"at a learning rate of {lr:.3g} the loss of one batch falls from {own.first:.3g} to "
+            f"{own.last:.3g} in {own.num_steps} steps, at {lr * at:.3g} to "
             f"{tries.courses[at].last:.3g}; the run has {steps:.0f} steps",
             f"Use --batch.lr {job.recipe.batch.lr * 10:g} or more.",
             Severity.WARNING,

@@ -92,8 +92,8 @@ def validation_pass(job: CheckedJob) -> Answer:
     shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return passed(
         f"the untrained model has {shown} on validation, and the same when it is repeated",
-        coverage=f"{total.num_examples} of {len(source)} examples, the last {last} as a separate "
-        f"batch{_of_one(job, model) if last > 1 else ''}",
+        coverage=f"{total.num_examples} of the {len(source)} examples, the last {last} as a "
+        f"separate batch{_of_one(job, model) if last > 1 else ''}",
     )
 
 

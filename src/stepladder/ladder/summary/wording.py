@@ -306,7 +306,7 @@ def reason_words(trial: Trial) -> str:
 
 _CHOSEN: Final = {
     "batch.global_batch_size": "batch {}",
-    "batch.lr": "learning rate {:.2g}",
+    "batch.lr": "learning rate {:.3g}",
     "stopping.patience": "patience {}",
     "stopping.validate_every_epochs": "validation every {} epochs",
     "loader.threads": "{} threads",

@@ -59,7 +59,7 @@ def ordered(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
 def finding_row(group: Sequence[Finding], *, reason: str = "", source: str = "") -> FindingRow:
     """Return a group of `folded` as a row, with the reason and source of its check."""
     finding = group[0]
-    seen = f" ({finding.coverage})" if finding.coverage else ""
+    seen = f" (checked: {finding.coverage})" if finding.coverage else ""
     return FindingRow(
         outcome=WORDS[finding.outcome].lower(),
         style=finding.outcome.value,

@@ -27,7 +27,9 @@ class LearningRateLower(Remedy):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
         """Refuse if it is tiny already."""
-        return None if self._within(recipe) else f"the learning rate is already {recipe.batch.lr:g}"
+        return (
+            None if self._within(recipe) else f"the learning rate is already {recipe.batch.lr:.3g}"
+        )
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Return one variant per rate."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
+from stepladder.optim.schedule import round_lr
 from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
@@ -13,7 +14,6 @@ from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import predict_time
 
 LEAST_LR = 1e-6
-_LR_DIGITS = 6
 
 
 def most_lr(recipe: Recipe) -> float:
@@ -22,9 +22,8 @@ def most_lr(recipe: Recipe) -> float:
 
 
 def with_lr(recipe: Recipe, lr: float) -> Recipe:
-    """Set the learning rate, rounded to six digits."""
-    rounded = float(f"{lr:.{_LR_DIGITS}g}")
-    return replace(recipe, batch=replace(recipe.batch, lr=rounded))
+    """Set the learning rate, rounded."""
+    return replace(recipe, batch=replace(recipe.batch, lr=round_lr(lr)))
 
 
 def predict_as_long(name: str, profile: Profile, *, note: str = "") -> Prediction:

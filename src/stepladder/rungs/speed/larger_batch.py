@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
 from stepladder.optim.contract import BatchRule
-from stepladder.optim.schedule import base_lr
+from stepladder.optim.schedule import base_lr, round_lr
 from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
@@ -177,8 +177,8 @@ class LargerBatch(Rung):
             recipe.batch,
             global_batch_size=larger,
             base_batch_size=larger,
-            lr=base_lr(recipe.batch) * lr_growth,
-            lr_all=base_lr(recipe.batch, is_second_stage=True) * lr_growth,
+            lr=round_lr(base_lr(recipe.batch) * lr_growth),
+            lr_all=round_lr(base_lr(recipe.batch, is_second_stage=True) * lr_growth),
         )
         warmup = math.ceil(recipe.schedule.warmup_steps * shrink)
         if warmup == 0 and _rule(recipe).needs_warmup(lr_growth):

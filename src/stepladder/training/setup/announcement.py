@@ -28,7 +28,7 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
         f"model     {name}, {num_learning(run.model):,} of "
         f"{num_weights(run.model):,} weights are trained",
         "batch     " + batch_line(job),
-        f"lr        {run.stage.lr:g} ({recipe.optimizer.name}, {schedule_line(run)})",
+        f"lr        {run.stage.lr:.3g} ({recipe.optimizer.name}, {schedule_line(run)})",
         f"device    {run.device.type}, {recipe.device.precision}, {recipe.device.memory_format}",
     ]
     if recipe.stopping.early and run.val_reader is not None:
@@ -132,8 +132,8 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
     spec = spec_of(recipe.optimizer.name)
     if spec.is_scale_free and run.stage.lr > spec.most_lr:
         found.append(
-            f"a learning rate of {run.stage.lr:g} is far too high for {recipe.optimizer.name}, so "
-            "the loss will probably not fall; use a smaller --batch.lr"
+            f"a learning rate of {run.stage.lr:.3g} is far too high for {recipe.optimizer.name}, "
+            "so the loss will probably not fall; use a smaller --batch.lr"
         )
     num_val = None if sources.val is None else len(sources.val)
     found += baseline_warnings(

@@ -148,11 +148,15 @@ def _go_through(run: Session, job: JobConfig, display: Display, sources: Sources
         "data_wait_s": run.clock.total_s(Phase.DATA_WAIT),
     }
     display.message("dry run passed: two steps, validation, save, load")
-    once = f"features once, about {duration(features_s)}; " if features_s else ""
+    once = ""
+    if features_s:
+        once = "the features of the frozen network are computed once, before training, in about "
+        once += f"{duration(features_s)}; "
     display.message(
-        f"plan: {once}{steps:,} steps per epoch, about {duration(epoch_s)}; {epochs:.4g} epochs, "
-        f"at most {duration(features_s + epochs * epoch_s)} (probably less: the first steps are "
-        f"slow); checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
+        f"plan: {once}an epoch has {steps:,} step{'' if steps == 1 else 's'} and takes about "
+        f"{duration(epoch_s)}; all {epochs:.4g} epochs take at most "
+        f"{duration(features_s + epochs * epoch_s)} (probably less: the first steps are slow); "
+        f"a checkpoint has {saved.num_bytes / 1e6:,.1f} MB"
     )
     return plan
 

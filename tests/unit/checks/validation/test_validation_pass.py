@@ -183,7 +183,7 @@ def test_the_number_of_inspected_examples_is_reported(tmp_path: Path) -> None:
     finding = look(SoundPictures(), tmp_path)
     assert finding.outcome is Outcome.PASSED
     assert finding.coverage is not None
-    assert "128 of 128 examples" in finding.coverage
+    assert "128 of the 128 examples" in finding.coverage
 
 
 class WrongDim(SoundPictures):

@@ -377,7 +377,7 @@ def test_features_are_next_to_the_store_or_in_the_run(
 
 
 def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
-    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = still(num_train=400, num_val=300)
     plan = run(cached(tmp_path / "run"), task, dry_run=True)
@@ -386,6 +386,9 @@ def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
     assert task.num_passed == probed + steps + validation
     assert plan["steps_per_epoch"] == 50
     assert 0 < plan["features_s"] < plan["at_most_s"]
+    said = capsys.readouterr().out
+    assert "the features of the frozen network are computed once, before training, in abo" in said
+    assert "an epoch has 50 steps and takes about" in said
 
 
 class Noisy(Dataset[Any]):
