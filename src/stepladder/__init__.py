@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for type checkers; tests/laws/test_commands.py compares it 
     from stepladder.api.runs import publish as publish
     from stepladder.api.runs import report as report
     from stepladder.api.runs import train as train
+    from stepladder.api.scaling import scaling as scaling
     from stepladder.api.watch import watch as watch
     from stepladder.config.options import JobConfig as JobConfig
     from stepladder.config.options import LadderConfig as LadderConfig

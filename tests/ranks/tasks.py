@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from stepladder.config.choices import Split
 from stepladder.config.recipe import AugmentConfig, Recipe
@@ -243,6 +244,59 @@ class WaitingLonger(Waiting):
     """Waits so long that what several processes do besides is little, on a busy machine too."""
 
     example_s = 0.02
+
+
+class SlowRank(Plain):
+    """A step that waits on rank 1, as on a device that is slower than the others."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the loss of each example; rank 1 waits first."""
+        if dist.is_initialized() and dist.get_rank() == 1:
+            time.sleep(0.06)
+        return super().loss(model, batch)
+
+
+class _SlowExamples(Dataset[Any]):
+    """Examples that take long to read."""
+
+    def __init__(self, split: Split) -> None:
+        self._examples = examples(split, SIZES[split])
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, idx: int) -> Any:
+        time.sleep(0.02)
+        return self._examples[idx]
+
+
+class SlowReading(Plain):
+    """Examples that take long to read."""
+
+    def data(self, split: Split) -> Any:
+        """Return the examples of a split."""
+        return _SlowExamples(split)
+
+
+class HeavyGradients(Plain):
+    """Many weights for little arithmetic: a row of a large table is added to the scores."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Return the model, with a table whose gradient is sent whole."""
+        model = Net(has_norm=False, has_idle=False)
+        model.table = nn.Embedding(4_000_000, NUM_CLASSES)
+        nn.init.zeros_(model.table.weight)
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the loss of each example."""
+        assert isinstance(model.table, nn.Module)
+        scores = model(batch.inputs) + model.table(batch.targets)
+        return F.cross_entropy(scores, batch.targets, reduction="none")
+
+    def split(self, model: nn.Module) -> None:
+        """Return None: the model cannot be split."""
+        return
 
 
 class Answering:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import RanksWorkload, open_workload
 from stepladder.records import read_jsonl
+from stepladder.records.from_json import read_record
 from stepladder.records.ledger_file import LEDGER_FILE
+from stepladder.records.scaling import SCALING_FILE, Scaling
 from stepladder.task.load import load_task
 from stepladder.training.setup.build import open_sources
 from tests.ranks.tasks import Answering
@@ -40,7 +43,7 @@ RECIPE = Recipe(
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the processes of a team import this package; none of them outlives a test."""
-    for name, value in environment(PYTHONPATH=str(ROOT)).items():
+    for name, value in environment(PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{ROOT}").items():
         monkeypatch.setenv(name, value)
     yield
     for child in psutil.Process().children(recursive=True):
@@ -150,3 +153,9 @@ def test_a_climb_keeps_devices_that_divide_the_time_and_trains_on_them(tmp_path:
     )
     assert verdict["decision"] == "kept"
     assert 1 < verdict["speed"]["low"] < verdict["speed"]["estimate"] < 2.5
+    found = read_record(Scaling, tmp_path / "run" / SCALING_FILE)
+    assert [point.num for point in found.measured] == [1, 2]
+    page = (tmp_path / "run" / "scaling.html").read_text()
+    assert 'href="report.html"' in page
+    assert 'href="scaling.html"' in (tmp_path / "run" / "report.html").read_text()
+    assert f"efficiency {100 * found.measured[1].efficiency.estimate:.0f} % on 2 devices" in said

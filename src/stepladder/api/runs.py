@@ -37,6 +37,7 @@ from stepladder.parallel.failures import attempt_number
 from stepladder.parallel.place import Place, place_of
 from stepladder.records import read_json
 from stepladder.records.from_json import read_record
+from stepladder.records.scaling import SCALING_FILE
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
@@ -227,12 +228,16 @@ def report(run: Path | str) -> Path:
         DataError: if the folder does not contain a run.
     """
     from stepladder.reporting.pages.report_page import write_report
+    from stepladder.reporting.pages.scaling_page import write_scaling_page
     from stepladder.reporting.pages.watch_page import write_watch_page
 
     folder = Path(run)
     if (folder / WATCH_FILE).is_file():
         return write_watch_page(read_record(WatchReport, folder / WATCH_FILE), folder)
-    return write_report(run_folder(run, or_watched=True))
+    folder = run_folder(run, or_watched=True)
+    if (folder / SCALING_FILE).is_file():
+        write_scaling_page(folder)
+    return write_report(folder)
 
 
 def predict(

@@ -28,6 +28,7 @@ from stepladder.ladder.limits.guard import (
 )
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
+from stepladder.ladder.scaling import efficiency_words, measure_scaling
 from stepladder.ladder.summary.wording import gain_range, others_words, points, together_row
 from stepladder.ladder.timing.epoch_range import predict_over_seeds, time_bounds_s
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
@@ -36,10 +37,11 @@ from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.measuring.ranks.probe import probe_devices
-from stepladder.records import Json, to_json
+from stepladder.records import Json, to_json, write_json
 from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
 from stepladder.records.profile import Devices, Profile
+from stepladder.records.scaling import SCALING_FILE
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.more_gpus import on_several_devices
 from stepladder.training.output.display import Display
@@ -47,6 +49,8 @@ from stepladder.training.output.display import Display
 _LATER: Final = 0.5
 """Time of a later profile over that of the first: parts of earlier profiles are reused."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
+_SCALING_FRAC: Final = 0.1  # of the time left, to split the efficiency of several devices
+_LEAST_SCALING_S: Final = 10.0
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
 
 
@@ -439,7 +443,36 @@ class Climb:
         )
         self.ledger.trial(trial)
         self._warn_of_others(trial.cores_missing)
+        if rung.needs_devices and trial.verdict.speed is not None:
+            self._split_efficiency(rung.apply(self.profile, self.recipe))
         return trial, result.recipe
+
+    def _split_efficiency(self, recipe: Recipe) -> None:
+        """Measure what several devices lose, and write scaling.json; a failure only skips it."""
+        limit_s = self.lab.allowed_s(_SCALING_FRAC)
+        if limit_s < _LEAST_SCALING_S:
+            self.display.message("no time to measure what several devices lose")
+            return
+        job, num = self.lab.job, recipe.device.count
+        try:
+            with doing("measuring what several devices lose"):
+                found = measure_scaling(
+                    job,
+                    recipe,
+                    self.lab.material(recipe).task,
+                    name=job.run.dir.name,
+                    counts=(1, num),
+                    device=self.lab.device,
+                    folder=self.lab.cache,
+                    copies=self.lab.copies,
+                    budget_s=limit_s / 2,
+                    message=self.display.message,
+                )
+        except StepladderError as error:
+            self.display.message(f"the efficiency could not be split into its parts: {error.what}")
+            return
+        write_json(job.run.dir / SCALING_FILE, to_json(found))
+        self.display.message(efficiency_words(found.measured[-1]))
 
     def _number_of_trial(self, rung: Rung) -> tuple[str, float | None]:
         """Return `trial 3 of about 8`, and the estimated seconds until the last one has ended."""

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.limits.budget import budget_warning
 from stepladder.ladder.revisit import anew_words, more_to_try
+from stepladder.ladder.scaling import Layout, measure_scaling
 from stepladder.ladder.summary.climb_summary import end_line
 from stepladder.ladder.summary.final_training import Launch, summary_in, train_kept
 from stepladder.ladder.summary.result import (
@@ -56,6 +57,7 @@ from stepladder.records.climb import Baseline, ClimbSummary, PhaseLoad
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Provenance
+from stepladder.records.scaling import SCALING_FILE, Scaling
 from stepladder.rungs import GPUS, REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_task import features_folder
@@ -66,6 +68,7 @@ from stepladder.training.setup.run_folder import RunFolder, beside
 from stepladder.training.setup.table_version import name_table_version, open_at_version
 
 _CACHE: Final = ".ladder-"
+_SCALING_S: Final = 60.0  # for each number of devices
 _CLIMBS: Final = {
     ClimbAim.TIME: Climb,
     ClimbAim.ACCURACY: AccuracyClimb,
@@ -211,6 +214,42 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
             refuse_end_by_clock(job.recipe, profile.time)
         advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)
     return advice, advice_text(advice, profile)
+
+
+def scale(
+    job: JobConfig,
+    task: Task,
+    *,
+    name: str,
+    counts: Sequence[int],
+    layouts: Sequence[Layout],
+    display: Display,
+) -> Scaling:
+    """Measure a job on several numbers of devices, and write scaling.json into its folder.
+
+    Args:
+        name: of the job, as it is shown.
+        counts, layouts: see `measure_scaling`.
+    """
+    device, sources, job = _prepare(job, task)
+    job.run.dir.mkdir(parents=True, exist_ok=True)
+    budget_s = job.ladder.budget_s
+    with _lab(job, task, sources, device, job.run.dir) as lab, doing("measuring several devices"):
+        found = measure_scaling(
+            job,
+            job.recipe,
+            lab.material(job.recipe).task,
+            name=name,
+            counts=counts,
+            layouts=layouts,
+            device=device,
+            folder=lab.cache,
+            copies=lab.copies,
+            budget_s=_SCALING_S if budget_s is None else budget_s / len({1, *counts}),
+            message=display.message,
+        )
+    write_json(job.run.dir / SCALING_FILE, to_json(found))
+    return found
 
 
 def _open(

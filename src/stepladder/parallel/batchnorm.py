@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -48,9 +49,11 @@ class SyncedBatchNorm(_BatchNorm):
     Attributes:
         is_counted: whether this rank has examples; a batch that only replaces an empty one has
             none.
+        is_exchanged: False: normalise by the examples of this rank, as BatchNorm does.
     """
 
     is_counted = True
+    is_exchanged = True
 
     def _check_input_dim(self, inputs: Tensor) -> None:
         if inputs.dim() < 2:
@@ -58,7 +61,8 @@ class SyncedBatchNorm(_BatchNorm):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the normalised inputs (n, C, ...)."""
-        normed = self._normed(inputs) if self.training else super().forward(inputs)
+        is_synced = self.training and self.is_exchanged
+        normed = self._normed(inputs) if is_synced else super().forward(inputs)
         for name in _AFTER:  # layers of timm apply these as well
             if hasattr(self, name):
                 normed = getattr(self, name)(normed)
@@ -162,3 +166,19 @@ def set_counted(model: nn.Module, is_counted: bool) -> None:
     for module in model.modules():
         if isinstance(module, SyncedBatchNorm):
             module.is_counted = is_counted
+
+
+def set_exchanged(model: nn.Module, is_exchanged: bool) -> None:
+    """Set whether synchronised layers use the examples of all ranks, or only of this one."""
+    for module in model.modules():
+        if isinstance(module, SyncedBatchNorm):
+            module.is_exchanged = is_exchanged
+        elif isinstance(module, nn.SyncBatchNorm):
+            module.process_group = None if is_exchanged else _alone_group()
+
+
+@cache
+def _alone_group() -> dist.ProcessGroup:
+    """Return a process group of only this rank; torch's layer exchanges nothing in it."""
+    group: dist.ProcessGroup = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    return group

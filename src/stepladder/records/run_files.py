@@ -25,6 +25,7 @@ RUN_FILES: Final = frozenset(
         "predictions.csv",
         "checks.json",
         "diagnosis.json",
+        "scaling.json",
         "mlflow.json",
         "crash.txt",
         "lock",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.order.order import rank_slice
 from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
-from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted
+from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted, set_exchanged
 from stepladder.parallel.gradients import GradientAverage
 from stepladder.parallel.replicas import Replicas
 from stepladder.parallel.world import ALONE, World
@@ -197,6 +197,21 @@ class Step:
         finally:
             if own_threads != threads:
                 torch.set_num_threads(threads)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Take the steps of a block without the other ranks, and exchange nothing with them.
+
+        For measurements: unless the learning rate is 0, the weights of the ranks differ afterwards.
+        """
+        average, world = self._average, self._world
+        self._average, self._world = None, ALONE
+        set_exchanged(self._model, False)
+        try:
+            yield
+        finally:
+            self._average, self._world = average, world
+            set_exchanged(self._model, True)
 
     def _sending(self, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context of one part of a step: gradients are sent with the last one."""

@@ -90,6 +90,12 @@ COMMANDS = (
         "ladder",
     ),
     Command(
+        "scaling",
+        _TRAIN,
+        "Measure efficiency on 1, 2, 4, … devices, and where the rest is lost.",
+        "scaling",
+    ),
+    Command(
         "watch",
         _TRAIN,
         "Run an unmodified training script; report what is slow or wrong in it.",

@@ -261,7 +261,7 @@ class Workload:
     def _open_steps(self) -> None:
         """Open the readers of steps and validation; of features, if only the head is trained."""
         base, is_cached = self._base, self._trunk_batches is not None
-        self._subject = _head_of(base) if is_cached else base
+        self._subject = head_of(base) if is_cached else base
         self._reader = self._subject.reader()
         self._stack.callback(self._reader.close)
         self._batches = self._reader.endless()
@@ -449,7 +449,7 @@ def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]
         reader.close()
 
 
-def _head_of(base: Subject) -> Subject:
+def head_of(base: Subject) -> Subject:
     """Return the subject whose steps train the head on features.
 
     Raises:

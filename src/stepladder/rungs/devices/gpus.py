@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -65,6 +66,13 @@ GPUS: tuple[Gpu, ...] = (
     _gpu("H200", 989, 494, 67, 4800),  # H200 SXM, data sheet, 2024 (twice with sparsity)
 )
 """GPUs in common use, without prices, which change with time and place."""
+
+
+def gpu_named(gpus: Iterable[Gpu], device_name: str) -> Gpu | None:
+    """Return the GPU of a device: the longest name whose words are all in that of the device."""
+    here = set(device_name.upper().replace("-", " ").split())
+    found = [gpu for gpu in gpus if set(gpu.name.upper().split()) <= here]
+    return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
 _OPTIONAL = "tf32_flops_per_s"

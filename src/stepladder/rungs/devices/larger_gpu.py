@@ -9,7 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, is_mostly_conv
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.gpus import GPUS, Gpu
+from stepladder.rungs.devices.gpus import GPUS, Gpu, gpu_named
 from stepladder.rungs.formulas import predict_time, scale_model
 
 _COMPUTE_BOUND_MFU = 0.5
@@ -94,16 +94,12 @@ class LargerGpu(Rung):
         )
 
     def _own(self, profile: Profile) -> Gpu | None:
-        """Find this machine's GPU: the longest name whose words are all in its own.
+        """Find this machine's GPU.
 
         The user's list may not contain the GPU of this machine, so the built-in list comes second.
         """
-        here = set(profile.device_name.upper().replace("-", " ").split())
-        for gpus in (self.gpus, GPUS):
-            found = [gpu for gpu in gpus if set(gpu.name.upper().split()) <= here]
-            if found:
-                return max(found, key=lambda gpu: len(gpu.name))
-        return None
+        name = profile.device_name
+        return gpu_named(self.gpus, name) or gpu_named(GPUS, name)
 
 
 def _cost(gpu: Gpu, found: Prediction) -> float:

@@ -14,7 +14,7 @@ from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time
 from stepladder.training.output.wording import percent
 
 _MACHINES: Final = 2
-_ASSUMED_GBIT_S: Final = 10.0  # Ethernet of common servers
+ASSUMED_GBIT_S: Final = 10.0  # Ethernet of common servers
 _LATENCY_S: Final = 1e-4
 """Assumed time of an empty message between two machines on Ethernet, with TCP."""
 _BUCKET_BYTES: Final = 25 * 1024**2
@@ -98,13 +98,17 @@ class MoreMachines(Rung):
 
     @property
     def _gbit_s(self) -> float:
-        return _ASSUMED_GBIT_S if self.network_gbit_s is None else self.network_gbit_s
+        return ASSUMED_GBIT_S if self.network_gbit_s is None else self.network_gbit_s
 
     def _exchange_s(self, num_bytes: float) -> float:
-        """Return the seconds of a ring between the machines: 2 (p - 1) messages of n / p bytes."""
-        bytes_per_s = self._gbit_s * 1e9 / 8
-        num_messages = 2 * (_MACHINES - 1)
-        return num_messages * (_LATENCY_S + num_bytes / _MACHINES / bytes_per_s)
+        """Return the seconds of a ring between the machines."""
+        return ring_s(num_bytes, _MACHINES, self._gbit_s)
+
+
+def ring_s(num_bytes: float, machines: int, network_gbit_s: float) -> float:
+    """Return the seconds of a ring all-reduce: 2 (p - 1) messages of n / p bytes."""
+    bytes_per_s = network_gbit_s * 1e9 / 8
+    return 2 * (machines - 1) * (_LATENCY_S + num_bytes / machines / bytes_per_s)
 
 
 class TriedMachines(MoreMachines):

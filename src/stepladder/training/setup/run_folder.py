@@ -47,6 +47,8 @@ _FILES: Final = (
     REPORT,
     "diagnosis.json",
     "diagnosis.html",
+    "scaling.json",
+    "scaling.html",
     "mlflow.json",
     "events.discarded.jsonl",
     "events.jsonl",
