@@ -165,15 +165,22 @@ def log_of_main(job: JobConfig, world: World, display: Display) -> Iterator[None
 
 
 def shake_hands(job: JobConfig, world: World) -> None:
-    """Check that all ranks run the same programs with the same options.
+    """Check that all ranks run the same programs with the same options, and share the run folder.
 
     Raises:
         UsageError: if they do not, with both sides.
+        ResourceError: if the run folder cannot be written.
     """
-    from stepladder.parallel.handshake import require_same_config, require_same_programs
+    from stepladder.parallel.handshake import (
+        require_same_config,
+        require_same_programs,
+        require_shared_folder,
+    )
 
     require_same_programs(world)
     require_same_config(world, values_of(job))
+    if job.run.mirror is None:  # otherwise its checkpoints are there
+        require_shared_folder(world, job.run.dir)
 
 
 def of_world(job: JobConfig, world: World) -> JobConfig:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Final
 
-from stepladder.errors import DataError, StepladderError, UsageError
+from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 from stepladder.machine.limits import num_cores
+from stepladder.parallel.failures import LOGS
 from stepladder.parallel.world import World
 
 _PACKAGES: Final = ("stepladder", "torch", "timm", "numpy")
 _MAX_SHOWN: Final = 5
 _MAX_CLOCK_S: Final = 30.0
+SHARED_MARK: Final = "shared-"
+_SHARED_S: Final = 10.0
+_SHARED_POLL_S: Final = 0.1
 ABSENT: Final = "none"
 
 
@@ -68,6 +76,50 @@ def require_same_data(world: World, fingerprints: Mapping[str, str]) -> None:
         fix="Let the Task read the same store, or the same files in the same order, in every "
         "process.",
     )
+
+
+def require_shared_folder(world: World, folder: Path) -> None:
+    """Check that all hosts see the same run folder: rank 0 writes a file, the others wait for it.
+
+    Raises:
+        UsageError: if a host does not see it within some seconds.
+        ResourceError: if rank 0 cannot write it.
+    """
+    if world.num_hosts == 1:
+        return
+    file = folder / LOGS / f"{SHARED_MARK}{world.from_main(secrets.token_hex(8))}"
+    failure = _write_mark(file) if world.is_main else None
+    failure = world.from_main(failure)
+    until = time.monotonic() + _SHARED_S
+    while not failure and not (is_seen := file.exists()) and time.monotonic() < until:
+        with suppress(OSError):
+            os.listdir(file.parent)  # noqa: PTH208  (NFS asks the server again)
+        time.sleep(_SHARED_POLL_S)
+    if failure:
+        raise ResourceError(failure, where=str(folder), fix="Choose another --run.dir FOLDER.")
+    blind = sorted({host for host, seen in world.gather((world.host, is_seen)) if not seen})
+    if world.is_main:
+        file.unlink(missing_ok=True)
+    if blind:
+        names = ", ".join(dict.fromkeys(world.host_names[host] for host in blind))
+        raise UsageError(
+            f"the run folder is not shared by the hosts: {names} did not see within "
+            f"{_SHARED_S:g} s the file that {world.host_names[0]} wrote there",
+            where=str(folder.absolute()),
+            why="Another host could not resume the run from its checkpoints.",
+            fix="Keep copies of the checkpoints in an object store: --run.mirror s3://BUCKET/RUN. "
+            "Or set --run.dir to a folder that all hosts share.",
+        )
+
+
+def _write_mark(file: Path) -> str:
+    """Write a file, and return why this is not possible, or an empty text."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        return f"the run folder cannot be written ({error.strerror or error})"
+    return ""
 
 
 def differences_of_hosts(world: World, *, device: str) -> list[str]:

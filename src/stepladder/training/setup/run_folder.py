@@ -35,7 +35,7 @@ _FOLDERS: Final = {
     FEATURES: re.compile(r"[0-9a-f]{64}(\.partial)?|\.[0-9a-f]{64}\.\d+\.old"),
     "thumbs": re.compile(r"\d+\.jpg|thumbs\.json"),
     "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
-    LOGS: re.compile(r"rank-\d+\.log|failure-\d+-rank-\d+\.json|job\.yaml"),
+    LOGS: re.compile(r"rank-\d+\.log|failure-\d+-rank-\d+\.json|job\.yaml|shared-[0-9a-f]+"),
 }
 _WRITTEN_FIRST: Final = (LOCK_FILE, LOGS)  # before anything else of a run
 _FILES: Final = (
