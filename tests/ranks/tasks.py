@@ -20,6 +20,7 @@ from stepladder.config.choices import Split
 from stepladder.config.recipe import AugmentConfig, Recipe
 from stepladder.data.augment.augment import augment
 from stepladder.data.batch import Batch
+from stepladder.data.store.store import Store
 from stepladder.errors import DivergedError, UsageError
 from stepladder.parallel.world import World
 from stepladder.task.contract import Metrics, Task
@@ -157,6 +158,26 @@ class Mixing(Plain):
     def is_random_before_head(self) -> bool:
         """MixUp is."""
         return True
+
+
+class OfStore(Plain):
+    """Pictures of the store in the environment variable STORE."""
+
+    store: Store | None = None
+
+    def data(self, split: Split) -> Any:
+        """Return a split of the store."""
+        if self.store is None:
+            self.store = Store.open(Path(os.environ["STORE"]))
+        return self.store.split(split)
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the cross-entropy of pictures of bytes."""
+        return super().loss(model, Batch(batch.inputs.float() / 255, batch.targets, batch.ids))
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Return losses, accuracy and scores of pictures of bytes."""
+        return super().metrics(model, Batch(batch.inputs.float() / 255, batch.targets, batch.ids))
 
 
 class Breaks(Plain):

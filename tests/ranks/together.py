@@ -33,6 +33,7 @@ def free_port() -> int:
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of a process that runs the code under test, on one thread."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    names += ("GROUP_RANK",)
     inherited = {key: value for key, value in os.environ.items() if key not in names}
     return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
 
@@ -100,21 +101,48 @@ def checkpoints(run: Path) -> list[Path]:
 
 def run_ranks(num: int, calls: Sequence[dict[str, Any]], folder: Path) -> None:
     """Run calls of `stepladder.train` in several ranks, and check that all of them succeed."""
+    codes, logs = codes_of(calls, folder, ranks_of_hosts=(num,))
+    assert codes == [0] * num, "\n".join(logs)
+
+
+def codes_of(
+    calls: Sequence[dict[str, Any]],
+    folder: Path,
+    *,
+    ranks_of_hosts: Sequence[int],
+    folders: Sequence[Path] | None = None,
+) -> tuple[list[int], list[str]]:
+    """Run calls of `stepladder.train` in the ranks of several hosts.
+
+    Args:
+        ranks_of_hosts: number of ranks of each host.
+        folders: working folder of each host; None: the root of the project.
+
+    Returns:
+        The exit code of each rank, and the end of what it printed.
+    """
+    num = sum(ranks_of_hosts)
     file = folder / f"calls-{num}.json"
     file.write_text(json.dumps(list(calls)))
-    port = str(free_port())
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     logs = [folder / f"out-{num}-{rank}.txt" for rank in range(num)]
+    places = [(host, rank) for host, ranks in enumerate(ranks_of_hosts) for rank in range(ranks)]
     processes = []
-    for rank in range(num):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        size = {"WORLD_SIZE": str(num), "LOCAL_WORLD_SIZE": str(num)}
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for rank, (host, local_rank) in enumerate(places):
+        place = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(num),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(ranks_of_hosts[host]),
+            "GROUP_RANK": str(host),
+        }
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with logs[rank].open("w") as out:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "tests.ranks.run_all", str(file)],
-                    cwd=ROOT,
-                    env=environment(**place, **size, **address),
+                    cwd=ROOT if folders is None else folders[host],
+                    env=environment(**place, **address, PYTHONPATH=path),
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -122,4 +150,4 @@ def run_ranks(num: int, calls: Sequence[dict[str, Any]], folder: Path) -> None:
             )
     with ended(processes):
         codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
-        assert codes == [0] * num, "\n".join(log.read_text()[-3000:] for log in logs)
+    return codes, [log.read_text()[-3000:] for log in logs]

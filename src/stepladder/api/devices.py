@@ -182,14 +182,14 @@ def log_of_main(job: JobConfig, world: World, display: Display) -> Iterator[None
 
 
 def shake_hands(job: JobConfig, world: World) -> str | None:
-    """Check that all ranks run the same programs with the same options, and see the run folder.
+    """Check that all ranks run the same programs with the same options, and share the run folder.
 
     Returns:
         A line about the network of several hosts; None: all ranks are on one.
 
     Raises:
-        UsageError: if programs or options differ, with both sides.
-        ResourceError: if a rank does not see the run folder.
+        UsageError: if they do not, with both sides.
+        ResourceError: if the run folder cannot be written.
     """
     from stepladder.parallel.handshake import (
         network_line,
@@ -200,7 +200,8 @@ def shake_hands(job: JobConfig, world: World) -> str | None:
 
     require_same_programs(world)
     require_same_config(world, values_of(job))
-    require_shared_folder(world, job.run.dir)
+    if job.run.mirror is None:  # otherwise its checkpoints are there
+        require_shared_folder(world, job.run.dir)
     return None if world.is_alone else network_line(world)
 
 

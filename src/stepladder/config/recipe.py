@@ -49,6 +49,9 @@ class DataConfig:
     """Order of the training examples."""
     window_rows: int = 0
     """For order windowed: number of examples to shuffle together; 0: those of four store files."""
+    hosts: int = 0
+    """Hosts among which the files of a store are divided, so that each downloads only its own; 0:
+    those of the run if the store is in an object store; 1: off, every host reads all files."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
     """When to verify the checksum of a stored picture."""
     decode_once: bool = False
@@ -68,6 +71,7 @@ class DataConfig:
         cap = self.max_cache_bytes
         require(cap >= 0, "data.max_cache_bytes", cap, "0 or more")
         require(self.window_rows >= 0, "data.window_rows", self.window_rows, "0 or more")
+        require(self.hosts >= 0, "data.hosts", self.hosts, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 import time
-import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -13,14 +15,14 @@ from typing import Final
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 from stepladder.machine.limits import num_cores
 from stepladder.parallel.failures import LOGS
-from stepladder.parallel.join import host_name
 from stepladder.parallel.world import World
 
 _PACKAGES: Final = ("stepladder", "torch", "timm", "numpy")
 _MAX_SHOWN: Final = 5
 _MAX_CLOCK_S: Final = 30.0
-_SEEN_S: Final = 5.0  # for a network file system
-_POLL_S: Final = 0.1
+SHARED_MARK: Final = "shared-"
+_SHARED_S: Final = 10.0
+_SHARED_POLL_S: Final = 0.1
 ABSENT: Final = "none"
 
 
@@ -77,46 +79,47 @@ def require_same_data(world: World, fingerprints: Mapping[str, str]) -> None:
 
 
 def require_shared_folder(world: World, folder: Path) -> None:
-    """Check that all hosts see the run folder in which rank 0 writes.
-
-    Otherwise a run that starts again with rank 0 on another host begins from scratch, and no host
-    finds what another one has reported.
+    """Check that all hosts see the same run folder: rank 0 writes a file, the others wait for it.
 
     Raises:
-        ResourceError: if one does not, on every rank, with its host.
+        UsageError: if a host does not see it within some seconds.
+        ResourceError: if rank 0 cannot write it.
     """
-    if world.is_alone or len(set(world.gather(host_name()))) == 1:
+    if world.num_hosts == 1:
         return
-    file: Path | None = None
+    file = folder / LOGS / f"{SHARED_MARK}{world.from_main(secrets.token_hex(8))}"
+    failure = _write_mark(file) if world.is_main else None
+    failure = world.from_main(failure)
+    until = time.monotonic() + _SHARED_S
+    while not failure and not (is_seen := file.exists()) and time.monotonic() < until:
+        with suppress(OSError):
+            os.listdir(file.parent)  # noqa: PTH208  (NFS asks the server again)
+        time.sleep(_SHARED_POLL_S)
+    if failure:
+        raise ResourceError(failure, where=str(folder), fix="Choose another --run.dir FOLDER.")
+    blind = sorted({host for host, seen in world.gather((world.host, is_seen)) if not seen})
     if world.is_main:
-        file = folder.absolute() / LOGS / f"here-{uuid.uuid4().hex}"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        except OSError:  # is reported when the run is written
-            file = None
-    name = world.from_main(None if file is None else file.name)
-    seen = world.gather((name is None or _is_seen(folder / LOGS / name), socket.gethostname()))
-    if file is not None:
         file.unlink(missing_ok=True)
-    blind = [rank for rank, (is_seen, _) in enumerate(seen) if not is_seen]
     if blind:
-        raise ResourceError(
-            f"rank {blind[0]} on {seen[blind[0]][1]} does not see the run folder in which rank 0 "
-            f"on {seen[0][1]} writes",
+        names = ", ".join(dict.fromkeys(world.host_names[host] for host in blind))
+        raise UsageError(
+            f"the run folder is not shared by the hosts: {names} did not see within "
+            f"{_SHARED_S:g} s the file that {world.host_names[0]} wrote there",
             where=str(folder.absolute()),
-            fix="Use a folder on storage that all hosts share, at the same path: --run.dir FOLDER",
+            why="Another host could not resume the run from its checkpoints.",
+            fix="Keep copies of the checkpoints in an object store: --run.mirror s3://BUCKET/RUN. "
+            "Or set --run.dir to a folder that all hosts share.",
         )
 
 
-def _is_seen(file: Path) -> bool:
-    """Return whether a file that another host has just written appears."""
-    until = time.monotonic() + _SEEN_S
-    while not file.exists():
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL_S)
-    return True
+def _write_mark(file: Path) -> str:
+    """Write a file, and return why this is not possible, or an empty text."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        return f"the run folder cannot be written ({error.strerror or error})"
+    return ""
 
 
 def network_line(world: World) -> str | None:

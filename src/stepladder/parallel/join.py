@@ -83,7 +83,7 @@ def joined(
             opened_world(place, is_cuda=is_cuda, start_s=meet_s, stall_s=stall_s) as world,
         ):
             hosts = world.gather(socket.gethostname())
-            world = take_place(world, is_cuda=is_cuda)
+            world = take_place(world, is_cuda=is_cuda, node=place.node)
             attempt = _agreed(world, folder, attempt)
             world = replace(world, is_restart=_is_restart(world, folder))
             with _beating(world, store_address(place), stall_s, folder, attempt) as world:
@@ -200,12 +200,22 @@ def _end_with_launcher() -> None:
     threading.Thread(target=watch, name="stepladder-launcher", daemon=True).start()
 
 
-def take_place(world: World, *, is_cuda: bool) -> World:
+def take_place(world: World, *, is_cuda: bool, node: int = 0) -> World:
     """Return the world with the true place on this host, and take this process's cores.
 
     Spark gives every process the local rank 0, also on one host.
+
+    Args:
+        node: number of this host, by the launcher: two launchers on one machine count as two hosts.
     """
-    hosts = world.gather(host_name())
+    places = world.gather((host_name(), node, socket.gethostname()))
+    numbers = {place: idx for idx, place in enumerate(dict.fromkeys(places))}
+    world = replace(
+        world,
+        hosts=tuple(numbers[place] for place in places),
+        host_names=tuple(name for _, _, name in numbers),
+    )
+    hosts = [name for name, _, _ in places]
     mine = [rank for rank, name in enumerate(hosts) if name == hosts[world.rank]]
     if not is_cuda:
         world = replace(world, local_rank=mine.index(world.rank), local_size=len(mine))

@@ -16,6 +16,7 @@ LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"
 MASTER_ADDR: Final = "MASTER_ADDR"
 MASTER_PORT: Final = "MASTER_PORT"
 USES_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+NODE: Final = "GROUP_RANK"
 LISTEN_FD: Final = "STEPLADDER_LISTEN_FD"
 OF_LAUNCHERS: Final = (
     *(RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
@@ -46,6 +47,7 @@ class Place:
         address, port: where rank 0, or its launcher, listens.
         has_agent: a launcher's store listens there, and rank 0 publishes its own in it.
         listen_fd: the open socket at which rank 0 listens; None: it opens one.
+        node: number of the host, by the launcher; 0 if it does not number them.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class Place:
     port: int
     has_agent: bool = False
     listen_fd: int | None = None
+    node: int = 0
 
 
 def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
@@ -88,6 +91,7 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
                 port=_number(environ, MASTER_PORT),
                 has_agent=environ.get(USES_AGENT_STORE) == "True",
                 listen_fd=_number(environ, LISTEN_FD) if LISTEN_FD in environ else None,
+                node=_number(environ, NODE, default=0),
             )
         )
     if int(environ.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1 and "SLURM_PROCID" in environ:
@@ -142,6 +146,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Place:
             local_size=tasks_per_node(per_node)[node],
             address=address,
             port=_number(environ, MASTER_PORT, default=port),
+            node=node,
         )
     )
 

@@ -32,6 +32,8 @@ class World:
         local_rank, local_size: of those on this host.
         steps: the process group for small values within a step, so that they never wait for
             gradients; None: the world is one process.
+        hosts: number of the host of each rank, from 0 in the order of ranks; empty: one host.
+        host_names: name of each host.
         watch: takes a function that returns what this rank does, so that a rank that hangs is
             found; None: nobody watches.
         network: what this process uses to reach the others; None: it is not known.
@@ -43,6 +45,8 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     steps: dist.ProcessGroup | None = None
+    hosts: tuple[int, ...] = ()
+    host_names: tuple[str, ...] = ()
     watch: Callable[[Pulse], None] | None = None
     network: Network | None = None
     is_restart: bool = False
@@ -68,6 +72,25 @@ class World:
     def is_main(self) -> bool:
         """Whether this process prints, and writes the run folder."""
         return self.rank == 0
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts."""
+        return max(self.hosts, default=0) + 1
+
+    @property
+    def host(self) -> int:
+        """Number of this host."""
+        return self.hosts[self.rank] if self.hosts else 0
+
+    @property
+    def even_hosts(self) -> int:
+        """Number of hosts if all have as many ranks, which follow one another; else 1."""
+        num = self.num_hosts
+        if self.size % num:
+            return 1
+        even = tuple(rank // (self.size // num) for rank in range(self.size))
+        return num if num > 1 and self.hosts == even else 1
 
     def from_main(self, value: T | None = None) -> T:
         """Return the value that rank 0 passes, on every rank; it is pickled.

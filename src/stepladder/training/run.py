@@ -15,6 +15,7 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.schema import values_of
 from stepladder.config.show import dump_job
+from stepladder.data.reading.examples import Source
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.machine.activity import doing
@@ -37,6 +38,7 @@ from stepladder.training.output.finish import SUMMARY_FILE, finish_run, partial_
 from stepladder.training.output.sinks import MlflowSink, TensorBoardSink
 from stepladder.training.randomness import use_deterministic
 from stepladder.training.ranks.follower import Settled, follow, require_parallel, share_start
+from stepladder.training.ranks.hosts import counts_downloads, hosts_warnings
 from stepladder.training.ranks.joint_features import RankEngine
 from stepladder.training.session import Session
 from stepladder.training.setup.announcement import opening_lines, opening_warnings
@@ -161,6 +163,7 @@ def _train_in_folder(
 ) -> dict[str, Any]:
     """Train in the run folder, as rank 0 of the world."""
     device, clock, display, world = way.device, way.clock, way.display, way.world
+    stored = sources.train
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
         recipe, model, chosen = make_settled_model(  # before anything of the run is written
@@ -177,7 +180,7 @@ def _train_in_folder(
             folder.overwrite()
         with clock.phase(Phase.SETUP):
             mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
-            job, changes = _settle_config(job, sources, folder)
+            job, changes = _settle_config(job, sources, folder, world)
             sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
                 trained_on = None if accept_new_data else finished.get("fingerprint")
@@ -201,7 +204,9 @@ def _train_in_folder(
             with doing("checking the job"):
                 found = look(job, sources, model, device) if look is not None else []
             _say(display, chosen)
-            found += _lead_start(job, model, start, world)
+            downloaded = stored if counts_downloads(stored, world) else None
+            found += _lead_start(job, model, start, world, counts=downloaded is not None)
+            found += hosts_warnings(job.recipe.data, stored, world)
         task, sources = _as_features(job, task, sources, way, model=model, start=start, guard=guard)
         with clock.phase(Phase.SETUP):
             run = _open(
@@ -214,6 +219,7 @@ def _train_in_folder(
                 guard=guard,
                 start=start,
                 mirror=mirror,
+                downloaded=downloaded,
                 facts={"task": task_name, "describe": to_json(task.describe())},
             )
             stack.callback(run.events.close)
@@ -227,13 +233,24 @@ def _train_in_folder(
         return _train(run, sources, folder.path, operations=operations, energy=energy)
 
 
-def _lead_start(job: JobConfig, model: nn.Module, start: Start, world: World) -> list[str]:
+def _lead_start(
+    job: JobConfig, model: nn.Module, start: Start, world: World, *, counts: bool
+) -> list[str]:
     """Send the other ranks what is settled, and the initial weights.
+
+    Args:
+        counts: downloads are counted by host.
 
     Returns:
         A warning, if their own weights differed.
     """
-    world.from_main(Settled(job=job, loaded=start.loaded, has_new_data=start.has_new_data))
+    settled = Settled(
+        job=job,
+        loaded=start.loaded,
+        has_new_data=start.has_new_data,
+        counts_downloads=counts,
+    )
+    world.from_main(settled)
     if world.is_alone:
         return []
     others = share_start(model, world)
@@ -282,7 +299,7 @@ def _other_start(ranks: Sequence[int]) -> str:
 
 
 def _settle_config(
-    job: JobConfig, sources: Sources, folder: RunFolder
+    job: JobConfig, sources: Sources, folder: RunFolder, world: World
 ) -> tuple[JobConfig, list[str]]:
     """Resolve `auto` options, with the choices of an earlier attempt if there is one.
 
@@ -290,7 +307,7 @@ def _settle_config(
         The job, and the changes since that attempt.
     """
     earlier = _earlier_job(folder.path)
-    job = resolve_auto(job, sources, earlier=earlier)
+    job = resolve_auto(job, sources, earlier=earlier, num_hosts=world.even_hosts)
     job = name_table_version(job, sources, earlier=earlier)
     return job, folder.compare_config(dump_job(job))
 
@@ -355,6 +372,7 @@ def _open(
     guard: SignalGuard,
     start: Start,
     mirror: Mirror | None,
+    downloaded: Source | None,
     facts: dict[str, Any],
 ) -> Session:
     display = way.display
@@ -378,6 +396,7 @@ def _open(
         facts={**facts, "conditions": start.conditions.to_state()},
         loaded=loaded,
         world=way.world,
+        downloaded=downloaded,
     )
     need_bytes = checkpoints_bytes(
         run.learned_weights(),
@@ -453,6 +472,9 @@ def _train(
     except DivergedError:
         _write_partial(run, sources, folder, status="diverged", reason="diverged")
         raise
+    if by_host := summary["received_bytes_by_host"]:
+        each = ", ".join(f"{host} {num / 1e6:,.1f} MB" for host, num in by_host.items())
+        run.display.message(f"downloaded from the store: {each}")
     run.display.finish(summary)
     return summary
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepladder.config.options import RunConfig
-from stepladder.data.order.order import rank_slice
+from stepladder.data.order.hosts import rank_slice
 from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.errors import DivergedError
 from stepladder.parallel.agreement import Wishes
@@ -21,6 +21,7 @@ from stepladder.training.course import EARLY_STOPPING
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.display import Display, ProgressState
 from stepladder.training.output.events import EventLog
+from stepladder.training.ranks.hosts import received_by_host
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
 from stepladder.training.stopping import Judgement, Kept, Weights
@@ -189,6 +190,7 @@ class Session(Training):
         with self.clock.phase(Phase.LOGGING):
             self.check_finite()
             means = self.parts.step.take_window()
+            received = received_by_host(self.downloaded, self.world)
             self.state.last_loss = means.loss
             self.state.last_accuracy = means.logs.get("accuracy")
             rate, wait_frac = self._since_last_log()
@@ -206,8 +208,13 @@ class Session(Training):
                 },
             )
             if totals := reading_totals(self.train_reader):
+                by_host = {"received_bytes_by_host": received} if received else {}
                 self.events.write(
-                    "reader", step=self.position.step, epoch=self.position.epoch, **totals
+                    "reader",
+                    step=self.position.step,
+                    epoch=self.position.epoch,
+                    **totals,
+                    **by_host,
                 )
 
     def _since_last_log(self) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stepladder.config.choices import Precision
 from stepladder.data.batch import Batch
-from stepladder.data.order.order import rank_slice
+from stepladder.data.order.hosts import rank_slice
 from stepladder.errors import UsageError
 from stepladder.parallel.agreement import NO_WISHES, StepAgreement, Wishes, sum_of
 from stepladder.parallel.batchnorm import SyncedBatchNorm, set_counted, set_exchanged

@@ -46,6 +46,7 @@ class Training(Course):
         is_validation_pending: a validation was cancelled, and is done before the next step.
         world: the ranks that train together.
         agreed: what they last agreed, in a world of several.
+        downloaded: the examples whose downloads are counted by host; None: they are not.
     """
 
     task: Task
@@ -57,6 +58,7 @@ class Training(Course):
     is_validation_pending: bool = False
     world: World = ALONE
     agreed: Wishes = NO_WISHES
+    downloaded: Source | None = None
 
     @classmethod
     def open(
@@ -83,6 +85,7 @@ class Training(Course):
             num_kept: number of best weights to keep.
             own: fields of a subclass.
         """
+        reader = make_train_reader(recipe, sources.train, world)
         return cls(
             recipe=recipe,
             task=task,
@@ -98,11 +101,16 @@ class Training(Course):
                 device=device,
                 clock=clock,
                 world=world,
-                example=_example(recipe, sources, device, world),
+                example=_example(recipe, reader, device),
             ),
-            train_reader=make_train_reader(recipe, sources.train, world),
+            train_reader=reader,
             val_reader=make_held_out_reader(
-                sources.val, recipe.batch, recipe.loader, recipe.data.where, world
+                sources.val,
+                recipe.batch,
+                recipe.loader,
+                recipe.data.where,
+                world,
+                hosts=recipe.data.hosts,
             ),
             world=world,
             stage=stage,
@@ -170,7 +178,8 @@ class Training(Course):
 
     def stand_in(self) -> Batch:
         """Return a training example on the device, for a step without examples for this rank."""
-        return stand_in(self.train_reader.source, self.device, self.memory_format)
+        reader = self.train_reader
+        return stand_in(reader.source, self.device, self.memory_format, row=reader.own_row())
 
     def num_in_step(self, batch: Batch) -> int:
         """Return the number of examples of the next step, over all ranks.
@@ -408,14 +417,17 @@ def augment_part(
     return mixed.rows(slice(first, first + batch.ids.numel()))
 
 
-def stand_in(source: Source, device: torch.device, memory_format: torch.memory_format) -> Batch:
+def stand_in(
+    source: Source, device: torch.device, memory_format: torch.memory_format, *, row: int = 0
+) -> Batch:
     """Return an example on the device, for a step without examples for this rank."""
-    batch = read_batch(source, np.arange(1))
+    batch = read_batch(source, np.array([row]))
     return batch.to(device, memory_format=memory_format)
 
 
-def _example(recipe: Recipe, sources: Sources, device: torch.device, world: World) -> Batch | None:
+def _example(recipe: Recipe, reader: Reader, device: torch.device) -> Batch | None:
     """Return an example that shows which weights a step uses; None if this rank is alone."""
-    if world.is_alone:
+    if reader.world_size == 1:
         return None
-    return stand_in(sources.train, device, MEMORY_FORMATS[recipe.device.memory_format])
+    memory_format = MEMORY_FORMATS[recipe.device.memory_format]
+    return stand_in(reader.source, device, memory_format, row=reader.own_row())

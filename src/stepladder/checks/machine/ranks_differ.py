@@ -25,7 +25,8 @@ from stepladder.checks.machine.ranks import (
 )
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.data.order.order import Order, rank_slice
+from stepladder.data.order.hosts import rank_slice
+from stepladder.data.order.order import Order
 from stepladder.data.order.order_choice import order_of
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.records.findings import Severity

@@ -19,7 +19,7 @@ from stepladder.config.choices import OrderMode, Sampling, Where
 from stepladder.config.recipe import DataConfig
 from stepladder.data.batch import Batch
 from stepladder.data.features.feature_source import FeatureSource
-from stepladder.data.order.order import rank_slice
+from stepladder.data.order.hosts import part_of_rank, rank_slice
 from stepladder.data.order.order_choice import default_window_rows, order_of
 from stepladder.data.reading.arguments import (
     choice,
@@ -124,6 +124,7 @@ class Reader:
         fraction, fraction_seed: use a fixed sample of the data.
         sample: sample single rows or whole blocks.
         window_rows: window of windowed order in rows; 0: the rows of four blocks.
+        hosts: hosts among which the blocks of the source are divided; 1: they are not.
         where: memory or stream; `resolve_where` converts auto to one of them.
         pin_memory: yield pinned tensors; None: if CUDA is available.
 
@@ -152,12 +153,14 @@ class Reader:
         fraction_seed: int = 42,
         sample: Sampling | str = Sampling.AUTO,
         window_rows: int = 0,
+        hosts: int = 1,
         where: Where | str = Where.STREAM,
         pin_memory: bool | None = None,
     ) -> None:
         require_rank(rank, world_size)
         require_at_least(1, global_batch_size=global_batch_size, prefetch_batches=prefetch_batches)
         require_at_least(0, threads=threads)
+        require_at_least(1, hosts=hosts)
         require_share(fraction=fraction)
         seed, global_batch_size = whole("seed", seed), whole("batch_size", global_batch_size)
         self._where = choice(Where, where, where="where")
@@ -172,9 +175,10 @@ class Reader:
             sample=choice(Sampling, sample, where="sample"),
             order=choice(OrderMode, mode, where="mode"),
             window_rows=window_rows,
+            hosts=hosts,
         )
         _check_choices(source, self._where, fraction)
-        self.order = order_of(data, source, seed=seed)
+        self.order = order_of(data, source, seed=seed, batch_size=global_batch_size)
         self.num_examples = self.order.num_samples
         self.steps_per_epoch = -(-self.num_examples // global_batch_size)
         self.num_threads = num_reading_threads(threads, source.default_threads)
@@ -193,6 +197,22 @@ class Reader:
     def is_held(self) -> bool:
         """Whether decoded pictures are kept in memory, so that each is read once."""
         return self._where is Where.MEMORY
+
+    def own_rows(self) -> np.ndarray:
+        """Return the rows that this rank may read, in stored order: those of its host, or all."""
+        if self._host is None:
+            return replace(self.order, num_hosts=1).rows_of_host(0)
+        return self.order.rows_of_host(self._host)
+
+    def own_row(self) -> int:
+        """Return a row that this rank may read."""
+        return 0 if self._host is None else self.order.first_row_of_host(self._host)
+
+    @property
+    def _host(self) -> int | None:
+        """Number of this rank's host; None if the parts of ranks are not those of hosts."""
+        hosts = self.order.num_hosts
+        return None if self.world_size % hosts else self.rank * hosts // self.world_size
 
     def files_stats(self) -> ShardFilesStats | None:
         """Return statistics of fetching files since the reader was created; None if local.
@@ -276,7 +296,7 @@ class Reader:
             most = min(most, self.order.window_rows)
         elif self.order.mode is OrderMode.SEQUENTIAL:
             most = _most_in_sequence(self.source)
-        step = max(1, most // size) * size
+        step = max(1, most * self.order.num_hosts // size) * size
         now: list[np.ndarray] = []
         for position in range(start, self.num_examples, step):
             following = self._cut(epoch, position, min(position + step, self.num_examples))
@@ -291,7 +311,9 @@ class Reader:
         batches = []
         for begin in range(0, len(rows), self.global_batch_size):
             batch = rows[begin : begin + self.global_batch_size]
-            low, high = rank_slice(len(batch), self.rank, self.world_size)
+            low, high = part_of_rank(
+                len(batch), self.rank, self.world_size, num_hosts=self.order.num_hosts
+            )
             batches.append(batch[low:high].copy())
         return batches
 
@@ -300,8 +322,7 @@ class Reader:
         if self._where is not Where.MEMORY or not isinstance(self.source, PictureSource):
             return self.source
         if self._memory is None:
-            in_order = replace(self.order, mode=OrderMode.SEQUENTIAL)
-            held = MemoryPictures(self.source, in_order.samples(0, 0, self.num_examples))
+            held = MemoryPictures(self.source, self.own_rows())
             start_s = time.perf_counter()
             size = self.source.rows_per_task
             num_told = max(1, _most_in_sequence(self.source) // size)

@@ -124,6 +124,7 @@ def reading_rows(records: RunRecords) -> list[ReadingRow]:
         ("read bandwidth per thread", *_rate(reading)),
         ("waiting for batches", rough_time(reading.wait_s), _of_steps(wait)),
         *_of_files(reading),
+        *_of_hosts(records),
     ]
     return [ReadingRow(name=name, value=value, note=note) for name, value, note in found if value]
 
@@ -171,6 +172,15 @@ def _of_files(reading: Reading) -> list[tuple[str, str, str]]:
         counts = f"{reading.cache_hits:,.0f} of {num_asked:,.0f} files"
         rows.append(("hit rate of the file cache", percent(reading.hit_frac), counts))
     return rows
+
+
+def _of_hosts(records: RunRecords) -> list[tuple[str, str, str]]:
+    """Return what each host has downloaded in the last attempt."""
+    by_host = records.summary.get("received_bytes_by_host")
+    if not isinstance(by_host, Mapping):
+        return []
+    sizes = ((str(host), number(value)) for host, value in by_host.items())
+    return [(f"downloaded by {host}", _bytes(n), "") for host, n in sizes if n is not None]
 
 
 def _bytes(value: float) -> str:

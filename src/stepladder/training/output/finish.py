@@ -15,6 +15,7 @@ from stepladder.training.clock import Phase
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.output.results import metric_fields, write_predictions, write_thumbs
+from stepladder.training.ranks.hosts import by_name, received_by_host
 from stepladder.training.session import Session
 from stepladder.training.setup.build import Sources, make_held_out_reader
 
@@ -41,11 +42,17 @@ def finish_run(
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(
-                source, run.recipe.batch, run.recipe.loader, run.recipe.data.where, run.world
+                source,
+                run.recipe.batch,
+                run.recipe.loader,
+                run.recipe.data.where,
+                run.world,
+                hosts=run.recipe.data.hosts,
             )
             if reader is not None:
                 results[split] = (run.evaluate(reader), examples_of(source))
                 reader.close()
+    received = received_by_host(run.downloaded, run.world)
     classes = run.state.facts["describe"].get("classes", ())
     write_predictions(folder, results, classes)
     if results:
@@ -55,6 +62,7 @@ def finish_run(
         **partial_summary(run, sources, status="finished", reason=reason),
         **metric_fields("val", results["val"][0] if "val" in results else None),
         **metric_fields("test", results["test"][0] if "test" in results else None),
+        "received_bytes_by_host": by_name(received, run.world) if received else None,
         "energy_wh": energy.stop(),
     }
     at, compared = (
@@ -100,6 +108,7 @@ def partial_summary(
         "device_phases_s": _device_phases(run),
         "no_advice_because": no_advice,
         "baseline": run.state.against.last(),
+        "received_bytes_by_host": None,
         "energy_wh": None,
         "global_batch_size": batch.global_batch_size,
         "per_device_batch_size": min(micro, per_rank),

@@ -58,7 +58,9 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """
     if record["event"] not in _SCALAR_EVENTS:
         return {}
-    found = {}
+    found: dict[str, float] = {}
+    for host, num_bytes in enumerate(record.get("received_bytes_by_host") or ()):
+        found[f"reader/received_host_{host}(GiB)"] = num_bytes / _GIB
     for key, value in record.items():
         if key in _NOT_SCALARS or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue

@@ -11,7 +11,7 @@ from torch import nn
 
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.data.reading.examples import ArrivalSource
+from stepladder.data.reading.examples import ArrivalSource, Source
 from stepladder.errors import DivergedError, InterruptedRun, UsageError
 from stepladder.models.features import hash_trunk
 from stepladder.parallel.agreement import Wishes
@@ -32,6 +32,7 @@ from stepladder.training.features.feature_stage import go_on_features
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.randomness import use_deterministic
+from stepladder.training.ranks.hosts import received_by_host
 from stepladder.training.ranks.joint_features import serve_features
 from stepladder.training.session import is_log_due
 from stepladder.training.setup.attempt import device_name
@@ -55,11 +56,13 @@ class Settled(NamedTuple):
         job: with all choices made.
         loaded: the checkpoint that the run resumes from; None: a fresh run.
         has_new_data: the data differs from that of the checkpoint.
+        counts_downloads: downloads are counted by host.
     """
 
     job: JobConfig
     loaded: Loaded | None
     has_new_data: bool
+    counts_downloads: bool
 
 
 @dataclass(kw_only=True)
@@ -85,6 +88,7 @@ class Follower(Training):
         """Check for non-finite losses, and send the sums of the log line."""
         self.check_finite()
         self.parts.step.take_window()
+        received_by_host(self.downloaded, self.world)
 
     def diverged(self, step: int, bad_ranks: Mapping[int, str]) -> DivergedError:
         """Return the error of a non-finite step, which rank 0 raises and reports, too."""
@@ -170,6 +174,7 @@ def follow(
         return
     job, loaded = settled.job, settled.loaded
     recipe = job.recipe
+    stored = sources.train
     model = make_model(recipe, task, device)
     share_start(model, world)
     differences_of_hosts(world, device=device_name(device))
@@ -199,6 +204,7 @@ def follow(
             clock=clock,
             guard=guard,
             world=world,
+            downloaded=stored if settled.counts_downloads else None,
         )
         try:
             _train(run, sources)
@@ -216,6 +222,7 @@ def _open(
     clock: Clock,
     guard: SignalGuard,
     world: World,
+    downloaded: Source | None,
 ) -> Follower:
     job, loaded = settled.job, settled.loaded
     recipe = job.recipe
@@ -232,6 +239,7 @@ def _open(
         num_kept=job.run.save_top_k,
         world=world,
         guard=guard,
+        downloaded=downloaded,
         log_every=job.run.log_every,
     )
     if loaded is not None:
@@ -265,8 +273,14 @@ def _train(run: Follower, sources: Sources) -> None:
     recipe = run.recipe
     for source in (sources.val, sources.test):
         reader = make_held_out_reader(
-            source, recipe.batch, recipe.loader, recipe.data.where, run.world
+            source,
+            recipe.batch,
+            recipe.loader,
+            recipe.data.where,
+            run.world,
+            hosts=recipe.data.hosts,
         )
         if reader is not None:
             run.evaluate(reader)
             reader.close()
+    received_by_host(run.downloaded, run.world)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
-from stepladder.data.order.order import rank_slice
+from stepladder.data.order.hosts import rank_slice
 from stepladder.data.reading.reader import Source
 from stepladder.errors import ResourceError
 from stepladder.models.features import evaluating

@@ -21,7 +21,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, LoaderConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.features.feature_source import FeatureSource
-from stepladder.data.order.order_choice import resolve_order
+from stepladder.data.order.order_choice import refuse_hosts, resolve_order
 from stepladder.data.reading.datasets import as_source
 from stepladder.data.reading.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -244,18 +244,23 @@ def _nothing_to_train_on(task: Task, given: str) -> DataError:
 
 
 def resolve_auto(
-    job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
+    job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None, num_hosts: int = 1
 ) -> JobConfig:
     """Replace `auto` by a fixed choice, which is saved and used by every later attempt.
 
     Args:
         earlier: the resolved config of an earlier attempt, whose choices are kept.
+        num_hosts: hosts among which the files of a far store can be divided.
+
+    Raises:
+        UsageError: if the data cannot be divided among hosts, but the config says so.
     """
     data = job.recipe.data
     if earlier is not None:
         data = _as_before(data, earlier.recipe.data)
+    refuse_hosts(data, sources.train)
     where = resolve_where(sources.train, data.where, fraction=data.fraction)
-    data = resolve_order(replace(data, where=where), sources.train)
+    data = resolve_order(replace(data, where=where), sources.train, num_hosts=num_hosts)
     return replace(job, recipe=replace(job.recipe, data=data))
 
 
@@ -268,6 +273,7 @@ def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
         order=order,
         sample=earlier.sample if data.sample is Sampling.AUTO else data.sample,
         window_rows=data.window_rows or (earlier.window_rows if order is earlier.order else 0),
+        hosts=data.hosts or earlier.hosts or 1,
     )
 
 
@@ -286,6 +292,7 @@ def make_train_reader(recipe: Recipe, source: Source, world: World = ALONE) -> R
         fraction_seed=recipe.data.seed,
         sample=recipe.data.sample,
         window_rows=recipe.data.window_rows,
+        hosts=recipe.data.hosts or 1,
         where=_held(recipe.data.where, source),
     )
 
@@ -296,10 +303,12 @@ def make_held_out_reader(
     loader: LoaderConfig,
     where: Where,
     world: World = ALONE,
+    *,
+    hosts: int = 1,
 ) -> Reader | None:
     """Return the reader of this rank's part of a held-out split; None if there is no split.
 
-    It is read in stored order.
+    It is read in stored order; if its files are divided among hosts, those of each host are.
     """
     if source is None:
         return None
@@ -315,6 +324,7 @@ def make_held_out_reader(
         mode=OrderMode.SEQUENTIAL,
         threads=loader.threads,
         prefetch_batches=loader.prefetch_batches,
+        hosts=1 if world.is_alone else max(1, hosts),
         where=_held(where, source),
     )
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from stepladder.config.options import JobConfig
 from stepladder.data.batch import Batch
-from stepladder.data.reading.examples import ArrivalSource
+from stepladder.data.reading.examples import ArrivalSource, Source
 from stepladder.data.reading.reader import Reader
 from stepladder.models.features import evaluating
 from stepladder.parallel.world import ALONE, World
@@ -120,12 +120,14 @@ def open_session(
     facts: dict[str, Any],
     loaded: Loaded | None,
     world: World = ALONE,
+    downloaded: Source | None = None,
 ) -> Session:
     """Build a session, and restore a checkpoint if one is given.
 
     Args:
         model: as returned by `make_model`.
         facts: JSON values in every checkpoint of the run (task, describe, environment).
+        downloaded: the examples whose downloads are counted by host.
 
     Raises:
         DataError: if the checkpoint belongs to another model.
@@ -150,6 +152,7 @@ def open_session(
         position=position,
         num_kept=job.run.save_top_k,
         world=world,
+        downloaded=downloaded,
         config=job.run,
         events=around.events,
         display=around.display,

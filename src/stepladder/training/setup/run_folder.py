@@ -37,7 +37,7 @@ _FOLDERS: Final = {
     "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
     LOGS: re.compile(
         r"rank-\d+\.log|(failure|collectives)-\d+-rank-\d+\.json|collectives-nccl-rank-\d+"
-        r"|here-[0-9a-f]+|job\.yaml"
+        r"|lost-\d+-rank-\d+|shared-[0-9a-f]+|job\.yaml"
     ),
 }
 _WRITTEN_FIRST: Final = (LOCK_FILE, LOGS)  # before anything else of a run

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order.order import Bijection, Order, rank_slice
+from stepladder.data.order.bijection import Bijection
+from stepladder.data.order.hosts import rank_slice
+from stepladder.data.order.order import Order
 
 BILLION = 10**9
 

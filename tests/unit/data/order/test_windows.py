@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from stepladder.config.choices import OrderMode, Sampling
 from stepladder.config.recipe import DataConfig
-from stepladder.data.order.order import Blocks, Order, window_ends
+from stepladder.data.order.blocks import Blocks, window_ends
+from stepladder.data.order.order import Order
 from stepladder.data.order.order_choice import default_window_rows, order_of, resolve_order
 from stepladder.data.reading.examples import Examples, Source
 
