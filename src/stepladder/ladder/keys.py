@@ -258,6 +258,7 @@ def learning_key(recipe: Recipe) -> Recipe:
             sample=data.sample,
             order=data.order,
             window_rows=data.window_rows,
+            hosts=data.hosts,
         ),
         loader=LoaderConfig(scaled_decode=recipe.loader.scaled_decode),
         model=replace(recipe.model, fold_batchnorm=False),
