@@ -123,11 +123,12 @@ class Ablation:
         whole_s = middle[Arm.WHOLE]
         levels = {Part.COMPUTE: whole_s / self.num}
         if self.num > 1:
+            together_s = middle[Arm.REPEATED]  # contains what is removed in the others
             levels |= {
-                Part.MICRO_BATCH: middle[Arm.PART],
-                Part.CONTENTION: self._middle_s(self.fastest_s),
-                Part.STRAGGLERS: middle[Arm.APART],
-                Part.COMMUNICATION: middle[Arm.REPEATED],
+                Part.MICRO_BATCH: min(middle[Arm.PART], together_s),
+                Part.CONTENTION: min(self._middle_s(self.fastest_s), together_s),
+                Part.STRAGGLERS: min(middle[Arm.APART], together_s),
+                Part.COMMUNICATION: together_s,
             }
         levels[Part.DATA] = middle[Arm.READ]
         parts, reached_s = {}, 0.0
