@@ -119,15 +119,16 @@ class Ablation:
 
         What one device needs for the whole batch, divided by the devices, is compute.
         """
-        middle = {arm: median(seconds) for arm, seconds in self.arms_s.items()}
+        middle = {arm: self._middle_s(seconds) for arm, seconds in self.arms_s.items()}
         whole_s = middle[Arm.WHOLE]
         levels = {Part.COMPUTE: whole_s / self.num}
         if self.num > 1:
+            together_s = middle[Arm.REPEATED]  # contains what is removed in the others
             levels |= {
-                Part.MICRO_BATCH: middle[Arm.PART],
-                Part.CONTENTION: median(self.fastest_s),
-                Part.STRAGGLERS: middle[Arm.APART],
-                Part.COMMUNICATION: middle[Arm.REPEATED],
+                Part.MICRO_BATCH: min(middle[Arm.PART], together_s),
+                Part.CONTENTION: min(self._middle_s(self.fastest_s), together_s),
+                Part.STRAGGLERS: min(middle[Arm.APART], together_s),
+                Part.COMMUNICATION: together_s,
             }
         levels[Part.DATA] = middle[Arm.READ]
         parts, reached_s = {}, 0.0
@@ -136,6 +137,14 @@ class Ablation:
             reached_s = max(reached_s, level_s)
         parts[Part.UNEXPLAINED] = self.step_s - sum(parts.values())
         return parts
+
+    def _middle_s(self, seconds: Sequence[float]) -> float:
+        """Return the median ratio to the loop of the same round, times a step of the loop.
+
+        What slows the machine down for longer than a round leaves the ratio as it is.
+        """
+        pairs = zip(seconds, self.arms_s[Arm.LOOP], strict=True)
+        return self.step_s * median(one_s / loop_s for one_s, loop_s in pairs)
 
     def compute_fracs(self) -> list[float]:
         """Return the share of compute in a step, of each block."""

@@ -94,7 +94,6 @@ class PairRow:
 def render_scaling(found: Scaling) -> str:
     """Return the page as HTML."""
     best = found.measured[-1]
-    loss = best.largest_loss()
     return template("scaling.html").render(
         found=found,
         best=best,
@@ -102,7 +101,7 @@ def render_scaling(found: Scaling) -> str:
         noise=_noise(best),
         caption=f"efficiency on {_devices(best)}, measured",
         title=_title(found),
-        next="" if loss is None else f"Most is lost to {_lost(best, loss)}. {_NEXT[loss]}",
+        next=_next(best),
         figures=[_throughput(found), _efficiency(found)],
         has_cost=any(point.cost is not None for point in found.points),
         rows=[(_cells(point), _cost(point), point.is_measured) for point in found.points],
@@ -143,6 +142,19 @@ def _title(found: Scaling) -> str:
     )
 
 
+def _next(point: ScalingPoint) -> str:
+    """Return what to do about the largest loss, if the split adds up."""
+    if point.why_no_advice() is not None:
+        return "The parts do not add up: measure again on a machine without other jobs."
+    loss = point.largest_loss()
+    return "" if loss is None else f"Most is lost to {_lost(point, loss)}. {_NEXT[loss]}"
+
+
+def _step(seconds: float) -> str:
+    """Return the time of a step in three digits."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def _devices(point: ScalingPoint) -> str:
     return f"{point.num} device{'s' if point.num > 1 else ''}"
 
@@ -162,7 +174,7 @@ def _cells(point: ScalingPoint) -> tuple[str, ...]:
     return (
         point.layout,
         "measured" if point.is_measured else "predicted",
-        rough_time(point.step_s),
+        _step(point.step_s),
         pace(point.examples_per_s).removesuffix("/s"),
         efficiency,
     )

@@ -47,8 +47,6 @@ _FILES: Final = (
     REPORT,
     "diagnosis.json",
     "diagnosis.html",
-    "scaling.json",
-    "scaling.html",
     "mlflow.json",
     "events.discarded.jsonl",
     "events.jsonl",

@@ -112,5 +112,7 @@ def test_a_split_that_does_not_close_is_no_basis_for_a_decision() -> None:
     assert whole.why_no_advice() is None
     parts = dict(whole.parts_s) | {Part.UNEXPLAINED.value: 1.2}
     assert "12 % of the time is not explained" in str(replace(whole, parts_s=parts).why_no_advice())
+    unsound = replace(scaling(), points=(replace(whole, parts_s=parts),))
+    assert "The parts do not add up" in render_scaling(unsound)
     parts[Part.UNEXPLAINED.value] = -0.6
     assert "add up to 106 %" in str(replace(whole, parts_s=parts).why_no_advice())
