@@ -33,7 +33,9 @@ demo: $(CORE)
 	$(BIN)/stepladder climb examples/demo/demo.yaml
 	$(BIN)/python examples/demo/check_result.py runs/first runs/demo
 
+# compiled once: hundreds of processes of the tests import the package
 test: $(STAMP)
+	$(BIN)/python -m compileall -q -j 0 src
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 		--no-loadscope-reorder -m "not distributed"
 

@@ -12,5 +12,5 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave tests not marked `smoke` to `make test-distributed`."""
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
+        if item.path.parent == HERE and item.get_closest_marker("smoke") is None:
             item.add_marker("distributed")
