@@ -1,4 +1,4 @@
-"""Faults of one rank: all processes end, the first failure is named, and training goes on."""
+"""Faults of one rank: all processes end, the first failure is named, and training continues."""
 
 from __future__ import annotations
 

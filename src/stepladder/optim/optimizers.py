@@ -15,6 +15,7 @@ import torch
 from stepladder.config.recipe import OptimizerConfig
 from stepladder.errors import UsageError
 from stepladder.optim.contract import HasParameters, OwnOptimizer, Setup
+from stepladder.optim.light_start import leave_compiler_out
 from stepladder.optim.table import spec_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def build_optimizer(
             "operation",
             fix="Use --optimizer.no-fused.",
         )
+    leave_compiler_out()
     return spec.construct(
         Setup(
             config=config,
