@@ -45,6 +45,7 @@ def attempts(run: Path) -> set[int]:
     return {json.loads(line)["attempt"] for line in lines}
 
 
+@pytest.mark.distributed
 def test_a_dead_rank_is_replaced_and_the_run_ends_as_without(start: Start, tmp_path: Path) -> None:
     """Kill rank 1 once it has saved: all start again, and the weights are those of a quiet run."""
     words = ("--devices", "2", *LONG, "--schedule.max-steps", "150", "--deterministic")

@@ -111,7 +111,7 @@ def config(run: Path) -> Any:
     return yaml.safe_load((run / "config.yaml").read_text())
 
 
-@pytest.mark.parametrize("where", ["stream", "memory"])
+@pytest.mark.parametrize("where", ["stream", pytest.param("memory", marks=pytest.mark.distributed)])
 def test_each_host_downloads_its_part_of_the_store(
     where: str, store_bytes: int, tmp_path: Path
 ) -> None:
@@ -128,6 +128,7 @@ def test_each_host_downloads_its_part_of_the_store(
     assert "downloaded by" in (run / "report.html").read_text()
 
 
+@pytest.mark.distributed
 def test_every_host_downloads_all_files_if_it_is_switched_off(
     store_bytes: int, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_every_host_downloads_all_files_if_it_is_switched_off(
     assert min(received(run)) > 0.9 * store_bytes
 
 
+@pytest.mark.distributed
 def test_one_process_gives_what_two_hosts_give_and_a_run_resumes_on_other_hosts(
     store_bytes: int, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_run_folder_that_is_not_shared_is_refused_on_every_host(tmp_path: Path
     assert not list((folders[0] / "run" / "logs").glob("shared-*"))
 
 
+@pytest.mark.distributed
 def test_hosts_without_a_shared_folder_resume_from_an_object_store(
     store_bytes: int, tmp_path: Path
 ) -> None:

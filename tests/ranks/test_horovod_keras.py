@@ -106,6 +106,7 @@ def test_a_missing_keras_comes_with_the_install_command() -> None:
     assert "pip install 'stepladder[keras]'" in done.stderr
 
 
+@pytest.mark.distributed
 def test_the_published_listing_learns_the_digits_on_two_processes(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "examples/horovod_keras.py", str(tmp_path)],

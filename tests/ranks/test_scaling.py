@@ -87,17 +87,20 @@ def test_the_parts_add_up_to_the_time_of_an_epoch(tmp_path: Path) -> None:
     assert both.efficiency.low < ratio < both.efficiency.high
 
 
+@pytest.mark.distributed
 def test_a_rank_that_is_slower_is_a_straggler(tmp_path: Path) -> None:
     both = points_of("SlowRank", tmp_path)[2]
     assert largest_loss_of_steps(both) is Part.STRAGGLERS
 
 
+@pytest.mark.distributed
 def test_slow_reading_is_lost_to_data_on_one_device_and_on_two(tmp_path: Path) -> None:
     points = points_of("SlowReading", tmp_path)
     assert largest_loss_of_steps(points[1]) is Part.DATA
     assert largest_loss_of_steps(points[2]) is Part.DATA
 
 
+@pytest.mark.distributed
 def test_large_gradients_are_lost_to_communication(tmp_path: Path) -> None:
     both = points_of("HeavyGradients", tmp_path)[2]
     assert largest_loss_of_steps(both) is Part.COMMUNICATION
