@@ -70,6 +70,9 @@ def test_an_error_of_a_task_comes_with_its_message(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "rank 1 on" in done.stderr
     assert "ValueError: the third batch of rank 1" in done.stderr
+    assert "Traceback" not in done.stderr
+    said = done.stderr[done.stderr.index("rank 1 on") :]
+    assert len(said.splitlines()) <= 15, done.stderr
     until = time.monotonic() + LEFT_S
     while left := processes_of(tmp_path):
         assert time.monotonic() < until, [process.cmdline() for process in left]

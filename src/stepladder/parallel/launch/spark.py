@@ -65,16 +65,20 @@ def run_on_spark(num: int, words: Sequence[str], *, folder: Path, uses_gpus: boo
         distributor = TorchDistributor(num_processes=num, local_mode=False, use_gpu=uses_gpus)
         with _quiet():
             try:
-                distributor.run(_train, list(words), sys.path[:])
+                distributor.run(_train, list(words), sys.path[:], str(folder.absolute()))
             except Exception as error:  # of Spark or of py4j: the user's message is not in it
                 raise _ended(folder) from error
+        if first_failure(folder, attempt=0, wait_s=0.0) is not None:
+            raise _ended(folder)
 
 
-def _train(words: list[str], paths: list[str]) -> int:
+def _train(words: list[str], paths: list[str], folder: str) -> int:
     """Run the command as one rank; called in a process of its own, on an executor.
 
-    Also rank 0 raises if it fails: torchrun would take a returned code for a success, and wait five
-    minutes for the tasks that failed.
+    A failure that is recorded in the run folder ends all ranks without an error here, because Spark
+    and torchrun would print a hundred lines of their own about it: the driver reads the record. If
+    a rank was killed, nothing is recorded, and the others, also rank 0, raise: torchrun would take
+    a returned code for a success, and wait five minutes for the tasks that failed.
 
     Returns:
         0.
@@ -87,8 +91,8 @@ def _train(words: list[str], paths: list[str]) -> int:
     try:
         runpy.run_module("stepladder", run_name="__main__")  # as `python -m stepladder` does
     except SystemExit as end:
-        if end.code:
-            raise  # the stage fails, and the driver reads the failure in the folder
+        if end.code and first_failure(Path(folder), attempt=0) is None:
+            raise
     return 0
 
 
