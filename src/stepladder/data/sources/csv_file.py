@@ -28,6 +28,7 @@ _WINDOWS: Final = "cp1252"
 _USUAL_SIGNS: Final = frozenset("\u20ac\u2018\u2019\u201c\u201d\u2013\u2014\u2026°§·")
 _NUM_SAMPLE_LINES: Final = 50
 _NUM_PROBE_BYTES: Final = 4096
+_MAX_CELL: Final = 1 << 27  # letters; a cell may hold a whole picture
 _SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
 _NAMED: Final = re.compile(
     rf"(\S.*(?:{'|'.join(map(re.escape, PICTURE_ENDS))})) +(\S.*)", re.IGNORECASE
@@ -52,6 +53,7 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
     Raises:
         DataError: if the text cannot be decoded, or quotes are not closed; names the line.
     """
+    csv.field_size_limit(_MAX_CELL)
     encoding = encoding_of(path)
     notes: tuple[str, ...] = ()
     try:
@@ -127,6 +129,7 @@ def _read(
         0 if columns else num_before + 1,
         notes,
         encoding=encoding,
+        delimiter=delimiter,
         extra_lines=tuple(extra_lines),
     )
 

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,8 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.json_file import is_json, read_json
 from stepladder.data.sources.listing import Listing, Picture, name_some
-from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
+from stepladder.data.sources.pixel_cells import find_pixels
+from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell, split_of_word
 from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.table_labels import (
     LABEL_NAMES,
@@ -33,6 +34,7 @@ from stepladder.data.sources.table_paths import (
     are_file_names,
     flag_of,
     is_around,
+    is_found,
     read_plainly,
     search,
     some,
@@ -52,6 +54,7 @@ _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing value
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _DEFAULTS: Final = {field.name: field.default for field in fields(PrepareConfig)}
 _MAX_SHOWN: Final = 2
+_MAX_LETTERS: Final = 200  # of a path in a message
 _MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
 _ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 
@@ -252,13 +255,16 @@ class _Chooser:
         _check_rows(self._file, path=self._path)
         path_at, readers = self._choose_path()
         split_at = self._index(self._config.split_column)
-        if split_at is None and self._is_headerless:
-            split_at = next(iter(split_candidates_of(self._file, {path_at})), None)
         group_at = self._index(self._config.group_by)
+        if split_at is None and self._is_default("split_column"):
+            label_at = self._index(self._config.label_column)
+            split_at = self._find_split({path_at, label_at, group_at} - {None})
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         is_asked = self._config.path_format is None and any(map(is_around, readers))
         if len(readers) != 1 or readers[0].cut or is_asked:
+            if not readers:
+                self._refuse_pixels()
             raise self._no_file(path_at, label_at, split_at, readers)
         return _Chosen(
             self._file,
@@ -282,6 +288,7 @@ class _Chooser:
             path_at, readers = self._find_path()
             if path_at is not None and readers:
                 return path_at, readers
+        self._refuse_pixels()
         raise self._no_column(name, "path-column")
 
     def _choose_label(
@@ -310,6 +317,7 @@ class _Chooser:
         is_as_named = (
             path_at == self._index(self._config.path_column)
             and label_at in {None, self._index(self._config.label_column)}
+            and split_at in {None, self._index(self._config.split_column)}
             and reader.path_format == (self._config.path_format or SLOT)
         )
         options = self._options(path_at, label_at, split_at, reader)
@@ -335,6 +343,15 @@ class _Chooser:
                 where=f"{self._path}: {self._file.unit} {self._file.nested[name]}",
                 why=_ONE_LABEL,
                 fix='Write the class of each picture as text or a number: "label": "cat"',
+            )
+
+    def _refuse_pixels(self) -> None:
+        pixels = find_pixels(self._file)
+        if pixels is not None:
+            raise DataError(
+                pixels.describe(self._file.header),
+                where=str(self._path),
+                fix=pixels.conversion(self._file, self._path, is_headerless=self._is_headerless),
             )
 
     def _index(self, name: str | None) -> int | None:
@@ -385,7 +402,7 @@ class _Chooser:
         if any(plain_name(cell) in {*PATH_NAMES, *LABEL_NAMES} for cell in header):
             return False
         return any(
-            (self._root / reader(cell)).is_file()
+            is_found(self._root, reader(cell))
             for at, cell in enumerate(header)
             if cell and self._may_be_paths(at)
             for reader in self._readers(at)
@@ -447,6 +464,23 @@ class _Chooser:
         if self._file.nested and not found:
             self._refuse_nested(next(iter(self._file.nested)))
         raise self._no_column(self._config.label_column, "label-column", path_at, readers, found)
+
+    def _find_split(self, taken: Set[int | None]) -> int | None:
+        """Return the one column of splits, whatever its name is.
+
+        Raises:
+            DataError: if several columns differ in their splits.
+        """
+        found = split_candidates_of(self._file, taken)
+        splits = {tuple(map(split_of_word, self._cells(at))) for at in found}
+        if len(splits) > 1:
+            names = [self._file.header[at] for at in found]
+            raise DataError(
+                f"several columns may be the one of splits: {_name_columns(names)}",
+                where=self._where(),
+                fix=f"Choose one: --split-column {shlex.quote(names[0])}",
+            )
+        return next(iter(found), None)
 
     def _check_one_hot(self, columns: list[int], path_at: int, readers: list[PathReader]) -> None:
         """Check that each row has one class."""
@@ -569,13 +603,13 @@ class _Chooser:
         wanted = reader(cell)
         is_address = _ADDRESS.match(wanted) is not None
         problem = (
-            f"{printable(wanted)!r} is an address, not a path"
+            f"{printable(wanted)[:_MAX_LETTERS]!r} is an address, not a path"
             if is_address
-            else f"no picture {printable(wanted)!r} in {self._root}"
+            else f"no picture {printable(wanted)[:_MAX_LETTERS]!r} in {self._root}"
         )
         if readers:
             found = readers[0]
-            here = sorted(readers, key=lambda one: not (self._root / one(cell)).is_file())
+            here = sorted(readers, key=lambda one: not is_found(self._root, one(cell)))
             exist = " and ".join(printable(one(cell)) for one in here[:_MAX_SHOWN])
             if len(readers) > 1:
                 command = self._command(path_at, label_at, split_at, found)
@@ -629,7 +663,7 @@ class _Chooser:
         ]
         if len(readers) > 1:
             for number, cell in rows:
-                if sum((self._root / one(cell)).is_file() for one in readers) > 1:
+                if sum(is_found(self._root, one(cell)) for one in readers) > 1:
                     return number, cell
         return rows[0]
 
@@ -714,7 +748,7 @@ def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
 def _in_another_case(root: Path, path: str) -> Iterator[str]:
     wanted = path.rpartition("/")[2].casefold()
     beside = root / os.path.dirname(path)  # noqa: PTH120
-    if beside.is_dir():
+    if os.path.isdir(beside):  # noqa: PTH112 (Path raises on a long name)
         for name in sorted(os.listdir(beside)):  # noqa: PTH208 (names only)
             if name.casefold() == wanted:
                 yield os.path.relpath(beside / name, root)

@@ -60,7 +60,7 @@ class PathReader:
         path = path.removeprefix(self.cut)
         if self.root is not None:
             for one in (self.path_format, *self.others):
-                if _is_found(self.root, one.replace(SLOT, path)):
+                if is_found(self.root, one.replace(SLOT, path)):
                     return one.replace(SLOT, path)
         return path if self.path_format == SLOT else self.path_format.replace(SLOT, path)
 
@@ -178,7 +178,7 @@ def _divided(
         if best is None or not hits[best]:
             return []
         used.append(best)
-        missing = [cell for cell in missing if not _is_found(root, best.replace(SLOT, cell))]
+        missing = [cell for cell in missing if not is_found(root, best.replace(SLOT, cell))]
     if len(used) < _MIN_DIVIDED:
         return []
     is_once = all(sum(_num_found(root, one, [cell]) for one in used) == 1 for cell in wanted)
@@ -224,10 +224,11 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
 
 
 def _num_found(root: Path, path_format: str, cells: Sequence[str]) -> int:
-    return sum(_is_found(root, path_format.replace(SLOT, cell)) for cell in cells)
+    return sum(is_found(root, path_format.replace(SLOT, cell)) for cell in cells)
 
 
-def _is_found(root: Path, path: str) -> bool:
+def is_found(root: Path, path: str) -> bool:
+    """Return whether a path below a folder is a file; False for any text that cannot be one."""
     return os.path.isfile(os.path.join(root, path))  # noqa: PTH113, PTH118 (millions of them)
 
 
@@ -265,7 +266,7 @@ def _best(
     first_files: set[str] = set()
     for folder, ending in itertools.product(folders, endings):
         tried = replace(reader, path_format=f"{folder}{SLOT}{ending}")
-        hit = next((tried(cell) for cell in probes if (root / tried(cell)).is_file()), None)
+        hit = next((tried(cell) for cell in probes if is_found(root, tried(cell))), None)
         if hit is None or os.path.realpath(root / hit) in first_files:
             continue
         first_files.add(os.path.realpath(root / hit))
