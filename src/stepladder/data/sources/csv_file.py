@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_paths import PICTURE_ENDS, SLOT, read_plainly, search
+from stepladder.data.sources.table_paths import PICTURE_ENDS, PathReader, read_plainly, search
 from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
@@ -228,7 +228,9 @@ def _num_after_names(sample: list[str], folder: Path, columns: Sequence[str] | N
         is_wide = num_columns == num_after + 1 and (
             not has_header or len(lines[0].split()) == num_columns
         )
-        if is_wide and (read_plainly(paths, folder, SLOT) or search(paths, folder.resolve())):
+        if is_wide and (
+            read_plainly(paths, folder, PathReader()) or search(paths, folder.resolve())
+        ):
             return num_after
     return 0
 

@@ -35,6 +35,7 @@ from stepladder.data.sources.table_paths import (
     flag_of,
     is_around,
     is_found,
+    parse_format,
     read_plainly,
     search,
     some,
@@ -79,12 +80,6 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
             and the column.
     """
     root = path.parent.resolve()
-    if config.path_format is not None and config.path_format.count(SLOT) != 1:
-        raise UsageError(
-            f"{config.path_format!r} does not contain {SLOT} once",
-            where="prepare.path_format",
-            fix=f"Write {SLOT} where the cell goes, such as --path-format 'images/{SLOT}.jpg'",
-        )
     table = _read_table(path, config, root)
     to_path = table.to_path
     relative_to_root = _Relative(root)
@@ -237,6 +232,7 @@ class _Chooser:
         self._config = config
         self._root = root
         self._is_headerless = False
+        self._shape = parse_format(config.path_format)
 
     def choose(self) -> _Chosen:
         """Return what the columns mean.
@@ -318,7 +314,7 @@ class _Chooser:
             path_at == self._index(self._config.path_column)
             and label_at in {None, self._index(self._config.label_column)}
             and split_at in {None, self._index(self._config.split_column)}
-            and reader.path_format == (self._config.path_format or SLOT)
+            and reader.written == self._shape.written
         )
         options = self._options(path_at, label_at, split_at, reader)
         if not is_as_named and (options or reader.others):
@@ -326,7 +322,7 @@ class _Chooser:
             if reader.others:
                 folders = name_some(list(reader.folders))
                 reasons.append(f"each picture is in one of the folders {folders}")
-            elif reader.path_format != (self._config.path_format or SLOT):
+            elif reader.written != self._shape.written:
                 exists = printable(reader(self._cells(path_at)[0]))
                 reasons.append(f"{exists} exists, {_what_lacks(reader)}")
             reasons += [f"read as with {options}"] if options else []
@@ -415,8 +411,8 @@ class _Chooser:
         """Return the ways in which the cells of a column name files; several are ambiguous."""
         cells = self._cells(at)
         if not cells:
-            return [PathReader(self._config.path_format or SLOT)]  # refused by row later
-        reader = read_plainly(cells, self._root, self._config.path_format or SLOT)
+            return [self._shape]  # refused by row later
+        reader = read_plainly(cells, self._root, self._shape)
         if reader is not None:
             return [reader]
         return search(cells, self._root) if self._config.path_format is None else []
@@ -425,10 +421,13 @@ class _Chooser:
         """Return the one column whose cells name files, and how they do."""
         able = [at for at in range(len(self._file.header)) if self._may_be_paths(at)]
         named = [at for at in able if are_file_names(some(self._cells(at)))]
-        shape = self._config.path_format or SLOT
-        plain = [at for at in able if read_plainly(self._cells(at), self._root, shape) is not None]
+        plain = [
+            at for at in able if read_plainly(self._cells(at), self._root, self._shape) is not None
+        ]
         for tried in (plain, named, able):
             found = {at: readers for at in tried if (readers := self._readers(at))}
+            sure = {at: readers for at, readers in found.items() if not readers[0].num_digits}
+            found = sure or found  # a label may be the number of a picture, too
             usual = [at for at in found if plain_name(self._file.header[at]) in PATH_NAMES]
             for some_found in (list(found), usual):
                 if len(some_found) == 1:
@@ -532,8 +531,8 @@ class _Chooser:
                 typed.append(f"--split-column {shlex.quote(header[split_at])}")
         if self._config.group_by is not None:
             typed.append(f"--group-by {shlex.quote(self._config.group_by)}")
-        if reader.path_format != SLOT and not reader.others:  # several are found without an option
-            typed.append(flag_of(reader.path_format))
+        if reader.written != SLOT and not reader.others:  # several are found without an option
+            typed.append(flag_of(reader))
         return " ".join(typed)
 
     def _command(
@@ -558,8 +557,8 @@ class _Chooser:
             problem = f"no column {name!r}: the first row describes a picture; there is no header"
             columns = _guess_columns(self._file.body[0][1], path_at)
             command = f"{prepare_command(self._path)} --columns {shlex.quote(','.join(columns))}"
-            if readers and readers[0].path_format != SLOT:
-                command += "" if readers[0].others else f" {flag_of(readers[0].path_format)}"
+            if readers and readers[0].written != SLOT:
+                command += "" if readers[0].others else f" {flag_of(readers[0])}"
             return kind(problem, where=self._where(), fix=f"Name the columns: {command}")
         config = self._config
         named = {config.path_column, config.label_column, config.split_column, config.group_by}
@@ -578,7 +577,7 @@ class _Chooser:
             problem = f"no column {name!r}, and several may be it: {some_able}"
         flag = f"--{option} {shlex.quote(header[near[0]]) if near else 'COLUMN'}"
         if path_at is not None:
-            reader = readers[0] if readers else PathReader(config.path_format or SLOT)
+            reader = readers[0] if readers else self._shape
             flag = f"{self._options(path_at, None, None, reader)} {flag}".strip()
         elif (label_at := self._index(config.label_column)) is not None:
             flag += f" --label-column {shlex.quote(header[label_at])}"
@@ -599,8 +598,12 @@ class _Chooser:
         """Return an error for paths that name no file, or names that are in several folders."""
         number, cell = self._first_in_several(path_at, readers)
         where = f"{self._path}: {self._file.unit} {number}"
-        reader = PathReader(self._config.path_format or SLOT, cell != cell.strip(), "\\" in cell)
+        reader = replace(
+            self._shape, is_stripped=cell != cell.strip(), has_backslashes="\\" in cell
+        )
         wanted = reader(cell)
+        if not readers and self._config.path_format is not None:  # which does not help
+            readers = search(self._cells(path_at), self._root)
         is_address = _ADDRESS.match(wanted) is not None
         problem = (
             f"{printable(wanted)[:_MAX_LETTERS]!r} is an address, not a path"
@@ -725,9 +728,13 @@ def _is_file_name(cell: str) -> bool:
 
 
 def _what_lacks(reader: PathReader) -> str:
-    folder, _, ending = reader.path_format.partition(SLOT)
+    start, _, ending = reader.path_format.partition(SLOT)
+    folder = start.rpartition("/")[1]
     both = [what for what, part in (("folder", folder), ("ending", ending)) if part]
-    return f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+    missing = f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+    if not reader.num_digits:
+        return missing
+    return f"{missing}, and so are zeros: names have {reader.num_digits} digits"
 
 
 def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
