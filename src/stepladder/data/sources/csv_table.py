@@ -497,8 +497,9 @@ class _Chooser:
                     f"one column per class, and {what} in {_name_rows(rows, self._file)}",
                     where=str(self._path),
                     why=_ONE_LABEL,
-                    fix=f"Leave one 1 in each {self._file.unit}, or learn a single column, here "
-                    f"{header[columns[0]]!r} with the classes 0 and 1: {command}",
+                    fix=f"Leave one 1 in each {self._file.unit}, or learn one of the columns "
+                    f"{_name_columns([header[at] for at in columns])} alone, such as the first: "
+                    f"{command}",
                 )
 
     def _options(

@@ -231,6 +231,36 @@ def test_paths_without_folder_or_ending_are_found(
     assert listing.warnings[0].endswith(f"read as with --path-format {flag}")
 
 
+@pytest.mark.parametrize(
+    "names", ["Old Male Smiling", "image Old Male Smiling", "image_id  Old   Male  Smiling "]
+)
+@pytest.mark.parametrize("count", ["", "3\n"])
+@pytest.mark.parametrize("folder", ["", "images/"])
+def test_a_list_of_attributes_with_a_count_asks_for_one_of_them(
+    tmp_path: Path, names: str, count: str, folder: str
+) -> None:
+    cells = ["-1  1 -1", " 1  1  1", " 1 -1 -1"]
+    files = [f"00{at}.jpg" for at in range(3)]
+    rows = [f"{file} {some}" for file, some in zip(files, cells, strict=True)]
+    text = count + "\n".join([names, *rows]) + "\n"
+    more = [f"{folder}{file}" for file in files]
+    with pytest.raises(DataError, match="several classes in") as error:
+        listed(tmp_path, text, more=more)
+    command = str(error.value.fix).rpartition(": ")[2]
+    assert [one.label for one in typed_listing(command, tmp_path).pictures] == ["-1", "1", "1"]
+    smiling = typed_listing(command.replace("Old", "Smiling"), tmp_path)
+    assert [one.label for one in smiling.pictures] == ["-1", "1", "-1"]
+    assert any("skipped the first line, 3" in told for told in smiling.warnings) == bool(count)
+
+
+def test_a_count_above_a_list_is_no_header(tmp_path: Path) -> None:
+    for text in ("2\n1.jpg 0\n2.jpg 1\n", "2\npath,label\n1.jpg,0\n2.jpg,1\n"):
+        listing = listed(tmp_path, text)
+        assert [(p.path, p.label) for p in listing.pictures] == [("1.jpg", "0"), ("2.jpg", "1")]
+    with pytest.raises(DataError, match="row 4"):
+        listed(tmp_path, "2\npath,label\n1.jpg,0\n2.jpg,\n")
+
+
 @pytest.mark.parametrize("header", ["id,diagnosis", "path,label"])
 @pytest.mark.parametrize(
     ("folder", "start", "end", "digits"),
