@@ -6,6 +6,7 @@ The readings, in this order:
     cat/train, cat/test            splits one level down, if every class has only such folders
     dataset/cat, dataset/dog       a single folder around the others is skipped
     images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
+    a/airfield, b/bakery           folders of letters are no classes, but those in them
     cat, dog                       classes, whatever is below them
 
 Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
@@ -16,6 +17,8 @@ a split: their classes are elsewhere, in a table or in the names of the pictures
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -49,6 +52,8 @@ from stepladder.errors import DataError, UsageError
 
 _MAX_WRAPPERS = 8
 _MAX_ASKED = 8  # folders in a flag that a message proposes
+_OF_LETTERS: Final = re.compile(r"([^\W\d_])(?: ?- ?([^\W\d_]))?|0-9|#")
+_IN_LETTERS: Final = "(?:^|/)[^/](?:-[^/])?/(.+)/[^/]+$"
 _MIN_SHARED = 2  # class folders that make two folders look like splits: a class needs another one
 
 
@@ -143,6 +148,45 @@ class _Reading:
         refuse_names_of_splits(self.root, [folder.name for folder in folders])
         refuse_folders_of_a_table(self.walk, self.root, folders)
         return self._list_classes(folders, split=None)
+
+    def _named_classes(self, folders: list[Folder]) -> list[tuple[Folder, str]]:
+        """Return the folders of classes and their names; those in folders of letters are deeper."""
+        is_told = self.options.classes_from is ClassesFrom.TOP
+        inside = {folder: self._entries(folder) for folder in folders if _letters(folder.name)}
+        if is_told or not folders or len(inside) < len(folders):
+            return [(folder, folder.name) for folder in folders]
+        below = {
+            folder: [entry for entry in entries if isinstance(entry, Folder)]
+            for folder, entries in inside.items()
+        }
+        if any(len(below[folder]) < max(len(entries), 1) for folder, entries in inside.items()):
+            return [(folder, folder.name) for folder in folders]
+        names = name_some([folder.path for folder in folders])
+        if not all(_begins(one.name, folder.name) for folder in folders for one in below[folder]):
+            self.warnings.append(
+                f"{self.root}: took {names} for classes, although they contain folders, not "
+                "pictures. If those are the classes: --label-pattern "
+                f"{shlex.quote(_IN_LETTERS)}"
+            )
+            return [(folder, folder.name) for folder in folders]
+        self.warnings.append(
+            f"{self.root}: read the folders in {names} as classes, because their names begin with "
+            "these letters. If the letters are the classes: --classes-from top"
+        )
+        return [
+            (deep, deep.path.removeprefix(f"{folder.path}/"))
+            for folder in folders
+            for one in below[folder]
+            for deep in self._with_pictures(one)
+        ]
+
+    def _with_pictures(self, folder: Folder) -> list[Folder]:
+        """Return the folder if pictures are in it, else those folders below it that have some."""
+        entries = self._entries(folder)
+        inner = [entry for entry in entries if isinstance(entry, Folder)]
+        if len(inner) < len(entries) or not inner:
+            return [folder]
+        return [deep for one in inner for deep in self._with_pictures(one)]
 
     def _beside_annotations(self, top: Folder) -> Folder:
         """Return the folder of pictures, such as `images`, beside folders of annotations only."""
@@ -395,8 +439,8 @@ class _Reading:
         pictures: list[Picture] = []
         full: list[Folder] = []
         empty: list[str] = []
-        for folder in folders:
-            label = printable(folder.name)
+        for folder, name in self._named_classes(folders):
+            label = printable(name)
             num_before = len(pictures)
             pictures += (Picture(path, label, split) for path in self.walk.files(folder))
             if len(pictures) == num_before:
@@ -465,6 +509,19 @@ class _Reading:
 
     def _has_pictures(self, folder: Folder) -> bool:
         return any(isinstance(entry, str) for entry in self._entries(folder))
+
+
+def _letters(name: str) -> tuple[str, str] | None:
+    """Return the first and the last letter of `a` or `a-c`; None if a name is another."""
+    match = _OF_LETTERS.fullmatch(name.lower())
+    return None if match is None else (match[1] or "0", match[2] or match[1] or "9")
+
+
+def _begins(name: str, letters: str) -> bool:
+    """Return whether a name begins with a letter of a folder of letters; others do with none."""
+    first, last = _letters(letters) or ("", "")
+    start = name.lower()[:1]
+    return first <= start <= last or not start.isalpha()
 
 
 def _may_be_splits(names: list[str]) -> bool:

@@ -221,6 +221,44 @@ def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
     assert told[f"dog/{inner[1]}/1.jpg"] == ("dog", Split.TEST)
 
 
+PLACES = (
+    "a/airfield/1.jpg",
+    "a/apartment_building/outdoor/1.jpg",
+    "b/barn/1.jpg",
+    "b/2_bars/1.jpg",
+)
+
+
+@pytest.mark.parametrize("letters", ["", "A-", "split"])
+def test_folders_of_letters_are_no_classes(tmp_path: Path, letters: str) -> None:
+    names = PLACES
+    if letters == "A-":  # A-A/airfield
+        names = tuple(f"{name[0].upper()}-{name}" for name in PLACES)
+    if letters == "split":
+        names = tuple(f"{split}/{name}" for split in ("train", "val") for name in PLACES)
+    listing = listed(fill(tmp_path, *names))
+    assert {picture.label for picture in listing.pictures} == {
+        *("airfield", "apartment_building/outdoor", "barn", "2_bars"),
+    }
+    assert len(listing.pictures) == len(names)
+    assert "If the letters are the classes: --classes-from top" in listing.warnings[0]
+    if letters != "split":
+        top = listed(tmp_path, classes_from=ClassesFrom.TOP)
+        assert {picture.label.lower()[0] for picture in top.pictures} == {"a", "b"}
+
+
+def test_letters_that_are_classes_stay_so(tmp_path: Path) -> None:
+    signs = fill(tmp_path / "signs", "a/1.jpg", "b/1.jpg")
+    assert {picture.label for picture in listed(signs).pictures} == {"a", "b"}
+    assert listed(signs).warnings == ()
+    people = fill(tmp_path / "people", "a/anna/1.jpg", "a/tom/1.jpg", "b/mia/1.jpg")
+    listing = listed(people)
+    assert {picture.label for picture in listing.pictures} == {"a", "b"}
+    flag = shlex.split(listing.warnings[0].partition("--label-pattern ")[2])[0]
+    deeper = listed(people, label_pattern=flag)
+    assert {picture.label for picture in deeper.pictures} == {"anna", "tom", "mia"}
+
+
 def test_one_shared_folder_in_every_class_is_no_question(tmp_path: Path) -> None:
     found = listed(fill(tmp_path, "cat/images/1.jpg", "dog/images/1.jpg", "dog/boxes/1.jpg"))
     assert {picture.label for picture in found.pictures} == {"cat", "dog"}
