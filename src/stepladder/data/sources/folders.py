@@ -22,12 +22,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_pattern import LabelPattern
+from stepladder.data.sources.labels_elsewhere import typed
 from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.no_classes import (
     no_class_folders,
@@ -51,7 +53,11 @@ from stepladder.data.sources.walk import Folder, Skipped, Walk, merge, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_WRAPPERS = 8
+_MAX_COMPARED = 2000  # pictures of a folder whose names are compared with those in another
+_MAX_PROBES = 50
+_MIN_SAME = 2
 _MAX_ASKED = 8  # folders in a flag that a message proposes
+_COUNTED: Final = re.compile(r"[^\W\d_]{0,8}[ _-]*[0-9]*[ _]*(\([0-9]+\))?")
 _OF_LETTERS: Final = re.compile(r"([^\W\d_])(?: ?- ?([^\W\d_]))?|0-9|#")
 _IN_LETTERS: Final = "(?:^|/)[^/](?:-[^/])?/(.+)/[^/]+$"
 _MIN_SHARED = 2  # class folders that make two folders look like splits: a class needs another one
@@ -139,6 +145,7 @@ class _Reading:
             return self._list_splits(folders, splits)
         inner = self._find_inner_splits(below)
         if inner is not None:
+            self._refuse_versions_with_splits(folders)
             shown = ", ".join(f"{printable(name)} as {split}" for name, split in inner.items())
             self.warnings.append(
                 f"{self.root}: took the folders inside the class folders for splits: {shown}"
@@ -353,6 +360,63 @@ class _Reading:
             return None
         return splits if len(set(splits.values())) == len(splits) else None
 
+    def _refuse_versions_with_splits(self, folders: list[Folder]) -> None:
+        """Refuse `color/train/cat` and `gray/train/cat`: the outer folders are no classes.
+
+        Raises:
+            UsageError: if the folders of splits inside them share two class folders.
+        """
+        inside = {
+            folder: {name for one in self._inner_folders(folder) for name in self._names_below(one)}
+            for folder in folders
+        }
+        counts = Counter(name for names in inside.values() for name in names)
+        shared = sorted(name for name, count in counts.items() if count > 1)
+        if len(shared) >= _MIN_SHARED:
+            both = [folder for folder in folders if inside[folder] & set(shared)]
+            raise self._versions(both, shared, "one level deeper ")
+
+    def _inner_folders(self, folder: Folder) -> list[Folder]:
+        return [entry for entry in self._entries(folder) if isinstance(entry, Folder)]
+
+    def _have_same_names(self, folders: list[Folder], shared: Iterable[str], counted: bool) -> bool:
+        """Return whether most pictures of a class have the same name in another folder, too.
+
+        A name may have an end of its own: `leaf_1_masked` for `leaf_1`.
+
+        Args:
+            folders: versions or splits.
+            shared: names of the classes in them.
+            counted: whether names such as `IMG_0001` count, which any camera writes.
+        """
+        names: list[set[str]] = []
+        for folder in folders:
+            inside = [one for one in self._inner_folders(folder) if one.name in set(shared)]
+            walk = replace(self.walk, skipped=Skipped())
+            files = islice((file for one in inside for file in walk.files(one)), _MAX_COMPARED)
+            stems = {file[len(folder.path) + 1 :].rpartition(".")[0] for file in files}
+            names.append(
+                {one for one in stems if counted or not _COUNTED.fullmatch(one.rpartition("/")[2])}
+            )
+        first, *others = sorted(names, key=len)
+        probes = sorted(first)[:_MAX_PROBES]
+        num_found = sum(
+            any(one in other or any(_is_version(one, name) for name in other) for other in others)
+            for one in probes
+        )
+        return num_found >= _MIN_SAME and 2 * num_found > len(probes)
+
+    def _versions(self, folders: list[Folder], shared: list[str], deeper: str = "") -> UsageError:
+        names = name_some([folder.path for folder in folders])
+        return UsageError(
+            f"the folders {names} contain {deeper}folders of the same names ({name_some(shared)}), "
+            "so they are probably versions of one data set",
+            where=str(self.root),
+            why="Pictures that are in several of them would be in train and in val or test.",
+            fix=f"Read one of them: stepladder prepare {typed(self.root / folders[0].path)}. If "
+            f"{names} are the classes: --classes-from top",
+        )
+
     def _refuse_crossing(self, folders: list[Folder], below: Mapping[Folder, list[str]]) -> None:
         """Refuse folders that share subfolders: either of them may be the classes.
 
@@ -382,6 +446,9 @@ class _Reading:
         self, folders: list[Folder], shared: Iterable[str], below: Mapping[Folder, list[str]]
     ) -> UsageError:
         both = [folder for folder in folders if set(shared) & set(below[folder])]
+        has_splits = any(split_candidates(one.name) or _near_split(one.name) for one in both)
+        if not has_splits and self._have_same_names(both, shared, counted=False):
+            return self._versions(both, sorted(shared))
         outer = [folder.name for folder in both]
         inner = sorted({name for folder in both for name in below[folder]})
         likely = sorted(
@@ -391,12 +458,16 @@ class _Reading:
         flag = "--split-folders FOLDER=train,FOLDER=test"
         if likely and len(likely[0]) <= _MAX_ASKED:
             flag = write_split_folders(_guessed(likely[0]))
+        fixes = [f"If one level is train, val and test: {flag} (correct the names)."]
+        if not likely:
+            one = f"To read one of them: stepladder prepare {typed(self.root / both[0].path)}."
+            has_same = self._have_same_names(both, shared, counted=True)
+            fixes = [one] if has_same else [*fixes, one]
         return UsageError(
             f"the folders {name_some(outer)} contain folders of the same names "
             f"({name_some(sorted(shared))}), so it is unknown which of both are the classes",
             where=str(self.root),
-            fix=f"If one level is train, val and test: {flag} (correct the names). If "
-            f"{name_some(outer)} are the classes: --classes-from top",
+            fix=" ".join((*fixes, f"If {name_some(outer)} are the classes: --classes-from top")),
         )
 
     def _list_splits(self, folders: list[Folder], splits: Mapping[Folder, Split]) -> list[Picture]:
@@ -509,6 +580,12 @@ class _Reading:
 
     def _has_pictures(self, folder: Folder) -> bool:
         return any(isinstance(entry, str) for entry in self._entries(folder))
+
+
+def _is_version(name: str, other: str) -> bool:
+    """Return whether one of two names is the other with an end: `leaf_1_masked`, `leaf_1-small`."""
+    short, long = sorted((name, other), key=len)
+    return long.startswith(short) and not long[len(short) : len(short) + 1].isdigit()
 
 
 def _letters(name: str) -> tuple[str, str] | None:

@@ -221,6 +221,59 @@ def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
     assert told[f"dog/{inner[1]}/1.jpg"] == ("dog", Split.TEST)
 
 
+def versions(*folders: str, picture: str = "{}leaf_{}_RS") -> list[str]:
+    """Return pictures of the same names in the classes of each folder."""
+    return [
+        f"{folder}/{label}/{picture.format(label, at)}{end}.jpg"
+        for folder, end in zip(folders, ("", "", "_masked"), strict=False)
+        for label in "ab"
+        for at in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folders", "picture"),
+    [
+        (("color", "grayscale", "segmented"), "{}leaf_{}_RS"),
+        (("color", "grayscale"), "IMG_{1}"),
+        (("color", "grayscale"), "{1}"),
+        (("100x100", "200x200"), "{}r0_{}_100"),
+        (("my v1", "my v2"), "{}leaf_{}_RS"),
+    ],
+)
+def test_versions_of_a_data_set_are_never_proposed_as_splits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folders: tuple[str, ...],
+    picture: str,
+) -> None:
+    monkeypatch.chdir(
+        fill(tmp_path, *versions(*(f"raw/{one}" for one in folders), picture=picture))
+    )
+    with pytest.raises(UsageError, match="folders of the same names") as caught:
+        listed(Path("raw"))
+    assert "--split-folders" not in str(caught.value)
+    command = str(caught.value.fix).partition("stepladder prepare ")[2].partition(". If ")[0]
+    found = splits(listed(Path(*shlex.split(command))))
+    assert len(found) == 8
+    assert {label for label, _ in found.values()} == {"a", "b"}
+
+
+def test_versions_with_splits_in_them_are_asked_for(tmp_path: Path) -> None:
+    names = versions("raw/color/train", "raw/color/test") + versions("raw/gray/train")
+    fill(tmp_path, *names, "raw/gray/test/a/9.jpg")
+    with pytest.raises(UsageError, match="versions of one data set") as caught:
+        listed(tmp_path / "raw")
+    assert f"stepladder prepare {tmp_path}/raw/color" in str(caught.value.fix)
+
+
+def test_sessions_with_the_names_of_a_camera_may_be_splits(tmp_path: Path) -> None:
+    names = versions("session 1", "session 2", picture="IMG_{1}")
+    with pytest.raises(UsageError, match="it is unknown which") as caught:
+        listed(fill(tmp_path, *names))
+    assert "--split-folders 'session 1=train,session 2=test'" in str(caught.value.fix)
+
+
 PLACES = (
     "a/airfield/1.jpg",
     "a/apartment_building/outdoor/1.jpg",
