@@ -39,6 +39,7 @@ from stepladder.data.sources.no_classes import (
     refuse_splits_without_classes,
 )
 from stepladder.data.sources.parts import are_numbered_parts, download_of
+from stepladder.data.sources.split_labels import are_no_classes, label_by_table
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
@@ -482,9 +483,32 @@ class _Reading:
         if any(inner[folder] == folder for folder in trains):
             inner = {folder: folder for folder in splits}
         pictures: list[Picture] = []
+        for folder in trains:
+            pictures += self._list_classes(self._subfolders(inner[folder]), split=Split.TRAIN)
+        classes = {picture.label for picture in pictures}
         for folder, split in splits.items():
-            pictures += self._list_classes(self._subfolders(inner[folder]), split=split)
+            if split is not Split.TRAIN:
+                pictures += self._list_held_out(inner[folder], split, classes)
         return pictures
+
+    def _list_held_out(self, top: Folder, split: Split, classes: set[str]) -> list[Picture]:
+        """List val or test: by its class folders, else by a table in it, else without a picture."""
+        names = self._names_below(top)
+        if not are_no_classes(names, classes):
+            return self._list_classes(self._subfolders(top), split=split)
+        paths = list(self.walk.files(top))
+        found = label_by_table(self.root, top.path, paths, split, classes)
+        if found is not None:
+            pictures, table = found
+            self.warnings.append(f"{self.root}: read the labels of {top.path} in {table}")
+            labelled = {picture.path for picture in pictures}
+            for path in paths:
+                if path not in labelled:
+                    self.walk.skipped.add(path, f"picture(s) without a label in {table}")
+            return pictures
+        for path in paths:
+            self.walk.skipped.add(path, f"picture(s) without labels in {printable(top.path)}")
+        return []
 
     def _list_inner_splits(
         self, folders: list[Folder], splits: Mapping[str, Split]

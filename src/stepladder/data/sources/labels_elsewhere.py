@@ -214,6 +214,11 @@ def _tables(root: Path) -> Iterator[Path]:
     return islice(within(), _MAX_TABLES)
 
 
+def tables_in(folder: Path) -> Iterator[Path]:
+    """Yield the tables in a folder, but not in its subfolders."""
+    return islice(_sorted(folder, are_folders=False), _MAX_TABLES)
+
+
 def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
     """Yield the folders, or the tables, in a folder."""
     try:

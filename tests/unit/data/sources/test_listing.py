@@ -221,6 +221,49 @@ def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
     assert told[f"dog/{inner[1]}/1.jpg"] == ("dog", Split.TEST)
 
 
+TINY = [f"train/n0{1 + at % 2}/images/n0{1 + at % 2}_{at}.JPEG" for at in range(6)]
+
+
+@pytest.mark.parametrize("folder", ["val/images", "val"])
+@pytest.mark.parametrize("table", ["val/val_annotations.txt", "val_labels.csv"])
+def test_labels_of_val_are_read_in_its_table(tmp_path: Path, folder: str, table: str) -> None:
+    """As in Tiny ImageNet."""
+    fill(tmp_path, *TINY, "train/n01/n01_boxes.txt", "test/images/t0.JPEG", "test/images/t1.JPEG")
+    fill(tmp_path, *(f"{folder}/val_{at}.JPEG" for at in range(5)))
+    rows = [f"val_{at}.JPEG\tn0{1 + at % 2}\t0\t{at}\t44\t62" for at in range(4)]
+    if table.endswith(".csv"):
+        rows = ["path,label", *(f"val_{at}.JPEG,n0{1 + at % 2}" for at in range(4))]
+    (tmp_path / table).write_text("\n".join(rows))
+    listing = listed(tmp_path)
+    found = splits(listing)
+    trained = [label for label, split in found.values() if split is Split.TRAIN]
+    assert trained == ["n01"] * 3 + ["n02"] * 3
+    held_out = {path: label for path, (label, split) in found.items() if split is Split.VAL}
+    assert held_out == {f"{folder}/val_{at}.JPEG": f"n0{1 + at % 2}" for at in range(4)}
+    assert len(found) == 6 + 4
+    assert any(f"read the labels of val in {table}" in told for told in listing.warnings)
+    assert f"1 picture(s) without a label in {table}" in listing.warnings[-1]
+    assert "2 picture(s) without labels in test ('test/images/t0.JPEG', …)" in listing.warnings[-1]
+
+
+@pytest.mark.parametrize("folder", ["val/images/", "val/unknown/", "val/val/", "val/"])
+@pytest.mark.parametrize("label", [None, "n09"])
+def test_val_without_labels_of_the_classes_is_skipped_with_a_note(
+    tmp_path: Path, folder: str, label: str | None
+) -> None:
+    fill(tmp_path, *TINY, f"{folder}1.jpg", f"{folder}2.jpg")
+    if label:
+        (tmp_path / "val" / "labels.csv").write_text("path,label\n1.jpg,n09\n2.jpg,n01\n")
+    listing = listed(tmp_path)
+    assert {split for _, split in splits(listing).values()} == {Split.TRAIN}
+    assert "2 picture(s) without labels in val" in listing.warnings[-1]
+
+
+def test_a_class_of_val_that_train_lacks_is_not_skipped(tmp_path: Path) -> None:
+    found = splits(listed(fill(tmp_path, *TINY, "val/n01/1.jpg", "val/other/1.jpg")))
+    assert found["val/other/1.jpg"] == ("other", Split.VAL)
+
+
 def versions(*folders: str, picture: str = "{}leaf_{}_RS") -> list[str]:
     """Return pictures of the same names in the classes of each folder."""
     return [
