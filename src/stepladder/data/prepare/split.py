@@ -7,11 +7,12 @@ are in the same split.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from stepladder.config.choices import Split
@@ -25,6 +26,13 @@ FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
 _LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
+_MAX_PAIRS = 5
+_MAX_COMPARED = 20  # of the classes that train lacks
+_MIN_SIMILARITY = 0.8
+_ONE_CLASS = (
+    "If both names mean one class, rename one of the two folders, or write the same label in the "
+    "table. Otherwise: "
+)
 _DRAWN_FIX = (
     " If val was drawn at random (--val-frac), this can only happen to a class with very few "
     "pictures: add some."
@@ -114,10 +122,17 @@ def check_classes(
         unknown = sorted(held_out.keys() - train.keys())
         if unknown:
             shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
+            near = _near_classes(unknown[:_MAX_COMPARED], train.keys() - held_out.keys())
+            pairs = [
+                f"{one!r} in {split} looks like {train_one!r} in train" for one, train_one in near
+            ]
             raise DataError(
                 f"{len(unknown)} of the classes in {split} have no pictures in train: {shown}",
-                why="A model cannot learn classes that it never sees in training.",
-                fix=f"Add pictures of these classes to train, or remove the classes from {split}."
+                why=f"{'; '.join(pairs[:_MAX_PAIRS])}."
+                if pairs
+                else "A model cannot learn classes that it never sees in training.",
+                fix=(_ONE_CLASS if pairs else "")
+                + f"Add pictures of these classes to train, or remove the classes from {split}."
                 + (_DRAWN_FIX if split is Split.VAL else ""),
             )
         missing = sorted(train.keys() - held_out.keys())
@@ -194,6 +209,24 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
             "that matches these paths, such as '(scene[0-9]+)'.",
         )
     return groups
+
+
+def _near_classes(unknown: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the pairs of names that may mean one class: similar ones with the same numbers."""
+    found = []
+    free = {name: re.sub(r"[\W_]+", " ", name).casefold() for name in sorted(known)}
+    for name in unknown:
+        plain = re.sub(r"[\W_]+", " ", name).casefold()
+        likeness = {
+            other: difflib.SequenceMatcher(None, plain, text).ratio()
+            for other, text in free.items()
+            if re.findall("[0-9]+", text) == re.findall("[0-9]+", plain)
+        }
+        best = max(likeness, key=likeness.__getitem__, default=None)
+        if best is not None and likeness[best] >= _MIN_SIMILARITY:
+            found.append((printable(name), printable(best)))
+            del free[best]
+    return found
 
 
 def _similar_names(train: Counter[str]) -> list[str]:

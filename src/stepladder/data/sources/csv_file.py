@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_paths import PICTURE_ENDS, SLOT, read_plainly, search
+from stepladder.data.sources.table_paths import (
+    PICTURE_ENDS,
+    PathReader,
+    are_file_names,
+    read_plainly,
+    search,
+)
 from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
@@ -28,6 +34,7 @@ _WINDOWS: Final = "cp1252"
 _USUAL_SIGNS: Final = frozenset("\u20ac\u2018\u2019\u201c\u201d\u2013\u2014\u2026°§·")
 _NUM_SAMPLE_LINES: Final = 50
 _NUM_PROBE_BYTES: Final = 4096
+_MAX_CELL: Final = 1 << 27  # letters; a cell may hold a whole picture
 _SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
 _NAMED: Final = re.compile(
     rf"(\S.*(?:{'|'.join(map(re.escape, PICTURE_ENDS))})) +(\S.*)", re.IGNORECASE
@@ -52,6 +59,7 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
     Raises:
         DataError: if the text cannot be decoded, or quotes are not closed; names the line.
     """
+    csv.field_size_limit(_MAX_CELL)
     encoding = encoding_of(path)
     notes: tuple[str, ...] = ()
     try:
@@ -85,6 +93,8 @@ def _read(
     if first is None:
         return TableCells([], [], 0)
     sample = [first, *itertools.islice(lines, _NUM_SAMPLE_LINES)]
+    count = _pop_count(sample)
+    num_before += len(count)
     if delimiter is None:
         delimiter = _delimiter(sample, wanted, columns)
     rows = _lines_for(itertools.chain(sample, lines), delimiter)
@@ -101,7 +111,7 @@ def _read(
     header = list(columns or ())
     body: list[tuple[int, list[str]]] = []
     extra_lines: list[tuple[int, int]] = []
-    num_comments = num_before
+    num_comments = num_before - len(count)
     line = num_before
     try:
         for row, cells in enumerate(reader, start=num_before + 1):
@@ -120,18 +130,41 @@ def _read(
         raise DataError(
             f"not a CSV ({error})", where=f"{path}: line {line + 1}", fix=_SAVE_AGAIN
         ) from None
-    notes = tuple(_notes(path, delimiter, encoding, num_comments))
+    header = list(columns or _with_paths(header, body))
+    notes = tuple(_notes(path, delimiter, encoding, num_comments, count))
     return TableCells(
         header,
         body,
         0 if columns else num_before + 1,
         notes,
         encoding=encoding,
+        delimiter=delimiter,
         extra_lines=tuple(extra_lines),
     )
 
 
-def _notes(path: Path, delimiter: str, encoding: str, num_comments: int) -> Iterator[str]:
+def _pop_count(sample: list[str]) -> list[str]:
+    """Remove the first line if it is a number, and all others have several cells; return it."""
+    others = [line.strip() for line in sample[1:] if line.strip()]
+    is_wide = bool(others) and all(re.search(r"[,;\t| ]", line) for line in others)
+    return [sample.pop(0)] if is_wide and sample[0].strip().isdecimal() else []
+
+
+def _with_paths(header: list[str], body: Sequence[tuple[int, list[str]]]) -> list[str]:
+    """Return the header with a name for the pictures, if it has none: `Male Young`."""
+    is_short = {len(cells) for _, cells in body} == {len(header) + 1} and "path" not in header
+    return (
+        ["path", *header]
+        if is_short and are_file_names([cells[0] for _, cells in body])
+        else header
+    )
+
+
+def _notes(
+    path: Path, delimiter: str, encoding: str, num_comments: int, count: Sequence[str]
+) -> Iterator[str]:
+    for line in count:
+        yield f"{path}: skipped the first line, {line.strip()}, which is a number of rows"
     if delimiter in _NAMES:
         yield f"{path}: read as separated by {_NAMES[delimiter]}"
     if encoding.startswith(("utf-16", "utf-32")):
@@ -172,7 +205,7 @@ def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] 
         delimiter: [cells for cells in _parse(sample, delimiter) if cells]
         for delimiter in (*_DELIMITERS, " ")
     }
-    widths = {one: {len(cells) for cells in parsed} for one, parsed in rows.items()}
+    widths = {one: {len(cells) for cells in _below(parsed)} for one, parsed in rows.items()}
     if columns is not None:
         return next((one for one in rows if widths[one] == {len(columns)}), ",")
     for one, parsed in rows.items():
@@ -184,6 +217,13 @@ def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] 
     if all(widths[one] <= {1} for one in _DELIMITERS):
         return " " if len(widths[" "]) == 1 and widths[" "] != {1} else ","  # `cat/1.jpg 0`
     return _sniff(sample, even or [one for one in _DELIMITERS if widths[one] - {1}])
+
+
+def _below(rows: list[list[str]]) -> list[list[str]]:
+    """Return the rows without a header that has no name for the pictures: `Male Young`."""
+    others = rows[1:]
+    is_short = bool(others) and all(len(cells) == len(rows[0]) + 1 for cells in others)
+    return others if is_short and are_file_names([cells[0] for cells in others]) else rows
 
 
 def _sniff(sample: list[str], able: list[str]) -> str:
@@ -225,7 +265,9 @@ def _num_after_names(sample: list[str], folder: Path, columns: Sequence[str] | N
         is_wide = num_columns == num_after + 1 and (
             not has_header or len(lines[0].split()) == num_columns
         )
-        if is_wide and (read_plainly(paths, folder, SLOT) or search(paths, folder.resolve())):
+        if is_wide and (
+            read_plainly(paths, folder, PathReader()) or search(paths, folder.resolve())
+        ):
             return num_after
     return 0
 

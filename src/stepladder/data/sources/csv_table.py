@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,8 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.json_file import is_json, read_json
 from stepladder.data.sources.listing import Listing, Picture, name_some
-from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
+from stepladder.data.sources.pixel_cells import find_pixels
+from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell, split_of_word
 from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.table_labels import (
     LABEL_NAMES,
@@ -33,6 +34,8 @@ from stepladder.data.sources.table_paths import (
     are_file_names,
     flag_of,
     is_around,
+    is_found,
+    parse_format,
     read_plainly,
     search,
     some,
@@ -52,6 +55,7 @@ _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing value
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _DEFAULTS: Final = {field.name: field.default for field in fields(PrepareConfig)}
 _MAX_SHOWN: Final = 2
+_MAX_LETTERS: Final = 200  # of a path in a message
 _MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
 _ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 
@@ -76,12 +80,6 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
             and the column.
     """
     root = path.parent.resolve()
-    if config.path_format is not None and config.path_format.count(SLOT) != 1:
-        raise UsageError(
-            f"{config.path_format!r} does not contain {SLOT} once",
-            where="prepare.path_format",
-            fix=f"Write {SLOT} where the cell goes, such as --path-format 'images/{SLOT}.jpg'",
-        )
     table = _read_table(path, config, root)
     to_path = table.to_path
     relative_to_root = _Relative(root)
@@ -234,6 +232,7 @@ class _Chooser:
         self._config = config
         self._root = root
         self._is_headerless = False
+        self._shape = parse_format(config.path_format)
 
     def choose(self) -> _Chosen:
         """Return what the columns mean.
@@ -252,13 +251,16 @@ class _Chooser:
         _check_rows(self._file, path=self._path)
         path_at, readers = self._choose_path()
         split_at = self._index(self._config.split_column)
-        if split_at is None and self._is_headerless:
-            split_at = next(iter(split_candidates_of(self._file, {path_at})), None)
         group_at = self._index(self._config.group_by)
+        if split_at is None and self._is_default("split_column"):
+            label_at = self._index(self._config.label_column)
+            split_at = self._find_split({path_at, label_at, group_at} - {None})
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         is_asked = self._config.path_format is None and any(map(is_around, readers))
         if len(readers) != 1 or readers[0].cut or is_asked:
+            if not readers:
+                self._refuse_pixels()
             raise self._no_file(path_at, label_at, split_at, readers)
         return _Chosen(
             self._file,
@@ -282,6 +284,7 @@ class _Chooser:
             path_at, readers = self._find_path()
             if path_at is not None and readers:
                 return path_at, readers
+        self._refuse_pixels()
         raise self._no_column(name, "path-column")
 
     def _choose_label(
@@ -310,7 +313,8 @@ class _Chooser:
         is_as_named = (
             path_at == self._index(self._config.path_column)
             and label_at in {None, self._index(self._config.label_column)}
-            and reader.path_format == (self._config.path_format or SLOT)
+            and split_at in {None, self._index(self._config.split_column)}
+            and reader.written == self._shape.written
         )
         options = self._options(path_at, label_at, split_at, reader)
         if not is_as_named and (options or reader.others):
@@ -318,7 +322,7 @@ class _Chooser:
             if reader.others:
                 folders = name_some(list(reader.folders))
                 reasons.append(f"each picture is in one of the folders {folders}")
-            elif reader.path_format != (self._config.path_format or SLOT):
+            elif reader.written != self._shape.written:
                 exists = printable(reader(self._cells(path_at)[0]))
                 reasons.append(f"{exists} exists, {_what_lacks(reader)}")
             reasons += [f"read as with {options}"] if options else []
@@ -335,6 +339,15 @@ class _Chooser:
                 where=f"{self._path}: {self._file.unit} {self._file.nested[name]}",
                 why=_ONE_LABEL,
                 fix='Write the class of each picture as text or a number: "label": "cat"',
+            )
+
+    def _refuse_pixels(self) -> None:
+        pixels = find_pixels(self._file)
+        if pixels is not None:
+            raise DataError(
+                pixels.describe(self._file.header),
+                where=str(self._path),
+                fix=pixels.conversion(self._file, self._path, is_headerless=self._is_headerless),
             )
 
     def _index(self, name: str | None) -> int | None:
@@ -385,7 +398,7 @@ class _Chooser:
         if any(plain_name(cell) in {*PATH_NAMES, *LABEL_NAMES} for cell in header):
             return False
         return any(
-            (self._root / reader(cell)).is_file()
+            is_found(self._root, reader(cell))
             for at, cell in enumerate(header)
             if cell and self._may_be_paths(at)
             for reader in self._readers(at)
@@ -398,8 +411,8 @@ class _Chooser:
         """Return the ways in which the cells of a column name files; several are ambiguous."""
         cells = self._cells(at)
         if not cells:
-            return [PathReader(self._config.path_format or SLOT)]  # refused by row later
-        reader = read_plainly(cells, self._root, self._config.path_format or SLOT)
+            return [self._shape]  # refused by row later
+        reader = read_plainly(cells, self._root, self._shape)
         if reader is not None:
             return [reader]
         return search(cells, self._root) if self._config.path_format is None else []
@@ -408,10 +421,13 @@ class _Chooser:
         """Return the one column whose cells name files, and how they do."""
         able = [at for at in range(len(self._file.header)) if self._may_be_paths(at)]
         named = [at for at in able if are_file_names(some(self._cells(at)))]
-        shape = self._config.path_format or SLOT
-        plain = [at for at in able if read_plainly(self._cells(at), self._root, shape) is not None]
+        plain = [
+            at for at in able if read_plainly(self._cells(at), self._root, self._shape) is not None
+        ]
         for tried in (plain, named, able):
             found = {at: readers for at in tried if (readers := self._readers(at))}
+            sure = {at: readers for at, readers in found.items() if not readers[0].num_digits}
+            found = sure or found  # a label may be the number of a picture, too
             usual = [at for at in found if plain_name(self._file.header[at]) in PATH_NAMES]
             for some_found in (list(found), usual):
                 if len(some_found) == 1:
@@ -448,6 +464,23 @@ class _Chooser:
             self._refuse_nested(next(iter(self._file.nested)))
         raise self._no_column(self._config.label_column, "label-column", path_at, readers, found)
 
+    def _find_split(self, taken: Set[int | None]) -> int | None:
+        """Return the one column of splits, whatever its name is.
+
+        Raises:
+            DataError: if several columns differ in their splits.
+        """
+        found = split_candidates_of(self._file, taken)
+        splits = {tuple(map(split_of_word, self._cells(at))) for at in found}
+        if len(splits) > 1:
+            names = [self._file.header[at] for at in found]
+            raise DataError(
+                f"several columns may be the one of splits: {_name_columns(names)}",
+                where=self._where(),
+                fix=f"Choose one: --split-column {shlex.quote(names[0])}",
+            )
+        return next(iter(found), None)
+
     def _check_one_hot(self, columns: list[int], path_at: int, readers: list[PathReader]) -> None:
         """Check that each row has one class."""
         header = self._file.header
@@ -464,8 +497,9 @@ class _Chooser:
                     f"one column per class, and {what} in {_name_rows(rows, self._file)}",
                     where=str(self._path),
                     why=_ONE_LABEL,
-                    fix=f"Leave one 1 in each {self._file.unit}, or learn a single column, here "
-                    f"{header[columns[0]]!r} with the classes 0 and 1: {command}",
+                    fix=f"Leave one 1 in each {self._file.unit}, or learn one of the columns "
+                    f"{_name_columns([header[at] for at in columns])} alone, such as the first: "
+                    f"{command}",
                 )
 
     def _options(
@@ -498,8 +532,8 @@ class _Chooser:
                 typed.append(f"--split-column {shlex.quote(header[split_at])}")
         if self._config.group_by is not None:
             typed.append(f"--group-by {shlex.quote(self._config.group_by)}")
-        if reader.path_format != SLOT and not reader.others:  # several are found without an option
-            typed.append(flag_of(reader.path_format))
+        if reader.written != SLOT and not reader.others:  # several are found without an option
+            typed.append(flag_of(reader))
         return " ".join(typed)
 
     def _command(
@@ -524,8 +558,8 @@ class _Chooser:
             problem = f"no column {name!r}: the first row describes a picture; there is no header"
             columns = _guess_columns(self._file.body[0][1], path_at)
             command = f"{prepare_command(self._path)} --columns {shlex.quote(','.join(columns))}"
-            if readers and readers[0].path_format != SLOT:
-                command += "" if readers[0].others else f" {flag_of(readers[0].path_format)}"
+            if readers and readers[0].written != SLOT:
+                command += "" if readers[0].others else f" {flag_of(readers[0])}"
             return kind(problem, where=self._where(), fix=f"Name the columns: {command}")
         config = self._config
         named = {config.path_column, config.label_column, config.split_column, config.group_by}
@@ -544,7 +578,7 @@ class _Chooser:
             problem = f"no column {name!r}, and several may be it: {some_able}"
         flag = f"--{option} {shlex.quote(header[near[0]]) if near else 'COLUMN'}"
         if path_at is not None:
-            reader = readers[0] if readers else PathReader(config.path_format or SLOT)
+            reader = readers[0] if readers else self._shape
             flag = f"{self._options(path_at, None, None, reader)} {flag}".strip()
         elif (label_at := self._index(config.label_column)) is not None:
             flag += f" --label-column {shlex.quote(header[label_at])}"
@@ -565,17 +599,21 @@ class _Chooser:
         """Return an error for paths that name no file, or names that are in several folders."""
         number, cell = self._first_in_several(path_at, readers)
         where = f"{self._path}: {self._file.unit} {number}"
-        reader = PathReader(self._config.path_format or SLOT, cell != cell.strip(), "\\" in cell)
+        reader = replace(
+            self._shape, is_stripped=cell != cell.strip(), has_backslashes="\\" in cell
+        )
         wanted = reader(cell)
+        if not readers and self._config.path_format is not None:  # which does not help
+            readers = search(self._cells(path_at), self._root)
         is_address = _ADDRESS.match(wanted) is not None
         problem = (
-            f"{printable(wanted)!r} is an address, not a path"
+            f"{printable(wanted)[:_MAX_LETTERS]!r} is an address, not a path"
             if is_address
-            else f"no picture {printable(wanted)!r} in {self._root}"
+            else f"no picture {printable(wanted)[:_MAX_LETTERS]!r} in {self._root}"
         )
         if readers:
             found = readers[0]
-            here = sorted(readers, key=lambda one: not (self._root / one(cell)).is_file())
+            here = sorted(readers, key=lambda one: not is_found(self._root, one(cell)))
             exist = " and ".join(printable(one(cell)) for one in here[:_MAX_SHOWN])
             if len(readers) > 1:
                 command = self._command(path_at, label_at, split_at, found)
@@ -629,7 +667,7 @@ class _Chooser:
         ]
         if len(readers) > 1:
             for number, cell in rows:
-                if sum((self._root / one(cell)).is_file() for one in readers) > 1:
+                if sum(is_found(self._root, one(cell)) for one in readers) > 1:
                     return number, cell
         return rows[0]
 
@@ -691,9 +729,13 @@ def _is_file_name(cell: str) -> bool:
 
 
 def _what_lacks(reader: PathReader) -> str:
-    folder, _, ending = reader.path_format.partition(SLOT)
+    start, _, ending = reader.path_format.partition(SLOT)
+    folder = start.rpartition("/")[1]
     both = [what for what, part in (("folder", folder), ("ending", ending)) if part]
-    return f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+    missing = f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+    if not reader.num_digits:
+        return missing
+    return f"{missing}, and so are zeros: names have {reader.num_digits} digits"
 
 
 def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
@@ -714,7 +756,7 @@ def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
 def _in_another_case(root: Path, path: str) -> Iterator[str]:
     wanted = path.rpartition("/")[2].casefold()
     beside = root / os.path.dirname(path)  # noqa: PTH120
-    if beside.is_dir():
+    if os.path.isdir(beside):  # noqa: PTH112 (Path raises on a long name)
         for name in sorted(os.listdir(beside)):  # noqa: PTH208 (names only)
             if name.casefold() == wanted:
                 yield os.path.relpath(beside / name, root)

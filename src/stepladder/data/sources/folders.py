@@ -6,6 +6,7 @@ The readings, in this order:
     cat/train, cat/test            splits one level down, if every class has only such folders
     dataset/cat, dataset/dog       a single folder around the others is skipped
     images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
+    a/airfield, b/bakery           folders of letters are no classes, but those in them
     cat, dog                       classes, whatever is below them
 
 Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
@@ -16,15 +17,19 @@ a split: their classes are elsewhere, in a table or in the names of the pictures
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_pattern import LabelPattern
+from stepladder.data.sources.labels_elsewhere import typed
 from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.no_classes import (
     no_class_folders,
@@ -34,6 +39,7 @@ from stepladder.data.sources.no_classes import (
     refuse_splits_without_classes,
 )
 from stepladder.data.sources.parts import are_numbered_parts, download_of
+from stepladder.data.sources.split_labels import are_no_classes, label_by_table
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
@@ -48,7 +54,13 @@ from stepladder.data.sources.walk import Folder, Skipped, Walk, merge, printable
 from stepladder.errors import DataError, UsageError
 
 _MAX_WRAPPERS = 8
+_MAX_COMPARED = 2000  # pictures of a folder whose names are compared with those in another
+_MAX_PROBES = 50
+_MIN_SAME = 2
 _MAX_ASKED = 8  # folders in a flag that a message proposes
+_COUNTED: Final = re.compile(r"[^\W\d_]{0,8}[ _-]*[0-9]*[ _]*(\([0-9]+\))?")
+_OF_LETTERS: Final = re.compile(r"([^\W\d_])(?: ?- ?([^\W\d_]))?|0-9|#")
+_IN_LETTERS: Final = "(?:^|/)[^/](?:-[^/])?/(.+)/[^/]+$"
 _MIN_SHARED = 2  # class folders that make two folders look like splits: a class needs another one
 
 
@@ -134,6 +146,7 @@ class _Reading:
             return self._list_splits(folders, splits)
         inner = self._find_inner_splits(below)
         if inner is not None:
+            self._refuse_versions_with_splits(folders)
             shown = ", ".join(f"{printable(name)} as {split}" for name, split in inner.items())
             self.warnings.append(
                 f"{self.root}: took the folders inside the class folders for splits: {shown}"
@@ -143,6 +156,45 @@ class _Reading:
         refuse_names_of_splits(self.root, [folder.name for folder in folders])
         refuse_folders_of_a_table(self.walk, self.root, folders)
         return self._list_classes(folders, split=None)
+
+    def _named_classes(self, folders: list[Folder]) -> list[tuple[Folder, str]]:
+        """Return the folders of classes and their names; those in folders of letters are deeper."""
+        is_told = self.options.classes_from is ClassesFrom.TOP
+        inside = {folder: self._entries(folder) for folder in folders if _letters(folder.name)}
+        if is_told or not folders or len(inside) < len(folders):
+            return [(folder, folder.name) for folder in folders]
+        below = {
+            folder: [entry for entry in entries if isinstance(entry, Folder)]
+            for folder, entries in inside.items()
+        }
+        if any(len(below[folder]) < max(len(entries), 1) for folder, entries in inside.items()):
+            return [(folder, folder.name) for folder in folders]
+        names = name_some([folder.path for folder in folders])
+        if not all(_begins(one.name, folder.name) for folder in folders for one in below[folder]):
+            self.warnings.append(
+                f"{self.root}: took {names} for classes, although they contain folders, not "
+                "pictures. If those are the classes: --label-pattern "
+                f"{shlex.quote(_IN_LETTERS)}"
+            )
+            return [(folder, folder.name) for folder in folders]
+        self.warnings.append(
+            f"{self.root}: read the folders in {names} as classes, because their names begin with "
+            "these letters. If the letters are the classes: --classes-from top"
+        )
+        return [
+            (deep, deep.path.removeprefix(f"{folder.path}/"))
+            for folder in folders
+            for one in below[folder]
+            for deep in self._with_pictures(one)
+        ]
+
+    def _with_pictures(self, folder: Folder) -> list[Folder]:
+        """Return the folder if pictures are in it, else those folders below it that have some."""
+        entries = self._entries(folder)
+        inner = [entry for entry in entries if isinstance(entry, Folder)]
+        if len(inner) < len(entries) or not inner:
+            return [folder]
+        return [deep for one in inner for deep in self._with_pictures(one)]
 
     def _beside_annotations(self, top: Folder) -> Folder:
         """Return the folder of pictures, such as `images`, beside folders of annotations only."""
@@ -309,6 +361,63 @@ class _Reading:
             return None
         return splits if len(set(splits.values())) == len(splits) else None
 
+    def _refuse_versions_with_splits(self, folders: list[Folder]) -> None:
+        """Refuse `color/train/cat` and `gray/train/cat`: the outer folders are no classes.
+
+        Raises:
+            UsageError: if the folders of splits inside them share two class folders.
+        """
+        inside = {
+            folder: {name for one in self._inner_folders(folder) for name in self._names_below(one)}
+            for folder in folders
+        }
+        counts = Counter(name for names in inside.values() for name in names)
+        shared = sorted(name for name, count in counts.items() if count > 1)
+        if len(shared) >= _MIN_SHARED:
+            both = [folder for folder in folders if inside[folder] & set(shared)]
+            raise self._versions(both, shared, "one level deeper ")
+
+    def _inner_folders(self, folder: Folder) -> list[Folder]:
+        return [entry for entry in self._entries(folder) if isinstance(entry, Folder)]
+
+    def _have_same_names(self, folders: list[Folder], shared: Iterable[str], counted: bool) -> bool:
+        """Return whether most pictures of a class have the same name in another folder, too.
+
+        A name may have an end of its own: `leaf_1_masked` for `leaf_1`.
+
+        Args:
+            folders: versions or splits.
+            shared: names of the classes in them.
+            counted: whether names such as `IMG_0001` count, which any camera writes.
+        """
+        names: list[set[str]] = []
+        for folder in folders:
+            inside = [one for one in self._inner_folders(folder) if one.name in set(shared)]
+            walk = replace(self.walk, skipped=Skipped())
+            files = islice((file for one in inside for file in walk.files(one)), _MAX_COMPARED)
+            stems = {file[len(folder.path) + 1 :].rpartition(".")[0] for file in files}
+            names.append(
+                {one for one in stems if counted or not _COUNTED.fullmatch(one.rpartition("/")[2])}
+            )
+        first, *others = sorted(names, key=len)
+        probes = sorted(first)[:_MAX_PROBES]
+        num_found = sum(
+            any(one in other or any(_is_version(one, name) for name in other) for other in others)
+            for one in probes
+        )
+        return num_found >= _MIN_SAME and 2 * num_found > len(probes)
+
+    def _versions(self, folders: list[Folder], shared: list[str], deeper: str = "") -> UsageError:
+        names = name_some([folder.path for folder in folders])
+        return UsageError(
+            f"the folders {names} contain {deeper}folders of the same names ({name_some(shared)}), "
+            "so they are probably versions of one data set",
+            where=str(self.root),
+            why="Pictures that are in several of them would be in train and in val or test.",
+            fix=f"Read one of them: stepladder prepare {typed(self.root / folders[0].path)}. If "
+            f"{names} are the classes: --classes-from top",
+        )
+
     def _refuse_crossing(self, folders: list[Folder], below: Mapping[Folder, list[str]]) -> None:
         """Refuse folders that share subfolders: either of them may be the classes.
 
@@ -338,6 +447,9 @@ class _Reading:
         self, folders: list[Folder], shared: Iterable[str], below: Mapping[Folder, list[str]]
     ) -> UsageError:
         both = [folder for folder in folders if set(shared) & set(below[folder])]
+        has_splits = any(split_candidates(one.name) or _near_split(one.name) for one in both)
+        if not has_splits and self._have_same_names(both, shared, counted=False):
+            return self._versions(both, sorted(shared))
         outer = [folder.name for folder in both]
         inner = sorted({name for folder in both for name in below[folder]})
         likely = sorted(
@@ -347,12 +459,16 @@ class _Reading:
         flag = "--split-folders FOLDER=train,FOLDER=test"
         if likely and len(likely[0]) <= _MAX_ASKED:
             flag = write_split_folders(_guessed(likely[0]))
+        fixes = [f"If one level is train, val and test: {flag} (correct the names)."]
+        if not likely:
+            one = f"To read one of them: stepladder prepare {typed(self.root / both[0].path)}."
+            has_same = self._have_same_names(both, shared, counted=True)
+            fixes = [one] if has_same else [*fixes, one]
         return UsageError(
             f"the folders {name_some(outer)} contain folders of the same names "
             f"({name_some(sorted(shared))}), so it is unknown which of both are the classes",
             where=str(self.root),
-            fix=f"If one level is train, val and test: {flag} (correct the names). If "
-            f"{name_some(outer)} are the classes: --classes-from top",
+            fix=" ".join((*fixes, f"If {name_some(outer)} are the classes: --classes-from top")),
         )
 
     def _list_splits(self, folders: list[Folder], splits: Mapping[Folder, Split]) -> list[Picture]:
@@ -367,9 +483,32 @@ class _Reading:
         if any(inner[folder] == folder for folder in trains):
             inner = {folder: folder for folder in splits}
         pictures: list[Picture] = []
+        for folder in trains:
+            pictures += self._list_classes(self._subfolders(inner[folder]), split=Split.TRAIN)
+        classes = {picture.label for picture in pictures}
         for folder, split in splits.items():
-            pictures += self._list_classes(self._subfolders(inner[folder]), split=split)
+            if split is not Split.TRAIN:
+                pictures += self._list_held_out(inner[folder], split, classes)
         return pictures
+
+    def _list_held_out(self, top: Folder, split: Split, classes: set[str]) -> list[Picture]:
+        """List val or test: by its class folders, else by a table in it, else without a picture."""
+        names = self._names_below(top)
+        if not are_no_classes(names, classes):
+            return self._list_classes(self._subfolders(top), split=split)
+        paths = list(self.walk.files(top))
+        found = label_by_table(self.root, top.path, paths, split, classes)
+        if found is not None:
+            pictures, table = found
+            self.warnings.append(f"{self.root}: read the labels of {top.path} in {table}")
+            labelled = {picture.path for picture in pictures}
+            for path in paths:
+                if path not in labelled:
+                    self.walk.skipped.add(path, f"picture(s) without a label in {table}")
+            return pictures
+        for path in paths:
+            self.walk.skipped.add(path, f"picture(s) without labels in {printable(top.path)}")
+        return []
 
     def _list_inner_splits(
         self, folders: list[Folder], splits: Mapping[str, Split]
@@ -395,8 +534,8 @@ class _Reading:
         pictures: list[Picture] = []
         full: list[Folder] = []
         empty: list[str] = []
-        for folder in folders:
-            label = printable(folder.name)
+        for folder, name in self._named_classes(folders):
+            label = printable(name)
             num_before = len(pictures)
             pictures += (Picture(path, label, split) for path in self.walk.files(folder))
             if len(pictures) == num_before:
@@ -465,6 +604,25 @@ class _Reading:
 
     def _has_pictures(self, folder: Folder) -> bool:
         return any(isinstance(entry, str) for entry in self._entries(folder))
+
+
+def _is_version(name: str, other: str) -> bool:
+    """Return whether one of two names is the other with an end: `leaf_1_masked`, `leaf_1-small`."""
+    short, long = sorted((name, other), key=len)
+    return long.startswith(short) and not long[len(short) : len(short) + 1].isdigit()
+
+
+def _letters(name: str) -> tuple[str, str] | None:
+    """Return the first and the last letter of `a` or `a-c`; None if a name is another."""
+    match = _OF_LETTERS.fullmatch(name.lower())
+    return None if match is None else (match[1] or "0", match[2] or match[1] or "9")
+
+
+def _begins(name: str, letters: str) -> bool:
+    """Return whether a name begins with a letter of a folder of letters; others do with none."""
+    first, last = _letters(letters) or ("", "")
+    start = name.lower()[:1]
+    return first <= start <= last or not start.isalpha()
 
 
 def _may_be_splits(names: list[str]) -> bool:

@@ -5,13 +5,15 @@
 {"1.jpg": {"label": "cat"}}                   an object of paths and other columns
 {"cat": ["1.jpg", "3.jpg"]}                   an object of labels and paths
 {"path": ["1.jpg"], "label": ["cat"]}         an object of columns, as pandas writes it
+[["1.jpg", 0, "cat"]]                         an array of arrays: path, number and label
 {"train": …, "val": …}                        an object of splits of any of these
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +64,9 @@ def read_json(path: Path) -> TableCells:
     else:
         numbered = list(_lines(text, path))
         unit, kind = "line", "JSON lines"
+    arrays = _rows_of_arrays([record for _, record in numbered])
+    if arrays is not None:
+        numbered = [(number, row) for (number, _), row in zip(numbered, arrays, strict=True)]
     for number, record in numbered:
         if not isinstance(record, dict):
             raise DataError(
@@ -174,10 +179,34 @@ def _rows_of_splits(record: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]
     for split, value in record.items():
         found = _rows_of(value) if isinstance(value, dict) and value else None
         records: list[Any] = value if isinstance(value, list) else found[1] if found else [None]
+        records = _rows_of_arrays(records) or records
         if not all(isinstance(row, dict) for row in records):
             return None
         rows += [{"split": split, **row} for row in records]
     return "a JSON object of splits", rows
+
+
+def _rows_of_arrays(records: Sequence[Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of arrays such as ["1.jpg", 0, "cat"]; None if they are others.
+
+    One column has names of pictures. Of the others, text is the label rather than a number.
+    """
+    if not all(isinstance(one, list) for one in records):
+        return None
+    widths = {len(one) for one in records}
+    if len(widths) != 1 or any(isinstance(cell, (list, dict)) for one in records for cell in one):
+        return None
+    columns = list(zip(*records, strict=True))
+    paths = [at for at, cells in enumerate(columns) if are_file_names(list(map(str, some(cells))))]
+    others = [at for at in range(len(columns)) if at not in paths]
+    texts = [at for at in others if all(isinstance(cell, str) for cell in columns[at])]
+    if len(paths) != 1 or not others:
+        return None
+    names = [f"column{at + 1}" for at in range(len(columns))]
+    names[paths[0]] = "path"
+    if len(texts) == 1 or len(others) == 1:
+        names[(texts or others)[0]] = "label"
+    return [dict(zip(names, one, strict=True)) for one in records]
 
 
 def _rows_of_lists(record: Mapping[str, list[Any]]) -> tuple[str, list[dict[str, Any]]] | None:
@@ -218,7 +247,9 @@ def _refuse_lists_of_objects(record: Any, path: Path) -> None:
 
 def _not_a_list(record: Any, path: Path) -> DataError:
     keys = ", ".join(repr(key)[:40] for key in list(record)[:5])
-    return DataError(f"one object with the keys {keys}", where=str(path), fix=_EXAMPLE)
+    has_splits = all(str(key).lower() in SPLIT_WORDS for key in record)
+    fix = _EXAMPLE.replace("}", ', "split": "train"}') if has_splits else _EXAMPLE
+    return DataError(f"one object with the keys {keys}", where=str(path), fix=fix)
 
 
 def _single(value: Any) -> Any:
@@ -230,4 +261,9 @@ def _cell(value: Any) -> str:
     value = _single(value)
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # half a character, as in "\ud83d"
+        text = text.encode(errors="replace").decode()
+    return text

@@ -13,10 +13,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.csv_file import read_csv
 from stepladder.data.sources.csv_table import ALSO_NAMED
 from stepladder.data.sources.json_file import is_json, read_json
+from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.table_labels import label_candidates, plain_name
 from stepladder.data.sources.walk import is_hidden, printable
@@ -35,6 +37,8 @@ _USUAL_LABELS: Final = (
     "type",
 )
 _TABLE_ENDS: Final = (".csv", ".tsv", ".jsonl")
+_LIST_ENDS: Final = (".txt", ".lst")  # of lists, and of other files
+_MAX_LISTS: Final = 10  # in a folder; more of them are annotations of single pictures
 _MAX_TABLES: Final = 20
 _MAX_TABLE_BYTES: Final = 1 << 28
 _MAX_FOLDERS: Final = 50
@@ -53,11 +57,13 @@ class Elsewhere:
         where: one sentence.
         fix: what to type.
         labels: labels that were found.
+        are_folders: whether each folder has a label of its own: its name in another form.
     """
 
     where: str
     fix: str
     labels: frozenset[str]
+    are_folders: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -84,6 +90,11 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     where = f"{printable(best.table.name)} names these pictures, with labels in its column "
     where += f"{best.label_name!r}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    splits = _of_splits(found)
+    if splits:
+        names = " and ".join(printable(match.table.name) for match in splits.values())
+        where = f"{names} name these pictures with their labels"
+        command = _joined(splits)
     if best.num_folders > 1:
         where += f", but they are in {best.num_folders} folders"
         return Elsewhere(
@@ -91,7 +102,37 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
             f"Move them to one folder beside the table. If it is images: {command}",
             best.labels,
         )
-    return Elsewhere(f"{where}.", f"Type: {command}", best.labels)
+    return Elsewhere(f"{where}.", f"Type: {command}", best.labels, best.are_folders)
+
+
+def _of_splits(found: Sequence[_Match]) -> dict[Split, _Match]:
+    """Return the tables of splits, such as train_list.txt and val_list.txt; empty if not."""
+    by_name = {match.table.stem: match for match in found}
+    splits = assign_splits(named_as_splits(by_name))
+    tables = {splits[name]: by_name[name] for name in splits}
+    shapes = {
+        (one.table.parent, one.table.suffix, one.delimiter, one.columns, one.path_format)
+        for one in tables.values()
+    }
+    is_one_each = len(tables) == len(splits) > 1 and len(shapes) == 1 and Split.TRAIN in tables
+    is_text = all(match.delimiter for match in tables.values())
+    return dict(sorted(tables.items())) if is_one_each and is_text else {}
+
+
+def _joined(splits: Mapping[Split, _Match]) -> str:
+    """Return the command that joins tables of splits, and reads the result."""
+    first = next(iter(splits.values()))
+    out = first.table.with_name(f"all-splits{first.table.suffix}")
+    script = '{sub(/\\r$/,"")}'
+    if not first.columns:
+        script += f' NR==1{{print $0"{first.delimiter}split"}} FNR==1{{next}}'
+    for at, split in enumerate(splits, start=1):
+        script += f' FILENAME==ARGV[{at}]{{print $0"{first.delimiter}{split}"}}'
+    tables = " ".join(typed(match.table) for match in splits.values())
+    columns = (*first.columns, "split") if first.columns else ()
+    flags = _flags(replace(first, columns=columns))
+    edit = f"awk {shlex.quote(script)} {tables} > {typed(out)}"
+    return f"{edit} && stepladder prepare {typed(out)}{flags}"
 
 
 def class_counts(paths: Sequence[str]) -> Counter[str] | None:
@@ -132,6 +173,8 @@ class _Match:
     Attributes:
         num_named: number of its rows, of those that were compared, that name a picture.
         num_folders: number of different places of the pictures relative to the cells.
+        are_folders: whether each folder of pictures has a label of its own.
+        delimiter: between the cells; empty in JSON.
     """
 
     table: Path
@@ -142,6 +185,8 @@ class _Match:
     labels: frozenset[str]
     num_named: int
     num_folders: int
+    are_folders: bool
+    delimiter: str
 
 
 def _flags(match: _Match) -> str:
@@ -169,6 +214,11 @@ def _tables(root: Path) -> Iterator[Path]:
     return islice(within(), _MAX_TABLES)
 
 
+def tables_in(folder: Path) -> Iterator[Path]:
+    """Yield the tables in a folder, but not in its subfolders."""
+    return islice(_sorted(folder, are_folders=False), _MAX_TABLES)
+
+
 def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
     """Yield the folders, or the tables, in a folder."""
     try:
@@ -176,12 +226,14 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
             entries = sorted(scan, key=lambda entry: os.fsencode(entry.name))
     except OSError:  # the source is in Spark
         return
+    lists = [entry for entry in entries if entry.name.lower().endswith(_LIST_ENDS)]
+    ends = (*_TABLE_ENDS, *_LIST_ENDS) if len(lists) <= _MAX_LISTS else _TABLE_ENDS
     for entry in entries:
         if is_hidden(entry.name):
             continue
         if are_folders and entry.is_dir(follow_symlinks=False):
             yield Path(entry.path)
-        is_table = entry.name.lower().endswith(_TABLE_ENDS)
+        is_table = entry.name.lower().endswith(ends)
         if not are_folders and is_table and entry.is_file():
             yield Path(entry.path)
 
@@ -195,11 +247,14 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         file = read_json(table) if is_json(table) else read_csv(table, wanted=wanted, columns=None)
     except (StepladderError, OSError):
         return None
-    rows = [cells for _, cells in file.body if len(cells) == len(file.header)]
-    step = max(1, len(rows) // _MAX_CELLS)
-    sample = rows[::step][:_MAX_CELLS]
     above = os.path.relpath(root, table.parent)
     above = "" if above == "." else f"{above}/"
+    rows = [cells for _, cells in file.body if len(cells) == len(file.header)]
+    has_header = not any(_places(cell, above, index) for cell in file.header)
+    if not has_header:
+        rows.insert(0, file.header)
+    step = max(1, len(rows) // _MAX_CELLS)
+    sample = rows[::step][:_MAX_CELLS]
     best: tuple[int, int, str, int] = (0, 0, "", 0)
     for column in range(len(file.header)):
         cells = {cells[column].strip() for cells in sample} - {""}
@@ -217,7 +272,7 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         return None
     columns: tuple[str, ...] = ()
     header = list(file.header)
-    if _places(header[path_at], above, index):  # the first row names a picture: no header
+    if not has_header:
         header = [f"column{at + 1}" for at in range(len(header))]
         header[path_at], header[label_at] = "path", "label"
         columns = tuple(header)
@@ -231,7 +286,29 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         labels=labels,
         num_named=num_found,
         num_folders=num_folders,
+        are_folders=_are_folders(
+            [(cells[path_at].strip(), cells[label_at].strip()) for cells in sample], index
+        ),
+        delimiter=_delimiter_of(file),
     )
+
+
+def _delimiter_of(file: TableCells) -> str:
+    if file.unit != "row":
+        return ""
+    return file.delimiter if file.delimiter in ",;\t|" else " "
+
+
+def _are_folders(pairs: Sequence[tuple[str, str]], index: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the pictures of each folder have one label, and no other folder has it."""
+    both = {
+        (path.rpartition("/")[0], label)
+        for cell, label in pairs
+        for path in index.get(cell.rpartition("/")[2], ())
+        if f"/{path}".endswith(f"/{cell}") or f"/{cell}".endswith(f"/{path}")
+    }
+    folders, labels = {folder for folder, _ in both}, {label for _, label in both}
+    return len(both) == len(folders) == len(labels) > 1
 
 
 def _common_place(places: Counter[str], num_found: int) -> tuple[str, int]:

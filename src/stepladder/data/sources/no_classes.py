@@ -126,7 +126,8 @@ def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder])
     if not are_numbered and not any(map(is_of_files, names)):
         return
     elsewhere = find_table(root, list(_files(_silent(walk), folders)))
-    if elsewhere is not None and not elsewhere.labels & set(names):
+    is_other = elsewhere is not None and not elsewhere.are_folders
+    if elsewhere is not None and is_other and not elsewhere.labels & set(names):
         raise UsageError(
             f"the folders {name_some(names)} are probably not classes, because a table has labels "
             "for the pictures in them",

@@ -32,6 +32,8 @@ _CANDIDATES: Final = {
     "evaluation": (Split.VAL, Split.TEST),
     "heldout": (Split.TEST, Split.VAL),
     "holdout": (Split.TEST, Split.VAL),
+    "publictest": (Split.VAL,),  # of competitions at Kaggle
+    "privatetest": (Split.TEST,),
 }
 _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")  # seg_train, trainingSet, TEST2017
 _ENDS: Final = re.compile(r"(?<=.)(set|data|images|imgs|split)$")  # as in `testset`
@@ -53,9 +55,9 @@ def split_candidates(name: str) -> tuple[Split, ...]:
     `hold-out`, `val2017`.
     """
     words = [_ENDS.sub("", word.lower()) for word in _WORD.findall(name)]
-    found = [_CANDIDATES[word] for word in words if word in _CANDIDATES]
-    if not found and "".join(words) in _CANDIDATES:  # hold-out, held_out
+    if "".join(words) in _CANDIDATES:  # hold-out, held_out
         return _CANDIDATES["".join(words)]
+    found = [_CANDIDATES[word] for word in words if word in _CANDIDATES]
     return found[0] if len(found) == 1 else ()
 
 
@@ -108,14 +110,18 @@ def assign_splits(names: Iterable[str]) -> dict[str, Split]:
     return found
 
 
+def split_of_word(text: str) -> Split | None:
+    """Return the split that a cell of a table means; None if it means none."""
+    return next(iter(_CANDIDATES.get(text.strip().lower(), ())), None)
+
+
 def split_of_cell(value: Any, where: str) -> Split:
     """Return the split in a cell of a table.
 
     Raises:
         DataError: if the value is not a split.
     """
-    word = str(value).strip().lower()
-    found = SPLIT_WORDS.get(word) or next(iter(_CANDIDATES.get(word, ())), None)
+    found = split_of_word(str(value))
     if found is None:
         raise DataError(
             f"the table has {value!r:.40} in its column of splits; it must be train, val or test",

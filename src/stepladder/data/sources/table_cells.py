@@ -19,6 +19,7 @@ class TableCells:
         unit: what the rows are called in messages.
         nested: name of each column with lists or objects, and the row of the first one.
         encoding: of the file.
+        delimiter: between the cells of a CSV.
         extra_lines: number of each row over several lines, and how many it has beyond the first.
     """
 
@@ -29,6 +30,7 @@ class TableCells:
     unit: str = "row"
     nested: Mapping[str, int] = field(default_factory=dict)
     encoding: str = "utf-8"
+    delimiter: str = ","
     extra_lines: tuple[tuple[int, int], ...] = ()
 
     def lines_of(self, number: int) -> tuple[int, int]:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
-from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.config.choices import Split
+from stepladder.data.sources.split_names import split_of_word
 from stepladder.data.sources.table_cells import TableCells
 
 LABEL_NAMES: Final = (
@@ -35,6 +36,10 @@ _OTHER_WORDS: Final = frozenset(
     | {"path", "file", "filename", "url", "hash", "md5", "split", "set", "fold"}
 )
 """Words in the names of columns that describe a picture otherwise."""
+_SPLIT_WORDS: Final = frozenset(
+    {"split", "set", "dataset", "subset", "partition", "fold", "usage", "purpose", "phase", "part"}
+)
+"""Words in the names of columns of splits."""
 _INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
     **dict.fromkeys(("0", "0.0", "false", "-1"), False),
@@ -168,14 +173,16 @@ def _is_number(cell: str) -> bool:
     return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", cell) is not None
 
 
-def split_candidates_of(table: TableCells, taken: Set[int]) -> list[int]:
-    """Return the columns whose cells are all train, val or test."""
-    return [
-        at
-        for at in range(len(table.header))
-        if at not in taken
-        and all(cells[at].strip().lower() in SPLIT_WORDS for _, cells in table.body)
-    ]
+def split_candidates_of(table: TableCells, taken: Set[int | None]) -> list[int]:
+    """Return the columns whose cells are train and another split; of several, those named so."""
+    found = []
+    for at in range(len(table.header)):
+        if at not in taken:
+            splits = {word: split_of_word(word) for word in {cells[at] for _, cells in table.body}}
+            if None not in splits.values() and {Split.TRAIN} < set(splits.values()):
+                found.append(at)
+    named = [at for at in found if _SPLIT_WORDS & set(words_of(table.header[at]))]
+    return named or found
 
 
 def class_columns(table: TableCells, taken: Set[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import Final, TypeVar
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.walk import is_hidden, printable
+from stepladder.errors import UsageError
 
 SLOT: Final = "{}"
 PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
@@ -23,11 +25,15 @@ _MAX_FOLDERS_TRIED: Final = 200
 _MAX_ENTRIES: Final = 10_000  # of a folder that is searched for folders
 _MAX_PARENTS: Final = 2
 _MIN_DIVIDED: Final = 2
+_MIN_DISTINCT_FRAC: Final = 0.9  # of numbers that are names of pictures
 PATH_NAMES: Final = (
     *("path", "file", "filename", "filenames", "file_name", "filepath", "file_path", "name"),
     *("image", "images", "image_path", "image_name", "image_id", "img", "img_path"),
 )
 """Usual names of the column of paths."""
+_SLOTS: Final = re.compile(r"\{(?::0([1-9][0-9]?))?\}")
+_NUMBER: Final = re.compile(r"([0-9]+)(?:\.0)?")  # pandas writes 1.0 if a cell is empty
+_WITH_ZEROS: Final = re.compile(r"(|.*[^0-9])(0[0-9]+)(\.[A-Za-z0-9]+)")
 _T = TypeVar("_T")
 
 
@@ -41,6 +47,7 @@ class PathReader:
         has_backslashes: whether backslashes separate folders.
         cut: start of the cell that is dropped, such as a folder of another machine.
         others: other path formats, if the pictures are divided over several folders.
+        num_digits: numbers get zeros in front, up to as many digits: `00001` for 1.
         root: folder that they are searched in; None if there are no others.
         copies: (folder, folder that has the same files and is read instead).
     """
@@ -50,6 +57,7 @@ class PathReader:
     has_backslashes: bool = False
     cut: str = ""
     others: tuple[str, ...] = ()
+    num_digits: int = 0
     root: Path | None = None
     copies: tuple[tuple[str, str], ...] = ()
 
@@ -58,11 +66,19 @@ class PathReader:
         path = cell.strip() if self.is_stripped else cell
         path = path.replace("\\", "/") if self.has_backslashes else path
         path = path.removeprefix(self.cut)
+        if self.num_digits and (number := _NUMBER.fullmatch(path)):
+            path = number[1].zfill(self.num_digits)
         if self.root is not None:
             for one in (self.path_format, *self.others):
-                if _is_found(self.root, one.replace(SLOT, path)):
+                if is_found(self.root, one.replace(SLOT, path)):
                     return one.replace(SLOT, path)
         return path if self.path_format == SLOT else self.path_format.replace(SLOT, path)
+
+    @property
+    def written(self) -> str:
+        """The path format as it is typed: `{:05}` for numbers with five digits."""
+        slot = f"{{:0{self.num_digits}}}" if self.num_digits else SLOT
+        return self.path_format.replace(SLOT, slot)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -81,15 +97,32 @@ class PathReader:
             )
 
 
-def flag_of(path_format: str) -> str:
+def parse_format(text: str | None) -> PathReader:
+    """Return the reader of a value of --path-format; without one, the cell is the path.
+
+    Raises:
+        UsageError: if it does not have one place for the cell.
+    """
+    slots = [] if text is None else _SLOTS.findall(text)
+    if text is not None and len(slots) != 1:
+        raise UsageError(
+            f"{text!r} does not contain {SLOT} once",
+            where="prepare.path_format",
+            fix=f"Write {SLOT} where the cell goes, such as --path-format 'images/{SLOT}.jpg'; "
+            "{:05} writes numbers with five digits, such as 00001.",
+        )
+    return PathReader(_SLOTS.sub(SLOT, text or SLOT), num_digits=int((*slots, "")[0] or 0))
+
+
+def flag_of(reader: PathReader) -> str:
     """Return the flag of a path format, to be typed in a shell."""
-    return f"--path-format {shlex.quote(path_format)}"
+    return f"--path-format {shlex.quote(reader.written)}"
 
 
-def read_plainly(cells: Sequence[str], root: Path, path_format: str) -> PathReader | None:
+def read_plainly(cells: Sequence[str], root: Path, shape: PathReader) -> PathReader | None:
     """Return a reader for cells of which at least one names a file; None if none does."""
     looked_at = some(cells)
-    for reader in _spellings(looked_at, path_format):
+    for reader in _spellings(looked_at, shape):
         if _num_hits(reader, looked_at, root):
             return reader
     return None
@@ -102,10 +135,12 @@ def search(cells: Sequence[str], root: Path) -> list[PathReader]:
     folders above were tried, and before those beside them, which may be other data sets.
     """
     looked_at = some(cells)
-    plain = list(_spellings(looked_at, SLOT))[-1]
+    plain = list(_spellings(looked_at, PathReader()))[-1]
     above = ["../" * level for level in range(1, _MAX_PARENTS + 1)]
     below = _folders_below(root)
     found = _divided(plain, cells, root, below) or _best(plain, looked_at, root, below)
+    if padded := _with_zeros(plain, looked_at, root, below, found):
+        return padded
     if len(found) > 1 and (copies := _copies(root, below)):
         below = [folder for folder in below if folder not in copies]
         found = _divided(plain, cells, root, below) or _best(plain, looked_at, root, below)
@@ -178,7 +213,7 @@ def _divided(
         if best is None or not hits[best]:
             return []
         used.append(best)
-        missing = [cell for cell in missing if not _is_found(root, best.replace(SLOT, cell))]
+        missing = [cell for cell in missing if not is_found(root, best.replace(SLOT, cell))]
     if len(used) < _MIN_DIVIDED:
         return []
     is_once = all(sum(_num_found(root, one, [cell]) for one in used) == 1 for cell in wanted)
@@ -224,10 +259,11 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
 
 
 def _num_found(root: Path, path_format: str, cells: Sequence[str]) -> int:
-    return sum(_is_found(root, path_format.replace(SLOT, cell)) for cell in cells)
+    return sum(is_found(root, path_format.replace(SLOT, cell)) for cell in cells)
 
 
-def _is_found(root: Path, path: str) -> bool:
+def is_found(root: Path, path: str) -> bool:
+    """Return whether a path below a folder is a file; False for any text that cannot be one."""
     return os.path.isfile(os.path.join(root, path))  # noqa: PTH113, PTH118 (millions of them)
 
 
@@ -243,8 +279,7 @@ def are_file_names(cells: Sequence[str]) -> bool:
     return 2 * sum(ends) > len(ends)
 
 
-def _spellings(cells: Sequence[str], path_format: str) -> Iterator[PathReader]:
-    reader = PathReader(path_format)
+def _spellings(cells: Sequence[str], reader: PathReader) -> Iterator[PathReader]:
     yield reader
     if any(cell != cell.strip() for cell in cells):
         reader = replace(reader, is_stripped=True)
@@ -265,13 +300,44 @@ def _best(
     first_files: set[str] = set()
     for folder, ending in itertools.product(folders, endings):
         tried = replace(reader, path_format=f"{folder}{SLOT}{ending}")
-        hit = next((tried(cell) for cell in probes if (root / tried(cell)).is_file()), None)
+        hit = next((tried(cell) for cell in probes if is_found(root, tried(cell))), None)
         if hit is None or os.path.realpath(root / hit) in first_files:
             continue
         first_files.add(os.path.realpath(root / hit))
         hits[tried] = _num_hits(tried, cells, root)
     most = max(hits.values(), default=0)
     return [tried for tried, num in hits.items() if num == most and 2 * num >= len(cells)]
+
+
+def _with_zeros(
+    plain: PathReader,
+    cells: Sequence[str],
+    root: Path,
+    folders: Sequence[str],
+    found: Sequence[PathReader],
+) -> list[PathReader]:
+    """Return the readers that find more files than others by zeros in front of numbers."""
+    are_numbers = all(_NUMBER.fullmatch(plain(cell)) for cell in cells)
+    if not are_numbers or len(set(cells)) < _MIN_DISTINCT_FRAC * len(cells):
+        return []
+    shapes = dict.fromkeys(shape for folder in folders for shape in _numbered(root, folder))
+    hits = {shape: _num_hits(shape, cells, root) for shape in shapes}
+    before = max((_num_hits(one, cells, root) for one in found), default=0)
+    most = max(hits.values(), default=0)
+    is_more = most > before and 2 * most >= len(cells)
+    return [shape for shape, num in hits.items() if num == most] if is_more else []
+
+
+def _numbered(root: Path, folder: str) -> Iterator[PathReader]:
+    """Yield how the numbered pictures of a folder are named, if some begin with a zero."""
+    try:
+        with os.scandir(root / folder) as scan:
+            names = [entry.name for entry in itertools.islice(scan, _MAX_ENTRIES)]
+    except OSError:
+        return
+    for match in filter(None, map(_WITH_ZEROS.fullmatch, names)):
+        if match[3].lower() in PICTURE_ENDS and SLOT not in match[1]:
+            yield PathReader(f"{folder}{match[1]}{SLOT}{match[3]}", True, num_digits=len(match[2]))
 
 
 def _num_hits(reader: PathReader, cells: Sequence[str], root: Path) -> int:

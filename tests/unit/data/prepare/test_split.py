@@ -184,6 +184,31 @@ def test_a_class_that_train_lacks_is_an_error_with_its_name() -> None:
         check_classes(counts)
 
 
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("Tomato not Ripened 1", "Tomato not Ripen 1"),
+        ("golden_retriever", "golden-retriever"),
+        ("Cat", "cat"),
+        ("tiger cat", "tigercat"),
+    ],
+)
+def test_a_class_that_is_spelt_in_two_ways_is_named_in_both(train: str, test: str) -> None:
+    counts = {Split.TRAIN: Counter({"a": 5, train: 5}), Split.TEST: Counter({"a": 1, test: 2})}
+    with pytest.raises(DataError, match=f"{test} \\(2 in test\\)") as caught:
+        check_classes(counts)
+    assert caught.value.why == f"{test!r} in test looks like {train!r} in train."
+    assert "rename one of the two folders" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(("train", "test"), [("class 1", "class 2"), ("apple", "pear")])
+def test_classes_of_other_numbers_or_words_are_not_one(train: str, test: str) -> None:
+    counts = {Split.TRAIN: Counter({"a": 5, train: 5}), Split.TEST: Counter({"a": 1, test: 2})}
+    with pytest.raises(DataError, match=f"{test} \\(2 in test\\)") as caught:
+        check_classes(counts)
+    assert "looks like" not in str(caught.value)
+
+
 def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
     counts = {Split.TRAIN: Counter(a=5, b=7, c=9), Split.VAL: Counter(a=1)}
     (warning,) = check_classes(counts)

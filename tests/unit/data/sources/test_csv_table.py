@@ -231,6 +231,110 @@ def test_paths_without_folder_or_ending_are_found(
     assert listing.warnings[0].endswith(f"read as with --path-format {flag}")
 
 
+@pytest.mark.parametrize(
+    "names", ["Old Male Smiling", "image Old Male Smiling", "image_id  Old   Male  Smiling "]
+)
+@pytest.mark.parametrize("count", ["", "3\n"])
+@pytest.mark.parametrize("folder", ["", "images/"])
+def test_a_list_of_attributes_with_a_count_asks_for_one_of_them(
+    tmp_path: Path, names: str, count: str, folder: str
+) -> None:
+    cells = ["-1  1 -1", " 1  1  1", " 1 -1 -1"]
+    files = [f"00{at}.jpg" for at in range(3)]
+    rows = [f"{file} {some}" for file, some in zip(files, cells, strict=True)]
+    text = count + "\n".join([names, *rows]) + "\n"
+    more = [f"{folder}{file}" for file in files]
+    with pytest.raises(DataError, match="several classes in") as error:
+        listed(tmp_path, text, more=more)
+    command = str(error.value.fix).rpartition(": ")[2]
+    assert [one.label for one in typed_listing(command, tmp_path).pictures] == ["-1", "1", "1"]
+    smiling = typed_listing(command.replace("Old", "Smiling"), tmp_path)
+    assert [one.label for one in smiling.pictures] == ["-1", "1", "-1"]
+    assert any("skipped the first line, 3" in told for told in smiling.warnings) == bool(count)
+
+
+def test_a_count_above_a_list_is_no_header(tmp_path: Path) -> None:
+    for text in ("2\n1.jpg 0\n2.jpg 1\n", "2\npath,label\n1.jpg,0\n2.jpg,1\n"):
+        listing = listed(tmp_path, text)
+        assert [(p.path, p.label) for p in listing.pictures] == [("1.jpg", "0"), ("2.jpg", "1")]
+    with pytest.raises(DataError, match="row 4"):
+        listed(tmp_path, "2\npath,label\n1.jpg,0\n2.jpg,\n")
+
+
+@pytest.mark.parametrize("header", ["id,diagnosis", "path,label"])
+@pytest.mark.parametrize(
+    ("folder", "start", "end", "digits"),
+    [("images/", "", ".png", 5), ("a/b/", "", ".JPG", 2), ("", "scan_", ".tif", 4)],
+)
+def test_numbers_without_their_zeros_are_found(
+    tmp_path: Path, header: str, folder: str, start: str, end: str, digits: int
+) -> None:
+    names = [f"{folder}{start}{at:0{digits}}{end}" for at in range(1, 13)]
+    rows = [f"{at},{'ab'[at % 2]}" for at in range(1, 13)]
+    listing = listed(tmp_path, "\n".join([header, *rows]), more=names)
+    assert [picture.path for picture in listing.pictures] == names
+    shape = f"{folder}{start}{{:0{digits}}}{end}"
+    flag = shlex.quote(shape)
+    assert listing.warnings[0].endswith(f"--path-format {flag}")
+    assert "so are zeros" in listing.warnings[0]
+    path, label = header.split(",")
+    told = listed(
+        tmp_path,
+        "\n".join([header, *rows]),
+        path_column=path,
+        label_column=label,
+        path_format=shape,
+    )
+    assert [picture.path for picture in told.pictures] == names
+    assert told.warnings == ()
+
+
+def test_a_path_format_that_finds_nothing_names_one_that_does(tmp_path: Path) -> None:
+    names = [f"images/{at:06}.png" for at in range(1, 4)]
+    with pytest.raises(DataError, match=r"images/000001.png exists") as error:
+        listed(
+            tmp_path,
+            "path,label\n1,a\n2,b\n3,a\n",
+            more=names,
+            path_format="images/{}.png",
+        )
+    listing = typed_listing(str(error.value.fix).partition(": ")[2], tmp_path)
+    assert [picture.path for picture in listing.pictures] == names
+
+
+def test_numbers_of_pandas_with_a_dot_are_those_of_pictures(tmp_path: Path) -> None:
+    names = ["images/0101.png", "images/0102.png"]
+    listing = listed(tmp_path, "id,label\n101.0,a\n102.0,b\n", more=names)
+    assert [picture.path for picture in listing.pictures] == names
+
+
+@pytest.mark.parametrize(
+    "name", ["split", "data set", "Usage", "subset", "partition", "purpose", "my column"]
+)
+@pytest.mark.parametrize(
+    "words", [("train", "valid", "test"), ("Training", "PublicTest", "PrivateTest")]
+)
+def test_a_column_of_train_val_and_test_is_read_whatever_its_name_is(
+    tmp_path: Path, name: str, words: tuple[str, ...]
+) -> None:
+    rows = [f"{file},{'ab'[at % 2]},{words[at]}" for at, file in enumerate(FILES[:3])]
+    listing = listed(tmp_path, "\n".join([f"path,label,{name}", *rows]))
+    assert [picture.split for picture in listing.pictures] == [Split.TRAIN, Split.VAL, Split.TEST]
+    assert {picture.label for picture in listing.pictures} == {"a", "b"}
+    assert (name == "split") == (not listing.warnings)
+    assert all(f"--split-column {shlex.quote(name)}" in told for told in listing.warnings)
+
+
+def test_a_column_of_splits_is_not_taken_for_labels_nor_the_other_way_round(tmp_path: Path) -> None:
+    listing = listed(tmp_path, "path,label\n1.jpg,train\n2.jpg,test\n")
+    assert [(p.label, p.split) for p in listing.pictures] == [("train", None), ("test", None)]
+    two = "path,label,{},{}\n1.jpg,a,train,train\n2.jpg,b,test,train\nx/1.jpg,a,val,test\n"
+    with pytest.raises(DataError, match="'run', 'round'") as error:
+        listed(tmp_path, two.format("run", "round"))
+    assert "--split-column run" in str(error.value)
+    assert listed(tmp_path, two.format("run", "set")).pictures[1].split is Split.TRAIN
+
+
 @pytest.mark.parametrize("name", ["labels.csv", "my labels.csv", "labels.jsonl", "labels.json"])
 @pytest.mark.parametrize(
     ("start", "told"),

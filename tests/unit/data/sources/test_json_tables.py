@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,41 @@ def test_an_object_of_splits_has_their_pictures(tmp_path: Path, value: Any) -> N
 
 
 @pytest.mark.parametrize(
+    "shape",
+    [
+        lambda name, label: [name, {"cat": 0, "7": 1}[label], label],
+        lambda name, label: [label, name],
+        lambda name, label: [name, label, 3.5],
+    ],
+)
+@pytest.mark.parametrize("has_splits", [False, True])
+def test_arrays_of_path_number_and_label_are_read(
+    tmp_path: Path, shape: Callable[[str, str], list[Any]], has_splits: bool
+) -> None:
+    fill(tmp_path, *(f"images/{at}.jpg" for at in range(6)))
+    rows = [shape(f"{at}.jpg", ("cat", "7")[at % 2]) for at in range(6)]
+    table = tmp_path / "split_zhou_Pets.json"
+    splits = {"train": rows[:2], "val": rows[2:4], "test": rows[4:]}
+    table.write_text(json.dumps(splits if has_splits else rows, indent=4))
+    listing = list_pictures(PrepareConfig(source=table))
+    assert [one.path for one in listing.pictures] == [f"images/{at}.jpg" for at in range(6)]
+    assert [one.label for one in listing.pictures] == ["cat", "7"] * 3
+    wanted = [split for split in Split for _ in range(2)] if has_splits else [None] * 6
+    assert [one.split for one in listing.pictures] == wanted
+
+
+def test_half_a_character_in_json_is_replaced(tmp_path: Path) -> None:
+    fill(tmp_path, "0.jpg", "1.jpg")
+    table = tmp_path / "labels.jsonl"
+    table.write_text(
+        '{"path": "0.jpg", "label": "a\\ud83d"}\n{"path": "1.jpg", "label": "b"}\n'
+        '{"path": "\\ud83d.jpg", "label": "b"}\n'
+    )
+    listing = list_pictures(PrepareConfig(source=table))
+    assert [one.label for one in listing.pictures] == ["a?", "b", "b"]
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ('{"0.jpg": "cat", "1.jpg": "dog", "0.jpg": "dog"}', "'0.jpg' is there twice"),
@@ -113,6 +148,7 @@ def test_an_object_of_splits_has_their_pictures(tmp_path: Path, value: Any) -> N
         (json.dumps(ROWS[0], indent=1), "one object with the keys 'file_name', 'label'"),
         (json.dumps({"images": [{"id": 1}], "annotations": [{"id": 1}]}), "the keys 'images'"),
         (json.dumps({"train": ["0.jpg"], "val": ["1.jpg"]}), "the keys 'train', 'val'"),
+        (json.dumps({"train": ["0.jpg"], "val": ["1.jpg"]}), '"split": "train"}'),
     ],
 )
 def test_an_object_that_is_no_table_is_refused_in_words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -46,7 +47,10 @@ def fill_table(path: Path, *rows: str) -> None:
 def typed_listing(error: StepladderError, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
     """Type the command in an error's remedy, and list what it reads."""
     monkeypatch.chdir(cwd)
-    command = str(error.fix).partition("stepladder prepare ")[2]
+    before, _, command = str(error.fix).partition("stepladder prepare ")
+    if " && " in before:
+        edit = before.removeprefix("Type: ").removesuffix(" && ")
+        subprocess.run(["bash", "-c", edit], check=True)
     source, *flags = shlex.split(command)
     options = {
         flag.removeprefix("--").replace("-", "_"): value
@@ -222,6 +226,46 @@ def test_a_table_in_parts_of_a_folder_is_pointed_to(tmp_path: Path) -> None:
     assert "--path-column image_id --label-column dx --path-format 'images/{}.jpg'" in str(
         caught.value.fix
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "header", "row"),
+    [
+        ("_list.txt", "", "{} {}"),
+        (".txt", "", "{}\t{}"),
+        (".csv", "image,label", "{},{}"),
+        (".csv", "", "{};{}"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["jpg", "my pictures"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lists_of_splits_are_joined_by_the_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    header: str,
+    row: str,
+    folder: str,
+    newline: str,
+) -> None:
+    root = tmp_path / "flowers"
+    fill(root, *(f"{folder}/{one}.jpg" for one in IDS), "README.txt")
+    for name, at in (("train", range(4)), ("val", range(4, 8)), ("test", range(8, 12))):
+        rows = [row.format(f"{folder}/{IDS[one]}.jpg", one % 2) for one in at]
+        (root / f"{name}{end}").write_text(newline.join([header, *rows] if header else rows))
+    with pytest.raises(StepladderError, match="train") as caught:
+        listed(root)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"0": 6, "1": 6}
+    by_split = Counter(str(picture.split) for picture in found.pictures)
+    assert by_split == {"train": 4, "val": 4, "test": 4}
+
+
+def test_a_list_that_numbers_class_folders_changes_nothing(tmp_path: Path) -> None:
+    names = [f"n0{1 + at % 3}/{one}.JPEG" for at, one in enumerate(IDS)]
+    fill(tmp_path, *names)
+    fill_table(tmp_path / "train.txt", *(f"{name} {int(name[2]) - 1}" for name in names))
+    assert num_of_classes(listed(tmp_path)) == {"n01": 4, "n02": 4, "n03": 4}
 
 
 def test_a_table_beside_class_folders_changes_nothing(tmp_path: Path) -> None:

@@ -221,6 +221,140 @@ def test_folders_inside_the_classes_that_may_be_splits_are_asked_for(
     assert told[f"dog/{inner[1]}/1.jpg"] == ("dog", Split.TEST)
 
 
+TINY = [f"train/n0{1 + at % 2}/images/n0{1 + at % 2}_{at}.JPEG" for at in range(6)]
+
+
+@pytest.mark.parametrize("folder", ["val/images", "val"])
+@pytest.mark.parametrize("table", ["val/val_annotations.txt", "val_labels.csv"])
+def test_labels_of_val_are_read_in_its_table(tmp_path: Path, folder: str, table: str) -> None:
+    """As in Tiny ImageNet."""
+    fill(tmp_path, *TINY, "train/n01/n01_boxes.txt", "test/images/t0.JPEG", "test/images/t1.JPEG")
+    fill(tmp_path, *(f"{folder}/val_{at}.JPEG" for at in range(5)))
+    rows = [f"val_{at}.JPEG\tn0{1 + at % 2}\t0\t{at}\t44\t62" for at in range(4)]
+    if table.endswith(".csv"):
+        rows = ["path,label", *(f"val_{at}.JPEG,n0{1 + at % 2}" for at in range(4))]
+    (tmp_path / table).write_text("\n".join(rows))
+    listing = listed(tmp_path)
+    found = splits(listing)
+    trained = [label for label, split in found.values() if split is Split.TRAIN]
+    assert trained == ["n01"] * 3 + ["n02"] * 3
+    held_out = {path: label for path, (label, split) in found.items() if split is Split.VAL}
+    assert held_out == {f"{folder}/val_{at}.JPEG": f"n0{1 + at % 2}" for at in range(4)}
+    assert len(found) == 6 + 4
+    assert any(f"read the labels of val in {table}" in told for told in listing.warnings)
+    assert f"1 picture(s) without a label in {table}" in listing.warnings[-1]
+    assert "2 picture(s) without labels in test ('test/images/t0.JPEG', …)" in listing.warnings[-1]
+
+
+@pytest.mark.parametrize("folder", ["val/images/", "val/unknown/", "val/val/", "val/"])
+@pytest.mark.parametrize("label", [None, "n09"])
+def test_val_without_labels_of_the_classes_is_skipped_with_a_note(
+    tmp_path: Path, folder: str, label: str | None
+) -> None:
+    fill(tmp_path, *TINY, f"{folder}1.jpg", f"{folder}2.jpg")
+    if label:
+        (tmp_path / "val" / "labels.csv").write_text("path,label\n1.jpg,n09\n2.jpg,n01\n")
+    listing = listed(tmp_path)
+    assert {split for _, split in splits(listing).values()} == {Split.TRAIN}
+    assert "2 picture(s) without labels in val" in listing.warnings[-1]
+
+
+def test_a_class_of_val_that_train_lacks_is_not_skipped(tmp_path: Path) -> None:
+    found = splits(listed(fill(tmp_path, *TINY, "val/n01/1.jpg", "val/other/1.jpg")))
+    assert found["val/other/1.jpg"] == ("other", Split.VAL)
+
+
+def versions(*folders: str, picture: str = "{}leaf_{}_RS") -> list[str]:
+    """Return pictures of the same names in the classes of each folder."""
+    return [
+        f"{folder}/{label}/{picture.format(label, at)}{end}.jpg"
+        for folder, end in zip(folders, ("", "", "_masked"), strict=False)
+        for label in "ab"
+        for at in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folders", "picture"),
+    [
+        (("color", "grayscale", "segmented"), "{}leaf_{}_RS"),
+        (("color", "grayscale"), "IMG_{1}"),
+        (("color", "grayscale"), "{1}"),
+        (("100x100", "200x200"), "{}r0_{}_100"),
+        (("my v1", "my v2"), "{}leaf_{}_RS"),
+    ],
+)
+def test_versions_of_a_data_set_are_never_proposed_as_splits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folders: tuple[str, ...],
+    picture: str,
+) -> None:
+    monkeypatch.chdir(
+        fill(tmp_path, *versions(*(f"raw/{one}" for one in folders), picture=picture))
+    )
+    with pytest.raises(UsageError, match="folders of the same names") as caught:
+        listed(Path("raw"))
+    assert "--split-folders" not in str(caught.value)
+    command = str(caught.value.fix).partition("stepladder prepare ")[2].partition(". If ")[0]
+    found = splits(listed(Path(*shlex.split(command))))
+    assert len(found) == 8
+    assert {label for label, _ in found.values()} == {"a", "b"}
+
+
+def test_versions_with_splits_in_them_are_asked_for(tmp_path: Path) -> None:
+    names = versions("raw/color/train", "raw/color/test") + versions("raw/gray/train")
+    fill(tmp_path, *names, "raw/gray/test/a/9.jpg")
+    with pytest.raises(UsageError, match="versions of one data set") as caught:
+        listed(tmp_path / "raw")
+    assert f"stepladder prepare {tmp_path}/raw/color" in str(caught.value.fix)
+
+
+def test_sessions_with_the_names_of_a_camera_may_be_splits(tmp_path: Path) -> None:
+    names = versions("session 1", "session 2", picture="IMG_{1}")
+    with pytest.raises(UsageError, match="it is unknown which") as caught:
+        listed(fill(tmp_path, *names))
+    assert "--split-folders 'session 1=train,session 2=test'" in str(caught.value.fix)
+
+
+PLACES = (
+    "a/airfield/1.jpg",
+    "a/apartment_building/outdoor/1.jpg",
+    "b/barn/1.jpg",
+    "b/2_bars/1.jpg",
+)
+
+
+@pytest.mark.parametrize("letters", ["", "A-", "split"])
+def test_folders_of_letters_are_no_classes(tmp_path: Path, letters: str) -> None:
+    names = PLACES
+    if letters == "A-":  # A-A/airfield
+        names = tuple(f"{name[0].upper()}-{name}" for name in PLACES)
+    if letters == "split":
+        names = tuple(f"{split}/{name}" for split in ("train", "val") for name in PLACES)
+    listing = listed(fill(tmp_path, *names))
+    assert {picture.label for picture in listing.pictures} == {
+        *("airfield", "apartment_building/outdoor", "barn", "2_bars"),
+    }
+    assert len(listing.pictures) == len(names)
+    assert "If the letters are the classes: --classes-from top" in listing.warnings[0]
+    if letters != "split":
+        top = listed(tmp_path, classes_from=ClassesFrom.TOP)
+        assert {picture.label.lower()[0] for picture in top.pictures} == {"a", "b"}
+
+
+def test_letters_that_are_classes_stay_so(tmp_path: Path) -> None:
+    signs = fill(tmp_path / "signs", "a/1.jpg", "b/1.jpg")
+    assert {picture.label for picture in listed(signs).pictures} == {"a", "b"}
+    assert listed(signs).warnings == ()
+    people = fill(tmp_path / "people", "a/anna/1.jpg", "a/tom/1.jpg", "b/mia/1.jpg")
+    listing = listed(people)
+    assert {picture.label for picture in listing.pictures} == {"a", "b"}
+    flag = shlex.split(listing.warnings[0].partition("--label-pattern ")[2])[0]
+    deeper = listed(people, label_pattern=flag)
+    assert {picture.label for picture in deeper.pictures} == {"anna", "tom", "mia"}
+
+
 def test_one_shared_folder_in_every_class_is_no_question(tmp_path: Path) -> None:
     found = listed(fill(tmp_path, "cat/images/1.jpg", "dog/images/1.jpg", "dog/boxes/1.jpg"))
     assert {picture.label for picture in found.pictures} == {"cat", "dog"}
