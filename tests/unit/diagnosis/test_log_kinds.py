@@ -711,6 +711,23 @@ add(
     + each(lambda k: f"{k + 1},{TRAIN[k]},nan,nan\n{k + 1},nan,{VAL[k]},{ACC[k]}\n"),
     "l.csv",
 )
+add(
+    "percent_of_batches",
+    each(
+        lambda k: (
+            f"2020-10-26 12:26:40 train.py:267[27649] INFO Epoch: {k + 1}\n"
+            + "".join(
+                "2020-10-26 12:29:18 train.py:215[27649] INFO "
+                f"Train epoch: {k + 1} [{part}/1000]\tAccuracy: {100 * TRAIN_ACC[k]:.2f}%\t"
+                f"Loss: {TRAIN[k]:.6f}\n"
+                for part in (500, 1000)
+            )
+            + "2020-10-26 12:40:35 train.py:254[27649] INFO Test set: "
+            f"Loss: {VAL[k]:.4f}, Accuracy: {100 * ACC[k]:.2f}%)\n"
+            "2020-10-26 12:40:35 train.py:282[27649] INFO Best accuracy: 0.502\n"
+        )
+    ),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

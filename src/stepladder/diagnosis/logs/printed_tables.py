@@ -55,9 +55,11 @@ def _yolo(lines: Sequence[str], *, name: str, path: str) -> Table:
     most = 0
     for found in filter(None, map(_YOLO.fullmatch, lines)):
         row = dict(zip(_OF_YOLO, found[3].split(), strict=True))
-        val = [float(row[part]) for part in _VAL_LOSSES]
+        val = [read_number(row[part]) for part in _VAL_LOSSES]
         most = max(most, int(found[2]) + 1)
-        cells.append({"epoch": found[1], **row, "val_loss": f"{sum(val):.6g}"})
+        known = [loss for loss in val if loss is not None]
+        total = {"val_loss": f"{sum(known):.6g}"} if len(known) == len(val) else {}
+        cells.append({"epoch": found[1], **row, **total})
     return Table(
         name=name,
         path=path,

@@ -24,6 +24,7 @@ from stepladder.diagnosis.logs.column_names import (
     is_measure,
     meaning,
     plain_name,
+    read_number,
     score_rank,
     split_of,
 )
@@ -43,7 +44,10 @@ _HEAD = re.compile(  # times, levels and names of loggers
     r"^\W*(?:\w{3} )?(?:\w{3} +\d+ )?(?:\d{2,4}[-/])?\d\d[-/:]\d\d[ T:]?[\d:,.+]*(?: \d{4})?\W*"
     r"(?:- \w+ - [A-Z]+ - )?"
 )
-_LOGGER = re.compile(r"\((?:\w+\.py) \d+\)|\[\w+\] \[\w+\]|\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?")
+_LOGGER = re.compile(  # and lines of source files, whose names may be those of splits
+    r"\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
+    r"\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?"
+)
 _LEFT_OUT = re.compile(
     r"\beta:? *(?:\d+ days?, )?[\d:]+s?|\bof \d+ (?:batch|sample|example|image)\w*|"
     r"\(\s*\d+(?:\.\d+)?%\s*\)|(?<![\d.])[\d.]+ ?s?(?:it|samples?|images?)/s(?:ec)?|"
@@ -139,7 +143,8 @@ class _Group:
             values[name] = texts[-1]
             kind = meaning(name)
             if kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY) and not self.is_average:
-                values[name] = repr(sum(map(float, texts)) / len(texts))
+                known = [num for text in texts if (num := read_number(text)) is not None]
+                values[name] = repr(sum(known) / len(known)) if known else texts[-1]
         place = {"epoch": self.epoch, "step": self.step if self.epoch is None else None}
         if self.timestamp is not None:
             place["timestamp"] = repr(self.timestamp)
