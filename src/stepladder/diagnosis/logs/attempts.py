@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
 
@@ -99,7 +100,7 @@ def _without_older_copies(attempts: list[Attempt]) -> list[Attempt]:
     """Remove each training that the next one repeats row by row and continues."""
     return [
         attempt
-        for attempt, after in zip(attempts, [*attempts[1:], None], strict=True)
+        for attempt, after in zip_longest(attempts, attempts[1:])
         if after is None
         or len(after.cells) <= len(attempt.cells)
         or after.cells[: len(attempt.cells)] != attempt.cells
