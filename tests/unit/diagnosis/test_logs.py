@@ -104,6 +104,18 @@ def test_values_of_mlflow_without_steps_belong_to_the_last_step_of_others(tmp_pa
     assert "the last step of the other metrics" in log.notes[0]
 
 
+@pytest.mark.parametrize("column", ["step", "epoch"])
+def test_evaluations_that_all_have_one_step_or_epoch_are_counted(
+    column: str, tmp_path: Path
+) -> None:
+    lines = [f"0,{loss},{share}" for loss, share in zip(texts.TRAIN, SHARES, strict=True)]
+    (log,) = read(tmp_path, "\n".join([f"{column},loss,val_accuracy", *lines]) + "\n")
+    assert [row.step for row in log.rows] == list(range(1, 12))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES)
+    assert log.epochs is None
+    assert "so they are counted, in the order of the log" in log.notes[0]
+
+
 def test_values_of_tensorboard_without_steps_are_counted(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
