@@ -712,6 +712,40 @@ add(
     "l.csv",
 )
 add(
+    "accuracy_beside_val_loss",
+    each(
+        lambda k: (
+            f"[04/01 21:46:44 x]: Epoch {k}/100, Acc={ACC[k]:.4f}, Val Loss={VAL[k]}, lr=0.01\n"
+        )
+    ),
+)
+add(
+    "accuracy_beside_test_loss",
+    each(lambda k: f"Epoch: {k + 1} | Accuracy: {100 * ACC[k]:.2f}% | Test Loss: {VAL[k]}\n"),
+)
+add(
+    "accuracy_beside_val_loss_in_csv",
+    "epoch,val_loss,acc\n" + each(lambda k: f"{k + 1},{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+)
+add(
+    "f1_beside_val_loss",
+    "epoch,val_loss,f1\n" + each(lambda k: f"{k + 1},{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+    metric="f1",
+)
+add(
+    "accuracy_of_training_beside_val_loss",
+    each(
+        lambda k: (
+            f"Epoch {k + 1} train: loss {TRAIN[k]} acc {TRAIN_ACC[k]}\n"
+            f"Epoch {k + 1} val: loss {VAL[k]}\n"
+        )
+    ),
+    metric="val_loss",
+    best=0.43,
+)
+add(
     "percent_of_batches",
     each(
         lambda k: (
@@ -751,6 +785,11 @@ def text_of(tmp_path: Path, name: str) -> str:
     path = tmp_path / kind.file
     path.write_bytes(kind.text if isinstance(kind.text, bytes) else kind.text.encode())
     return audit_text(audit([str(path)]))
+
+
+def test_an_accuracy_that_is_read_as_held_out_by_its_place_is_reported(tmp_path: Path) -> None:
+    text = text_of(tmp_path, "accuracy_beside_val_loss")
+    assert "note: Acc does not say of which split it is; it is read as held-out" in text
 
 
 def test_a_resumed_training_is_reported_with_what_was_replaced(tmp_path: Path) -> None:

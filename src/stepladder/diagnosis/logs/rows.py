@@ -17,6 +17,7 @@ from stepladder.diagnosis.logs.column_names import (
     Meaning,
     digits_of,
     first_of,
+    has_split,
     is_error_rate,
     is_fraction_name,
     is_percent_name,
@@ -445,6 +446,14 @@ def _notes(
         notes.append(
             f"the training accuracy is {trained} and that of validation is {judged}: the gap "
             "between them is also that between the two domains"
+        )
+    kinds = set(meanings.values())
+    named = any(has_split(name) and kind in HELD_OUT for name, kind in meanings.items())
+    unnamed = [n for n, k in meanings.items() if k is Meaning.VAL_ACCURACY and not has_split(n)]
+    if unnamed and named and not {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY} & kinds:
+        notes.append(
+            f"{unnamed[0]} does not say of which split it is; it is read as held-out, because the "
+            "only loss in the log is held-out, too"
         )
     if table.metric and metric is None:
         notes.append(
