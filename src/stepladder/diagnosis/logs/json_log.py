@@ -153,6 +153,7 @@ def _objects(
             is_evaluation=wrote is LogFormat.TEXT and not has_loss,
             is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in attempt.cells),
             notes=notes + attempt.notes,
+            resumed_at=attempt.resumed_at,
             known={"num_val": size},
         )
         for idx, attempt in enumerate(attempts)

@@ -99,6 +99,7 @@ def _console(lines: Sequence[str], *, name: str, path: str) -> list[Table]:
             cells=attempt.cells,
             is_epoch_from_0=(is_from_0 := any(row["epoch"] == "0" for row in attempt.cells)),
             notes=attempt.notes,
+            resumed_at=attempt.resumed_at,
             known={"max_epochs": most + is_from_0} if most else {},
         )
         for idx, attempt in enumerate(attempts)

@@ -69,6 +69,7 @@ class Table:
         metric: the column passed with `--metric`; None: the usual ones.
         preferred: the column that the trainer selected its best model by, if the log says so.
         is_evaluation: a log of evaluations only, by its name.
+        resumed_at: epochs, or else steps, at which it was resumed, as logged.
         known: fields of the RunLog that the reader already knows.
     """
 
@@ -81,6 +82,7 @@ class Table:
     preferred: str | None = None
     is_evaluation: bool = False
     notes: tuple[str, ...] = ()
+    resumed_at: tuple[float, ...] = ()
     known: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -109,6 +111,7 @@ def to_run_log(table: Table) -> RunLog:
         notes=(*table.notes, *counted, *reading.notes),
         num_unreadable=reading.num_unreadable,
         not_finite=_first_not_finite(table.cells, reading.epoch_offset),
+        resumed_at=tuple(place + reading.epoch_offset for place in table.resumed_at),
         **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
@@ -448,9 +451,9 @@ def _notes(
             "between them is also that between the two domains"
         )
     kinds = set(meanings.values())
-    named = any(has_split(name) and kind in HELD_OUT for name, kind in meanings.items())
+    is_split = any(has_split(name) and kind in HELD_OUT for name, kind in meanings.items())
     unnamed = [n for n, k in meanings.items() if k is Meaning.VAL_ACCURACY and not has_split(n)]
-    if unnamed and named and not {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY} & kinds:
+    if unnamed and is_split and not {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY} & kinds:
         notes.append(
             f"{unnamed[0]} does not say of which split it is; it is read as held-out, because the "
             "only loss in the log is held-out, too"
