@@ -30,6 +30,7 @@ _NAMES: Final = {  # names whose words are not a title
     "beats_baseline": "Better than baselines",
     "compile": "Compilation",
     "dataset_random": "Randomness in the dataset",
+    "resumption": "Resumed from a checkpoint",
     "epochs_differ": "Differences between epochs",
     "gradients_cleared": "Clearing of gradients",
     "gradients_reach": "Gradients of all weights",

@@ -825,6 +825,78 @@ def lightning_after_resume(folder: Path) -> None:
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
+def _tqdm(line: str, num: int) -> str:
+    states = (
+        f"\r{line}: {done}%|{'█' * (done // 10):10}| {num * done // 100}/{num} [00:0{done // 50}<00:01,  9.0it/s]"
+        for done in (50, 100)
+    )
+    return "".join(states) + "\n"
+
+
+def yolov8_classify_console(folder: Path) -> str:
+    lines = ["Ultralytics YOLOv8.0.81 Python-3.9.16 torch-2.0.0 CPU", ""]
+    for k in EPOCHS:
+        lines.append("      Epoch    GPU_mem       loss  Instances       Size")
+        lines.append(
+            _tqdm(f"      {k + 1}/100         0G     {TRAIN[k]:.4f}         16        224", 90)
+            + _tqdm("               classes   top1_acc   top5_acc", 16)
+            + f"                   all      {ACC[k]:.3f}          1"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def yolov8_detect_console(folder: Path) -> str:
+    head = (
+        "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95)"
+    )
+    text = ""
+    for k in EPOCHS:
+        text += "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        text += _tqdm(
+            f"      {k + 1}/8      2.91G      {TRAIN[k]:.4f}      1.678      1.233         21        640",
+            8,
+        )
+        text += (
+            _tqdm(head, 4)
+            + f"                   all        250        929       0.64      0.537      0.9      {ACC[k]:.3f}\n\n"
+        )
+    text += "8 epochs completed in 0.011 hours.\nValidating runs/detect/train/weights/best.pt...\n"
+    text += (
+        _tqdm(head, 4)
+        + f"                   all        250        929       0.64      0.537      0.9      {BEST:.3f}\n"
+    )
+    return (
+        text
+        + "                person        250        254       0.80      0.650      0.9      0.990\n"
+    )
+
+
+def yolov5_console(folder: Path) -> str:
+    text = ""
+    for k in EPOCHS:
+        text += "     Epoch   gpu_mem       box       obj       cls    labels  img_size\n"
+        text += _tqdm(
+            f"     {k}/299     3.75G   {TRAIN[k]:.5f}   0.06898   0.02011       134       640", 8
+        )
+        text += _tqdm(
+            "               Class     Images     Labels          P          R     mAP@.5 mAP@.5:.95",
+            4,
+        )
+        text += f"                 all        250        929       0.64      0.537      0.9      {ACC[k]:.3f}\n"
+    return text
+
+
+def yolov5_classify_console(folder: Path) -> str:
+    text = "     Epoch   GPU_mem  train_loss    val_loss    top1_acc    top5_acc\n"
+    for k in EPOCHS:
+        text += _tqdm(f"{f'{k + 1}/8':>10}{'0.5G':>10}{TRAIN[k]:>12.3g}{' ' * 36}", 4).rstrip("\n")
+        text += _tqdm(
+            f"{f'{k + 1}/8':>10}{'0.5G':>10}{TRAIN[k]:>12.3g}{VAL[k]:>12.3g}{ACC[k]:>12.3g}{1.0:>12.3g}",
+            4,
+        )
+    return text
+
+
 KERAS, YOLO = "Keras", "Ultralytics"
 SHAPES = (
     Shape(trainer=KERAS, version="1", log="`fit`, `verbose=1`", source="keras-team/keras#8680",
@@ -953,6 +1025,16 @@ SHAPES = (
     Shape(trainer=YOLO, version="YOLOv5, 2020", log="results.txt, which has no column names",
           source="ultralytics/yolov5#785", name="results.txt", write=yolov5_text,
           metric="metrics/mAP_0.5:0.95", train_loss=None),
+    Shape(trainer=YOLO, version="YOLOv8", log="console of a classification",
+          source="ultralytics/ultralytics#2024", name="out.txt", write=yolov8_classify_console),
+    Shape(trainer=YOLO, version="YOLOv8", log="console of a detection",
+          source="ultralytics/ultralytics#7653", name="out.txt", write=yolov8_detect_console,
+          metric="val/mAP50-95", train_loss=None),
+    Shape(trainer=YOLO, version="YOLOv5", log="console of a detection",
+          source="ultralytics/yolov5#8401", name="out.txt", write=yolov5_console,
+          metric="val/mAP_0.5:0.95", train_loss=None),
+    Shape(trainer=YOLO, version="YOLOv5", log="console of a classification",
+          source="ultralytics/yolov5: classify/train.py", name="out.txt", write=yolov5_classify_console),
     Shape(trainer="Detectron2", version="0.5", log="metrics.json",
           source="facebookresearch/detectron2#3180", name="metrics.json", write=detectron2_json, metric="bbox/AP", best_epoch=None, best_step=599),
     Shape(trainer="DETR", version="2020", log="log.txt", source="facebookresearch/detr#376",

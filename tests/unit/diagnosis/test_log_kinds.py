@@ -711,6 +711,57 @@ add(
     + each(lambda k: f"{k + 1},{TRAIN[k]},nan,nan\n{k + 1},nan,{VAL[k]},{ACC[k]}\n"),
     "l.csv",
 )
+add(
+    "accuracy_beside_val_loss",
+    each(
+        lambda k: (
+            f"[04/01 21:46:44 x]: Epoch {k}/100, Acc={ACC[k]:.4f}, Val Loss={VAL[k]}, lr=0.01\n"
+        )
+    ),
+)
+add(
+    "accuracy_beside_test_loss",
+    each(lambda k: f"Epoch: {k + 1} | Accuracy: {100 * ACC[k]:.2f}% | Test Loss: {VAL[k]}\n"),
+)
+add(
+    "accuracy_beside_val_loss_in_csv",
+    "epoch,val_loss,acc\n" + each(lambda k: f"{k + 1},{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+)
+add(
+    "f1_beside_val_loss",
+    "epoch,val_loss,f1\n" + each(lambda k: f"{k + 1},{VAL[k]},{ACC[k]}\n"),
+    "l.csv",
+    metric="f1",
+)
+add(
+    "accuracy_of_training_beside_val_loss",
+    each(
+        lambda k: (
+            f"Epoch {k + 1} train: loss {TRAIN[k]} acc {TRAIN_ACC[k]}\n"
+            f"Epoch {k + 1} val: loss {VAL[k]}\n"
+        )
+    ),
+    metric="val_loss",
+    best=0.43,
+)
+add(
+    "percent_of_batches",
+    each(
+        lambda k: (
+            f"2020-10-26 12:26:40 train.py:267[27649] INFO Epoch: {k + 1}\n"
+            + "".join(
+                "2020-10-26 12:29:18 train.py:215[27649] INFO "
+                f"Train epoch: {k + 1} [{part}/1000]\tAccuracy: {100 * TRAIN_ACC[k]:.2f}%\t"
+                f"Loss: {TRAIN[k]:.6f}\n"
+                for part in (500, 1000)
+            )
+            + "2020-10-26 12:40:35 train.py:254[27649] INFO Test set: "
+            f"Loss: {VAL[k]:.4f}, Accuracy: {100 * ACC[k]:.2f}%)\n"
+            "2020-10-26 12:40:35 train.py:282[27649] INFO Best accuracy: 0.502\n"
+        )
+    ),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -734,6 +785,67 @@ def text_of(tmp_path: Path, name: str) -> str:
     path = tmp_path / kind.file
     path.write_bytes(kind.text if isinstance(kind.text, bytes) else kind.text.encode())
     return audit_text(audit([str(path)]))
+
+
+def _batches(k: int, parts: Iterable[int], acc: float) -> str:
+    return f"==>>[2018-06-24 06:52:11] [Epoch={k:03d}/150] [Best : Accuracy=65.22]\n" + "".join(
+        f"  Epoch: [{k:03d}][{part}/10010]   Time 0.401 (0.406)   Loss 1.6371 (1.7067)   Prec@1 {acc} ({acc})\n"
+        for part in parts
+    )
+
+
+def _whole(k: int, acc: float) -> str:
+    batches = _batches(k, (0, 5000, 10000), acc)
+    return f"{batches}  **Train** Prec@1 {acc} Error@1 {100 - acc}\n  **Test** Prec@1 {acc + 1} Error@1 {99 - acc}\n"
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_epoch_that_starts_again_within_its_batches_is_a_resumption(
+    is_lost: bool, tmp_path: Path
+) -> None:
+    after = (8.0, 23.0, 32.0) if is_lost else (65.5, 65.2, 65.7)
+    text = "".join(_whole(k, acc) for k, acc in zip((80, 81, 82), (64.4, 64.6, 64.9), strict=True))
+    text += _batches(83, (0, 5000), 62.0)
+    text += "=> loading checkpoint\n"
+    text += "".join(_whole(k, acc) for k, acc in zip((83, 84, 85), after, strict=True))
+    path = tmp_path / "log.txt"
+    path.write_text(text)
+    (run,) = audit([str(path)]).runs
+    assert [row.val_accuracy for row in run.log.rows] == pytest.approx(
+        [0.654, 0.656, 0.659, *((acc + 1) / 100 for acc in after)]
+    )
+    assert run.log.resumed_at == (83,)
+    assert "resumed at epoch 83: an earlier row is replaced" in run.log.notes[0]
+    fell = [one.evidence for one in run.findings if one.check == "resumption"]
+    if not is_lost:
+        assert fell == []
+        return
+    (said,) = fell
+    assert "fell from 65.9 % to 9.0 % (after epoch 83), and the last one is 33.0 %" in said
+    assert "the best, 65.9 %, was after epoch 82" in said
+    assert not {one.check for one in run.findings} & {"length", "fit", "learning_rate"}
+
+
+def test_a_second_pass_over_the_batches_in_every_epoch_is_no_resumption(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(
+        each(
+            lambda k: (
+                "".join(
+                    f"Epoch: [{k}][{part}/100] Loss {TRAIN[k]}\n" for part in (0, 50, 99, 0, 50, 99)
+                )
+                + f"Test: Loss {VAL[k]} Prec@1 {100 * ACC[k]}\n"
+            )
+        )
+    )
+    (run,) = audit([str(path)]).runs
+    assert run.log.resumed_at == ()
+    assert [row.train_loss for row in run.log.rows] == pytest.approx(list(TRAIN))
+
+
+def test_an_accuracy_that_is_read_as_held_out_by_its_place_is_reported(tmp_path: Path) -> None:
+    text = text_of(tmp_path, "accuracy_beside_val_loss")
+    assert "note: Acc does not say of which split it is; it is read as held-out" in text
 
 
 def test_a_resumed_training_is_reported_with_what_was_replaced(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +60,23 @@ def test_a_log_of_any_trainer_ends_as_a_user_would_expect(
         assert all(map(is_evaluation, run.log.rows))
         if shape.train_loss is not None:
             assert run.log.rows[5].train_loss == pytest.approx(shape.train_loss, abs=6e-3)
+
+
+TEXTS = [shape for shape in shapes.SHAPES if shape.write.__annotations__["return"] == "str"]
+DECIMAL = re.compile(r"\b\d+\.\d+\b")
+
+
+@pytest.mark.parametrize("written", ["{}%", "{} s", "1,{}", "({})", "{}.5", "{}M", "≈{}", "1'{}"])
+def test_numbers_with_units_signs_or_separators_never_end_in_a_crash(
+    written: str, tmp_path: Path
+) -> None:
+    for idx, shape in enumerate(TEXTS):
+        text = DECIMAL.sub(lambda found: written.format(found[0]), str(shape.write(tmp_path)))
+        folder = tmp_path / str(idx)
+        folder.mkdir()
+        (folder / shape.name).write_text(text, encoding="utf-8")
+        with contextlib.suppress(DataError):
+            assert audit([str(folder / shape.name)]).runs
 
 
 def test_the_page_lists_the_logs_that_were_tried() -> None:

@@ -74,6 +74,61 @@ def test_a_training_in_a_folder_of_mlflow_is_read_with_its_times_and_options(
         assert log.settings == {"lr": "0.001"}
 
 
+@pytest.mark.parametrize("num_batches", [1, 10])
+def test_values_that_mlflow_stored_at_step_0_are_counted_in_the_order_of_time(
+    num_batches: int, tmp_path: Path
+) -> None:
+    run = texts.write_mlflow_run(tmp_path)
+    for file in (run / "metrics").iterdir():
+        lines = [line.split()[:2] for line in file.read_text().splitlines()]
+        if file.name == "loss":
+            lines = [[at, value] for at, value in lines for _ in range(num_batches)]
+        file.write_text("".join(f"{at} {value} 0\n" for at, value in lines))
+    (run / "metrics" / "test_accuracy").write_text("2000000 0.7 0\n")
+    (log,) = read_logs(str(run))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES)
+    assert [row.train_loss for row in log.rows] == list(texts.TRAIN)
+    assert log.test_accuracy == 0.7
+    assert "have step 0, so they are counted" in log.notes[0]
+
+
+def test_values_of_mlflow_without_steps_belong_to_the_last_step_of_others(tmp_path: Path) -> None:
+    run = texts.write_mlflow_run(tmp_path)
+    for name in ("val_loss", "val_accuracy"):
+        file = run / "metrics" / name
+        lines = [line.split()[:2] for line in file.read_text().splitlines()]
+        file.write_text("".join(f"{int(at) + 1} {value} 0\n" for at, value in lines))
+    (log,) = read_logs(str(run))
+    assert [row.step for row in log.rows] == list(range(11))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES)
+    assert "the last step of the other metrics" in log.notes[0]
+
+
+@pytest.mark.parametrize("column", ["step", "epoch"])
+def test_evaluations_that_all_have_one_step_or_epoch_are_counted(
+    column: str, tmp_path: Path
+) -> None:
+    lines = [f"0,{loss},{share}" for loss, share in zip(texts.TRAIN, SHARES, strict=True)]
+    (log,) = read(tmp_path, "\n".join([f"{column},loss,val_accuracy", *lines]) + "\n")
+    assert [row.step for row in log.rows] == list(range(1, 12))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES)
+    assert log.epochs is None
+    assert "so they are counted, in the order of the log" in log.notes[0]
+
+
+def test_values_of_tensorboard_without_steps_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        for idx, share in enumerate(SHARES):
+            writer.add_scalar("train/loss", texts.TRAIN[idx], walltime=2 * idx)
+            writer.add_scalar("val/acc", share, walltime=2 * idx + 1)
+    (log,) = read_logs(str(tmp_path))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES)
+    assert [row.train_loss for row in log.rows] == pytest.approx(texts.TRAIN)
+
+
 def test_a_run_is_read_through_the_client_of_mlflow(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     from stepladder.training.output.sinks import MlflowSink

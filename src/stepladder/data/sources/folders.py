@@ -105,7 +105,7 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     if len(labels) == 1 and not is_told:
         refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures])
     if skipped.counts:
-        how = skipped.conversion(str(root))
+        how = skipped.conversion(str(root), is_beside_pictures=True)
         told = f"{root}: skipped {skipped.describe()}"
         reading.warnings.append(f"{told}. {how}" if how else told)
     return Listing(root, pictures, skipped, tuple(reading.warnings))

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.labels_elsewhere import find_labels, find_table, typed
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.split_names import (
@@ -34,6 +35,9 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     """Return the error for a folder without class folders."""
     skipped = walk.skipped
     paths = list(_silent(walk).files(walk.start()))
+    of_arrays = None if paths else skipped.folder_of_arrays()
+    if of_arrays is not None and (refused := arrays_refused(root / of_arrays)) is not None:
+        return refused
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
     fix = "In it, create one folder for each class, with the pictures of the class."

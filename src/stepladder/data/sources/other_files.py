@@ -8,17 +8,20 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.arrays import arrays_refused
+from stepladder.data.sources.unread_formats import is_idx
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError, StepladderError, UsageError
 
 _NUM_HEAD_BYTES: Final = 64
 _SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods", ".numbers")
+_NPY: Final = b"\x93NUMPY"
 _STARTS: Final = (
     (b"\x89PNG", "a picture"),
     (b"\xff\xd8\xff", "a picture"),
     (b"GIF8", "a picture"),
     (b"%PDF", "a PDF"),
-    (b"\x93NUMPY", "a NumPy array"),
+    (_NPY, "a NumPy array"),
     (b"\x89HDF", "an HDF5 file"),
     (b"SQLite format 3", "an SQLite database"),
     (b"Rar!", "a RAR archive"),
@@ -28,6 +31,8 @@ _STARTS: Final = (
 _UNPACKERS: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"))
 _FIXES: Final = {
     "a picture": "Name the folder that contains it: stepladder prepare {folder}",
+    "a NumPy array": "Save the pictures as PNG files, in one folder for each class, and prepare "
+    "that folder.",
     "a placeholder of Git LFS": "Download the content: git lfs pull",
     "a RAR archive": "Unpack it, and prepare the folder with its contents: unrar x {file}",
     "a 7z archive": "Unpack it, and prepare the folder with its contents: 7z x {file}",
@@ -44,6 +49,9 @@ def refuse_other_files(path: Path) -> None:
     """
     with path.open("rb") as file:
         head = file.read(_NUM_HEAD_BYTES)
+    is_array = head.startswith(_NPY) or is_idx(path.name)
+    if is_array and (refused := arrays_refused(path.parent)) is not None:
+        raise refused
     if head.startswith(b"PK\x03\x04"):
         raise _zipped(path)
     if head.startswith(_OLE):
@@ -87,6 +95,9 @@ def _zipped(path: Path) -> StepladderError:
             return _spreadsheet(path, "an OpenDocument spreadsheet (.ods)")
     if any(name.startswith("xl/") for name in names):
         return _spreadsheet(path, "an Excel workbook (.xlsx)")
+    is_npz = bool(names) and all(name.endswith(".npy") for name in names)
+    if is_npz and (refused := arrays_refused(path)) is not None:
+        return refused
     if path.suffix.lower() in _SPREADSHEETS:
         return _spreadsheet(path, f"a spreadsheet ({path.suffix.lower()})")
     return zip_refused(path, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ class _Format:
         packages: that the conversion needs, besides Pillow.
         imports, picture: Python code: what to import, and the picture of the file `p`.
         out: ending of the files that are written.
+        as_bytes: Python code: `g`, which makes a picture of an array; None: each is stretched.
+        is_often_beside: such files beside pictures are often no pictures themselves.
     """
 
     name: str
@@ -26,8 +29,18 @@ class _Format:
     imports: str
     picture: str
     out: str
+    as_bytes: str | None = None
+    is_often_beside: bool = False
 
 
+AS_BYTES: Final = (
+    'q=lambda a:a if str(a.dtype)=="uint8" or a.min()>=0 and 1<a.max()<256 else a*255. '
+    "if a.min()>=0 and a.max()<=1 else (a-a.min())*255./max(float(a.max()-a.min()),1e-9);"
+    "g=lambda a:Image.fromarray((lambda b:b.transpose(1,2,0) if b.ndim==3 and b.shape[0]==3 else b)"
+    '(q(numpy.squeeze(a))).astype("uint8"));'
+)
+"""Python code: `g(array)` is a picture; shares, other ranges and (c, h, w) become 8-bit pixels."""
+_IDX: Final = re.compile(r"(?:^|[.-])idx\d-ubyte(?:\.gz)?$")
 _TO_8_BITS: Final = "(a-a.min())*255./max(float(a.max()-a.min()),1e-9)"
 _FORMATS: Final = (
     _Format(
@@ -57,28 +70,48 @@ _FORMATS: Final = (
         picture="rawpy.imread(str(p)).postprocess()",
         out=".jpg",
     ),
+    _Format(
+        name="NumPy array",
+        endings=(".npy",),
+        packages="numpy",
+        imports="numpy",
+        picture="numpy.load(p)",
+        out=".png",
+        as_bytes=AS_BYTES,
+        is_often_beside=True,  # masks, features
+    ),
 )
 
 
 def unread_format(name: str) -> str | None:
     """Return the format of a file by its name, if it is one that can be converted."""
+    if is_idx(name):
+        return "MNIST idx"
     found = _format_of(name)
     return None if found is None else found.name
 
 
-def conversion(names: Iterable[str], folder: str) -> str | None:
+def is_idx(name: str) -> bool:
+    """Return True if a file is one of MNIST's idx format by its name."""
+    return _IDX.search(name.rpartition("/")[2]) is not None
+
+
+def conversion(
+    names: Iterable[str], folder: str, *, is_beside_pictures: bool = False
+) -> str | None:
     """Return how to convert the files in a folder, if one of the names is of such a format.
 
     The pictures are written beside the files. Of a volume, it is the middle slice.
     """
     found = next((one for name in names if (one := _format_of(name)) is not None), None)
-    if found is None:
+    if found is None or (is_beside_pictures and found.is_often_beside):
         return None
+    to_picture = found.as_bytes or f'g=lambda a:Image.fromarray(({_TO_8_BITS}).astype("uint8"));'
     script = (
         f"import sys,pathlib,{found.imports};from PIL import Image;"
         f'f=[p for p in pathlib.Path(sys.argv[1]).rglob("*") '
         f"if p.name.lower().endswith({_quoted(found.endings)})];"
-        f'g=lambda a:Image.fromarray(({_TO_8_BITS}).astype("uint8"));'
+        f"{to_picture}"
         f'[g(numpy.asarray({found.picture})).save(str(p)+"{found.out}") for p in f]'
     )
     return (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
-from stepladder.data.sources.unread_formats import conversion, unread_format
+from stepladder.data.sources.unread_formats import conversion, is_idx, unread_format
 
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 # formats that are not read are listed too, then written to quarantine.csv with a reason
@@ -37,14 +37,21 @@ class Skipped:
             examples = self.examples.setdefault(reason, [])
             examples += other.examples[reason][: _NUM_EXAMPLES - len(examples)]
 
-    def conversion(self, folder: str) -> str | None:
+    def conversion(self, folder: str, *, is_beside_pictures: bool = False) -> str | None:
         """Return the command that converts the skipped files of a known format, if there are any.
 
         Args:
             folder: which they are in.
+            is_beside_pictures: whether it has pictures that can be read, too.
         """
         paths = (path for some in self.examples.values() for path in some)
-        return conversion(paths, folder)
+        return conversion(paths, folder, is_beside_pictures=is_beside_pictures)
+
+    def folder_of_arrays(self) -> str | None:
+        """Return the folder of the first skipped file that is a NumPy array or an idx file."""
+        paths = (path for some in self.examples.values() for path in some)
+        found = next((path for path in paths if path.endswith(".npy") or is_idx(path)), None)
+        return None if found is None else found.rpartition("/")[0]
 
     def describe(self) -> str:
         """Return a one-line summary of the skipped files; empty if nothing was skipped."""

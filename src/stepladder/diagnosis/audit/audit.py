@@ -16,6 +16,7 @@ from stepladder.diagnosis.audit.length import (
     judge_early_stopping,
     judge_length,
     judge_noise,
+    judge_resumption,
 )
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
@@ -229,6 +230,10 @@ def _findings(
     not_finite = _finite(log)
     found: list[Finding | None] = [not_finite]
     length = None if series is None else judge_length(log, series, num)
+    if series is not None and (fallen := judge_resumption(log, series)) is not None:
+        # what follows would judge two trainings as one
+        found += [_size(series, size), fallen, judge_selection(log, series, num), _data_wait(log)]
+        return [f for f in found if f is not None]
     if series is None:
         found.append(_held_out(log))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from stepladder.training.output.wording import duration
 PATIENCE = 3
 _CLEAR = 2.0  # standard deviations of the noise
 _MIN_EVALUATIONS = 4
+_MIN_BEFORE = 2  # evaluations before a training was resumed
 _AT_THE_END = 2  # evaluations: a best among the last ones may not be the optimum
 
 
@@ -62,12 +64,48 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
         check=check,
         outcome=Outcome.PASSED,
         evidence=f"the training was long enough: its best {series.name} was {_after(wasted)} the "
-        "end"
+        f"end, and the last one is {series.say(series.values[-1])}"
         if wasted
         else f"the training was long enough: its last {series.name} is the best, but not by more "
         "than the noise",
         numbers={"after_best": wasted},
     )
+
+
+def judge_resumption(log: RunLog, series: Series) -> Finding | None:
+    """Check whether the metric fell when the training was resumed; None if it did not.
+
+    It fell if the first evaluation after it is worse than all before, and its step down is more
+    than twice the largest step before.
+    """
+    for place in log.resumed_at:
+        first = next((idx for idx, row in enumerate(series.rows) if _at_or_after(row, place)), 0)
+        before = series.values[:first]
+        if len(before) < _MIN_BEFORE:
+            continue
+        fall = series.gain(series.values[first], before[-1])
+        largest = max(abs(after - value) for value, after in itertools.pairwise(before))
+        is_worst = all(series.gain(value, series.values[first]) < 0 for value in before)
+        if is_worst and fall > _CLEAR * largest:
+            return Finding(
+                check="resumption",
+                outcome=Outcome.WARNED,
+                evidence=f"when the training was resumed, {series.name} fell from "
+                f"{series.say(before[-1])} to {series.say(series.values[first])} "
+                f"({_at(series.rows, first)}), and the last one is "
+                f"{series.say(series.values[-1])}; the best, "
+                f"{series.say(series.values[series.best])}, was {_at(series.rows, series.best)}: "
+                "the weights of the checkpoint were probably not loaded",
+                fix="Check that the script loads the model, the optimizer and the schedule from "
+                "the checkpoint. Then resume from the checkpoint of the best evaluation.",
+                numbers={"fall": fall, "resumed_at": place},
+            )
+    return None
+
+
+def _at_or_after(row: LogRow, place: float) -> bool:
+    at = row.step if row.epoch is None else row.epoch
+    return at is not None and at >= place
 
 
 def is_improving(length: Finding) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
 
@@ -18,10 +19,12 @@ class Attempt:
     Attributes:
         cells: its rows; those that a resumed training repeated are replaced by the later ones.
         notes: what was replaced.
+        resumed_at: epochs, or else steps, at which it was resumed.
     """
 
     cells: list[Cells] = field(default_factory=list)
     notes: tuple[str, ...] = ()
+    resumed_at: tuple[float, ...] = ()
 
 
 def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None) -> list[Attempt]:
@@ -48,6 +51,8 @@ def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None)
         if at is not None:
             kind = frozenset(name for name, text in row.items() if text)
             before = last.get(kind)
+            if reopened and at in last.values():  # of an epoch that may have ended within it
+                before = at
             if before is not None and (at < before or (reopened and at == before)):
                 if _is_start(at, attempts[-1].cells, key):
                     attempts.append(Attempt())
@@ -92,6 +97,7 @@ def _resume(attempt: Attempt, at: float, key: str) -> None:
     del attempt.cells[first:]
     what = "epoch" if meaning(key) is Meaning.EPOCH else "step"
     rows = f"{num} earlier rows are" if num > 1 else "an earlier row is"
+    attempt.resumed_at += (at,)
     attempt.notes += (f"it was resumed at {what} {at:g}: {rows} replaced by later ones",)
 
 
@@ -99,7 +105,7 @@ def _without_older_copies(attempts: list[Attempt]) -> list[Attempt]:
     """Remove each training that the next one repeats row by row and continues."""
     return [
         attempt
-        for attempt, after in zip(attempts, [*attempts[1:], None], strict=True)
+        for attempt, after in zip_longest(attempts, attempts[1:])
         if after is None
         or len(after.cells) <= len(attempt.cells)
         or after.cells[: len(attempt.cells)] != attempt.cells

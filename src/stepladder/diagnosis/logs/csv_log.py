@@ -89,6 +89,7 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             cells=part.cells,
             is_epoch_from_0=_is_epoch_from_0(part.cells, _format(header)),
             notes=notes + part.notes,
+            resumed_at=part.resumed_at,
             known=_texts(part.cells),
         )
         for title, part in parts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.diagnosis.logs.attempts import split_attempts
-from stepladder.diagnosis.logs.column_names import split_of
+from stepladder.diagnosis.logs.column_names import read_place, split_of
 from stepladder.diagnosis.logs.keras_log import read_keras_history
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
@@ -153,6 +153,7 @@ def _objects(
             is_evaluation=wrote is LogFormat.TEXT and not has_loss,
             is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in attempt.cells),
             notes=notes + attempt.notes,
+            resumed_at=attempt.resumed_at,
             known={"num_val": size},
         )
         for idx, attempt in enumerate(attempts)
@@ -187,7 +188,7 @@ def read_metrics_files(files: Sequence[Path], *, name: str, path: str) -> list[T
                 fix="Remove the file from the folder, or write it again.",
             )
         items.append(value)
-    items.sort(key=lambda item: float(item.get("epoch", 0)))
+    items.sort(key=lambda item: read_place(str(item.get("epoch", 0))) or 0.0)
     return _objects(items, name=name, path=path)
 
 

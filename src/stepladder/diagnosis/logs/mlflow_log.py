@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.steps import Point, with_steps
 from stepladder.errors import DataError, MissingExtraError, ResourceError, UsageError
 from stepladder.records.audit import LogFormat
 
-_Points = Iterable[tuple[str, int, float, float]]
 _MAX_RUNS = 50
 
 
@@ -95,11 +95,13 @@ def read_mlflow_uri(word: str) -> Table:
             where=word,
             fix="Correct the address or the run id, or pass the folder of the run in mlruns.",
         ) from error
+    placed, notes = with_steps(points)
     return Table(
         name=run.info.run_name or run_id[:8],
         path=word,
         format=LogFormat.MLFLOW,
-        cells=_cells(points, run.info.start_time),
+        cells=_cells(placed, run.info.start_time),
+        notes=notes,
         known={"settings": dict(run.data.params)},
     )
 
@@ -122,22 +124,23 @@ def _folder_table(run: Path) -> Table:
         for file in sorted((run / "params").rglob("*"))
         if file.is_file()
     }
-    notes = (f"{num_bad} lines of metrics could not be read",) if num_bad else ()
+    placed, notes = with_steps(points)
+    notes += (f"{num_bad} lines of metrics could not be read",) if num_bad else ()
     return Table(
         name=str(meta.get("run_name") or run.name[:8]),
         path=str(run),
         format=LogFormat.MLFLOW,
-        cells=_cells(points, _start_ms(run)),
+        cells=_cells(placed, _start_ms(run)),
         notes=notes,
         known={"settings": params} if params else {},
     )
 
 
-def _cells(points: _Points, start_ms: float | None) -> list[Cells]:
+def _cells(points: Sequence[Point], start_ms: float | None) -> list[Cells]:
     """Return one row per step; if a key occurs twice at a step, the later value is kept."""
     rows: dict[int, dict[str, str]] = {}
     first_ms = start_ms
-    for key, step, value, at_ms in sorted(points, key=lambda point: point[3]):
+    for key, step, value, at_ms in points:
         first_ms = at_ms if first_ms is None else first_ms
         row = rows.setdefault(step, {})
         row[key] = repr(value)

@@ -52,8 +52,8 @@ _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
     "Face's trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON "
-    "lines, tables of spaCy and YOLOv5, and printed lines such as 'epoch 3 train loss 0.5 val acc "
-    "0.9'."
+    "lines, tables of spaCy and Ultralytics, and printed lines such as 'epoch 3 train loss 0.5 val "
+    "acc 0.9'."
 )
 
 

@@ -17,6 +17,7 @@ from stepladder.diagnosis.logs.column_names import (
     Meaning,
     digits_of,
     first_of,
+    has_split,
     is_error_rate,
     is_fraction_name,
     is_percent_name,
@@ -34,6 +35,7 @@ Cells = Mapping[str, str]
 _IN_PERCENT = re.compile(r"(prec|acc)@1(?!\d)", re.IGNORECASE)
 _TOP1 = re.compile(r"(top|prec|acc|accuracy)[ _@-]*1(?!\d)", re.IGNORECASE)
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
+_MIN_COUNTED = 3  # evaluations at one step
 _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
@@ -67,6 +69,7 @@ class Table:
         metric: the column passed with `--metric`; None: the usual ones.
         preferred: the column that the trainer selected its best model by, if the log says so.
         is_evaluation: a log of evaluations only, by its name.
+        resumed_at: epochs, or else steps, at which it was resumed, as logged.
         known: fields of the RunLog that the reader already knows.
     """
 
@@ -79,6 +82,7 @@ class Table:
     preferred: str | None = None
     is_evaluation: bool = False
     notes: tuple[str, ...] = ()
+    resumed_at: tuple[float, ...] = ()
     known: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -88,7 +92,9 @@ def to_run_log(table: Table) -> RunLog:
     merged = [_merged(group) for group in _evaluations(reading.rows)]
     totals = reading.totals(merged)
     merged = [values for values in merged if _OF_CURVES & set(values)] or merged
-    rows = _with_times([reading.row(values) for values in merged], merged)
+    rows, counted = _counted(_with_times([reading.row(values) for values in merged], merged))
+    if counted:
+        totals.pop("epochs", None)
     times = [row.elapsed_s for row in rows if row.elapsed_s is not None]
     totals = ({"total_s": max(times)} if times else {}) | totals
     log = RunLog(
@@ -102,9 +108,10 @@ def to_run_log(table: Table) -> RunLog:
         is_score_fraction=reading.is_score_fraction,
         accuracy_column=reading.accuracy_column,
         is_val_test=reading.is_val_test,
-        notes=(*table.notes, *reading.notes),
+        notes=(*table.notes, *counted, *reading.notes),
         num_unreadable=reading.num_unreadable,
         not_finite=_first_not_finite(table.cells, reading.epoch_offset),
+        resumed_at=tuple(place + reading.epoch_offset for place in table.resumed_at),
         **totals,
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
@@ -228,6 +235,19 @@ class _Reading:
         if not places or places[0] <= max(gap, 1) or not all(e.is_integer() for e in places):
             return {}
         return {"first_epoch": places[0], "num_logged": len(places)}
+
+
+def _counted(rows: list[LogRow]) -> tuple[list[LogRow], tuple[str, ...]]:
+    """Return rows that are all of one epoch or step with a counted one, and a note about it."""
+    places = {(row.epoch, row.step) for row in rows}
+    if len(rows) < _MIN_COUNTED or len(places) > 1 or places == {(None, None)}:
+        return rows, ()
+    epoch, step = places.pop()
+    place = f"step {step}" if epoch is None else f"epoch {epoch:g}"
+    return [replace(row, epoch=None, step=idx + 1) for idx, row in enumerate(rows)], (
+        f"all {len(rows)} evaluations have {place}, so they are counted, in the order of the log; "
+        "pass the epoch or step to the logger when you log a value",
+    )
 
 
 def _first_not_finite(cells: Sequence[Cells], epoch_offset: int) -> LogRow | None:
@@ -429,6 +449,14 @@ def _notes(
         notes.append(
             f"the training accuracy is {trained} and that of validation is {judged}: the gap "
             "between them is also that between the two domains"
+        )
+    kinds = set(meanings.values())
+    is_split = any(has_split(name) and kind in HELD_OUT for name, kind in meanings.items())
+    unnamed = [n for n, k in meanings.items() if k is Meaning.VAL_ACCURACY and not has_split(n)]
+    if unnamed and is_split and not {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY} & kinds:
+        notes.append(
+            f"{unnamed[0]} does not say of which split it is; it is read as held-out, because the "
+            "only loss in the log is held-out, too"
         )
     if table.metric and metric is None:
         notes.append(

@@ -123,6 +123,9 @@ def column_meanings(
     found |= domains(columns)
     bare = _held_out_without_split(cells, found, is_evaluation=is_evaluation)
     found |= {name: _AS_VAL[kind] for name in bare if (kind := found[name]) in _AS_VAL}  # type: ignore[index]
+    beside = _beside_held_out_loss(cells, found)
+    found |= beside
+    bare += [name for name, kind in beside.items() if kind is None]
     found |= dict.fromkeys(_less_exact(cells, found))
     if metric is not None:
         found[metric] = found[metric] if found[metric] in HELD_OUT else SCORE
@@ -242,6 +245,28 @@ def _held_out_without_split(
         alone = _in_rows_of_their_own(cells, found, metrics)
         held |= {n for n in alone if _num_values(cells, n) == _num_values(beside, n)}
     return [name for name in bare if name in held]
+
+
+def _beside_held_out_loss(cells: Sequence[Cells], found: Meanings) -> Meanings:
+    """Return the metrics without a split that are of held-out data, as the only losses are.
+
+    They are always next to the loss of validation, or else of test, and nothing is of training.
+    Metrics other than accuracy keep the meaning None.
+    """
+    kinds = set(found.values())
+    loss = next((kind for kind in (Meaning.VAL_LOSS, Meaning.TEST_LOSS) if kind in kinds), None)
+    known = {Meaning.TRAIN_LOSS, Meaning.VAL_ACCURACY, Meaning.TEST_ACCURACY}
+    if loss is None or known & kinds or any(split_of(name)[0] == "train" for name in found):
+        return {}
+    losses = [name for name, kind in found.items() if kind is loss]
+    kind = Meaning.VAL_ACCURACY if loss is Meaning.VAL_LOSS else Meaning.TEST_ACCURACY
+    return {
+        name: kind if found[name] is Meaning.TRAIN_ACCURACY else None
+        for name in found
+        if not has_split(name)
+        and (found[name] is Meaning.TRAIN_ACCURACY or _is_score(name, found))
+        and all(any(row.get(one) for one in losses) for row in cells if row.get(name))
+    }
 
 
 def _in_rows_of_their_own(

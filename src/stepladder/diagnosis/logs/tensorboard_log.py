@@ -15,12 +15,12 @@ from stepladder.diagnosis.logs.column_names import (
     split_of,
 )
 from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.steps import Point, with_steps
 from stepladder.errors import DataError, MissingExtraError
 from stepladder.records.audit import LogFormat
 
 _PATTERN = "*tfevents*"
 _RECORD_HEAD = 12  # bytes
-_Point = tuple[str, int, float, float]  # tag, step, value, Unix time in seconds
 
 
 def has_event_files(path: Path) -> bool:
@@ -95,14 +95,14 @@ def _relative(folder: Path, root: Path) -> str:
     return str(folder.relative_to(root)) if folder.is_relative_to(root) else folder.name
 
 
-def _attempts(place: Path, folders: dict[Path, list[Path]]) -> list[tuple[list[_Point], str]]:
+def _attempts(place: Path, folders: dict[Path, list[Path]]) -> list[tuple[list[Point], str]]:
     """Return the trainings of a folder: their points, and what was replaced."""
     by_folder = [
         _folder_attempts(files, folder if folder != place else None)
         for folder, files in folders.items()
     ]
     num = max(map(len, by_folder))
-    attempts: list[tuple[list[_Point], str]] = []
+    attempts: list[tuple[list[Point], str]] = []
     for idx in range(num):
         own = [found[idx] for found in by_folder if idx < len(found)]
         note = next((note for _, note in own if note), "")
@@ -110,9 +110,9 @@ def _attempts(place: Path, folders: dict[Path, list[Path]]) -> list[tuple[list[_
     return attempts
 
 
-def _folder_attempts(files: Sequence[Path], side: Path | None) -> list[tuple[list[_Point], str]]:
+def _folder_attempts(files: Sequence[Path], side: Path | None) -> list[tuple[list[Point], str]]:
     """Read the files of one folder in the order in which they were written."""
-    attempts: list[tuple[list[_Point], str]] = []
+    attempts: list[tuple[list[Point], str]] = []
     read = [
         [
             (_tag(tag, side.name) if side is not None else tag, step, value, wall)
@@ -151,11 +151,12 @@ def _tag(tag: str, folder: str) -> str:
     return tag if split is None or split_of(tag)[0] is not None else f"{split}_{tag}"
 
 
-def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
+def _table(points: Sequence[Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
     by_step: dict[int, dict[str, str]] = {}
     is_keras = False
     first_s = min((wall for *_, wall in points), default=0.0)
-    for tag, step, value, wall in points:
+    placed, assumed = with_steps(points)
+    for tag, step, value, wall in placed:
         is_keras |= "epoch_loss" in tag
         row = by_step.setdefault(step, {})
         row[tag] = repr(value)
@@ -168,7 +169,7 @@ def _table(points: Sequence[_Point], *, title: str, path: str, notes: tuple[str,
         format=LogFormat.TENSORBOARD,
         cells=cells,
         is_epoch_from_0=is_keras or any(read_number(row.get("epoch", "")) == 0 for row in cells),
-        notes=notes,
+        notes=(*assumed, *notes),
     )
 
 

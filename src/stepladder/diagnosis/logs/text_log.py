@@ -24,6 +24,7 @@ from stepladder.diagnosis.logs.column_names import (
     is_measure,
     meaning,
     plain_name,
+    read_number,
     score_rank,
     split_of,
 )
@@ -43,11 +44,14 @@ _HEAD = re.compile(  # times, levels and names of loggers
     r"^\W*(?:\w{3} )?(?:\w{3} +\d+ )?(?:\d{2,4}[-/])?\d\d[-/:]\d\d[ T:]?[\d:,.+]*(?: \d{4})?\W*"
     r"(?:- \w+ - [A-Z]+ - )?"
 )
-_LOGGER = re.compile(r"\((?:\w+\.py) \d+\)|\[\w+\] \[\w+\]|\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?")
+_LOGGER = re.compile(  # and lines of source files, whose names may be those of splits
+    r"\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
+    r"\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?"
+)
 _LEFT_OUT = re.compile(
     r"\beta:? *(?:\d+ days?, )?[\d:]+s?|\bof \d+ (?:batch|sample|example|image)\w*|"
     r"\(\s*\d+(?:\.\d+)?%\s*\)|(?<![\d.])[\d.]+ ?s?(?:it|samples?|images?)/s(?:ec)?|"
-    r"\(\w*(?:avg|average)\)",
+    r"\(\w*(?:avg|average)\)|\bbest\s*:\s*[\w@]+\s*[:=]\s*[\d.]+",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
@@ -70,6 +74,7 @@ _PART = re.compile(
     r"\d+%\||step:\d+|^\W*\d+/\d+ ",
     re.IGNORECASE,
 )
+_BATCH = re.compile(r"(\d{1,12})\s*/\s*(\d+)")
 _WORD = re.compile(r"[A-Za-z]+")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _MAX_LINE = 4000
@@ -83,8 +88,8 @@ def is_text_log(text: str) -> bool:
 
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
-    cells = list(_rows(text))
-    attempts = split_attempts(cells)
+    rows = list(_rows(text))
+    attempts = split_attempts([cells for cells, _ in rows], _restarts(rows))
     return [
         Table(
             name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
@@ -93,6 +98,7 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
             cells=attempt.cells,
             is_epoch_from_0=any(row.get("epoch") == "0" for row in attempt.cells),
             notes=attempt.notes,
+            resumed_at=attempt.resumed_at,
             known=_known(attempt.cells),
         )
         for idx, attempt in enumerate(attempts)
@@ -108,6 +114,7 @@ class _Place:
         split: train, val or test; None: not in the line. It holds for the next lines as well.
         first_split: of the first value's name, as in `val Loss: 0.5 Acc: 0.8`.
         is_part: of single batches, or of a progress bar.
+        batch, num_batches: of single batches; None: not in the line.
         is_average: its training values are running averages.
     """
 
@@ -117,7 +124,19 @@ class _Place:
     first_split: str | None = None
     timestamp: float | None = None
     is_part: bool = False
+    batch: int | None = None
+    num_batches: str | None = None
     is_average: bool = False
+
+    def is_before(self, other: _Place | None) -> bool:
+        """Return True if its batch comes before that of another line of the same loop."""
+        return (
+            other is not None
+            and self.batch is not None
+            and other.batch is not None
+            and self.num_batches == other.num_batches
+            and self.batch < other.batch
+        )
 
 
 @dataclass(kw_only=True)
@@ -131,6 +150,8 @@ class _Group:
     is_average: bool = False
     step: str | None = None
     timestamp: float | None = None
+    last: _Place | None = None
+    is_restarted: bool = False
 
     def cells(self) -> Cells:
         values: dict[str, str] = {}
@@ -139,15 +160,26 @@ class _Group:
             values[name] = texts[-1]
             kind = meaning(name)
             if kind in (Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY) and not self.is_average:
-                values[name] = repr(sum(map(float, texts)) / len(texts))
+                known = [num for text in texts if (num := read_number(text)) is not None]
+                values[name] = repr(sum(known) / len(known)) if known else texts[-1]
         place = {"epoch": self.epoch, "step": self.step if self.epoch is None else None}
         if self.timestamp is not None:
             place["timestamp"] = repr(self.timestamp)
         return {key: text for key, text in place.items() if text is not None} | values | self.whole
 
 
-def _rows(text: str) -> Iterator[Cells]:
-    """Yield one row per epoch and split, or per line of a log without epochs."""
+def _restarts(rows: list[tuple[Cells, bool]]) -> list[bool] | None:
+    """Return the rows before which an epoch started again; None if that is usual in this log."""
+    epochs = {cells["epoch"] for cells, _ in rows if "epoch" in cells}
+    restarts = [is_restarted for _, is_restarted in rows]
+    return restarts if 2 * sum(restarts) < len(epochs) else None
+
+
+def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
+    """Yield one row per epoch and split, or per line of a log without epochs.
+
+    Beside each row: whether its batches are counted again from an earlier one, in the same epoch.
+    """
     epoch: str | None = None
     split = "train"
     group: _Group | None = None
@@ -165,10 +197,13 @@ def _rows(text: str) -> Iterator[Cells]:
             and (epoch is not None or group.step == place.step or place.step is None)
             and not (set(named) & set(group.whole) and (epoch is None or not place.is_part))
         )
-        if group is None or not is_same:
+        last = None if group is None else group.last
+        is_restarted = is_same and epoch is not None and place.is_before(last)
+        if group is None or not is_same or is_restarted:
             if group is not None:
-                yield group.cells()
-            group = _Group(epoch=epoch, split=own, step=place.step)
+                yield group.cells(), group.is_restarted
+            group = _Group(epoch=epoch, split=own, step=place.step, is_restarted=is_restarted)
+        group.last = place if place.batch is not None else group.last
         group.timestamp = place.timestamp if place.timestamp is not None else group.timestamp
         group.is_average |= place.is_average
         if place.is_part:
@@ -176,7 +211,7 @@ def _rows(text: str) -> Iterator[Cells]:
         else:
             group.whole |= named
     if group is not None:
-        yield group.cells()
+        yield group.cells(), group.is_restarted
 
 
 @lru_cache(_NUM_NAMES)
@@ -222,7 +257,10 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
     bare = bare[bare.rfind("]20") + 1 :] if "]20" in bare else bare
     if pair := _PAIR_OF_PLACES.match(line):
         place.epoch, place.is_part, bare = pair[1], True, line[pair.end() :]
-    place.is_part |= _PART.search(bare) is not None
+    if part := _PART.search(bare):
+        place.is_part = True
+        if of := _BATCH.search(bare, part.start()):
+            place.batch, place.num_batches = int(of[1]), of[2]
     bare = _ACCURACY_OF.sub(lambda found: f"{found[1] or ''}accuracy:", bare)
     bare = _LEFT_OUT.sub(" ", bare)
     found = _EPOCH.search(bare) or _TRAIN_EPOCH.search(bare)

@@ -26,7 +26,7 @@ from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
-from stepladder.data.sources.walk import Skipped
+from stepladder.data.sources.walk import Skipped, why_no_picture
 from stepladder.errors import DataError
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -35,7 +35,13 @@ _BYTES_AROUND = 1 << 20
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
 _LAST_DOT = re.compile(r"((?:.*/)?[^/]+)\.([^./]+)")
 _LABELS = frozenset({"cls", "txt", "json"})
+_DOCUMENT = re.compile(
+    r"(?:.*/)?(?:licen[cs]e|readme|copying|notice|changelog|authors|citation|classes|labels)"
+    r"\.(?:txt|md|rst|json|csv|tsv|xml|ya?ml|html?|pdf|bib|cff)",
+    re.IGNORECASE,
+)
 _MAX_HELD_BYTES = 64 << 20
+_MAX_READ_AGAIN = 3  # times that a tar is read again for the picture of a sample without one
 _IMAGES = frozenset({*(suffix[1:] for suffix in PICTURE_SUFFIXES), "npy", "img", "image"})
 
 
@@ -59,7 +65,8 @@ class TarContainer(Container):
         self._file = file
         self._split = split
         self._config = config
-        self._has_folders: bool | None = None  # until the first sample was read
+        self._has_folders: bool | None = None  # until the first sample with a picture or a label
+        self._num_extra = 0
 
     def items(self) -> Iterator[list[Item]]:
         """Yield samples; see `Container.items`."""
@@ -77,7 +84,12 @@ class TarContainer(Container):
 
     def _samples(self) -> Iterator[_Sample]:
         self.skipped = skipped = Skipped()
-        yield from self._grouped(self._members(skipped))
+        self._num_extra = 0
+        for sample in self._grouped(self._members(skipped)):
+            if self._is_extra(sample):
+                self._skip(sample)
+            else:
+                yield sample
         self._file.refuse_changed()
 
     def _members(self, skipped: Skipped) -> Iterator[Member]:
@@ -96,8 +108,11 @@ class TarContainer(Container):
         held: list[Member] = []
         held_bytes = 0
         for member in members:
+            name = f"{self.name}/{member.name}"
+            if _DOCUMENT.fullmatch(member.name):
+                self.skipped.add(name, why_no_picture(member.name) or "document(s)")
+                continue
             if pattern.fullmatch(member.name) is None:
-                name = f"{self.name}/{member.name}"
                 self.skipped.add(name, "member(s) of a tar without a file extension")
                 continue
             if held and self._is_next(member, held, pattern, held_bytes):
@@ -121,7 +136,10 @@ class TarContainer(Container):
 
     def _pattern_of(self, held: list[Member], pattern: re.Pattern[str]) -> re.Pattern[str]:
         """Choose how to group these and the following members."""
-        if self._has_folders is None:
+        fields = {_parts(_LAST_DOT, member)[1]: member for member in held}
+        if self._has_folders is None and not self._is_extra(
+            _Sample(_key(pattern, held[0]), fields)
+        ):
             self._has_folders = self._are_folders(held)
         return _LAST_DOT if self._has_folders or self._is_dotted(held) else pattern
 
@@ -157,10 +175,30 @@ class TarContainer(Container):
         has_folder = "/" in members[0].name
         return is_default and has_folder and bool(endings & _IMAGES) and not endings & _LABELS
 
+    def _is_extra(self, sample: _Sample) -> bool:
+        """Return True if the files of a sample are neither pictures by their names nor a label."""
+        has_picture = any(ending.rpartition(".")[2] in _IMAGES for ending in sample.fields) or any(
+            why_no_picture(member.name) is None for member in sample.fields.values()
+        )
+        if has_picture or self._config.image_column is not None:
+            return False
+        if self._has_folders:
+            return True
+        name = self._config.label_column
+        if {"cls", "txt", name.lower().lstrip(".")} & sample.fields.keys():
+            return False
+        return _fact(_facts(sample, f"{self.name}: sample {sample.key}"), name) is _MISSING
+
+    def _skip(self, sample: _Sample) -> None:
+        """Skip files that are no pictures, unless they belong to a picture elsewhere in the tar."""
+        self._num_extra += 1
+        if self._num_extra <= _MAX_READ_AGAIN:
+            self._refuse_scattered(sample, f"{self.name}: sample {sample.key}")
+        for member in sample.fields.values():
+            self.skipped.add(f"{self.name}/{member.name}", why_no_picture(member.name) or "")
+
     def _item(self, row: int, sample: _Sample) -> Item:
         where = f"{self.name}: sample {sample.key}"
-        if self._has_folders and sample.fields.keys() <= _LABELS:
-            self._refuse_scattered(sample, where)
         facts = _facts(sample, where)
         label = self._label(sample, facts, where)
         split = facts.get(self._config.split_column)

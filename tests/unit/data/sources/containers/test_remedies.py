@@ -167,6 +167,32 @@ def test_class_folders_in_a_tar_are_its_labels(shop: Any) -> None:
     assert kinds_of(shop, result.folder) == {row: KINDS[row % 2] for row in ROWS}
 
 
+NO_PICTURES = (
+    *("LICENSE.txt", "README.md", "classes.txt", "data/info.json", "data/a/boxes.csv"),
+    *("data/a/1.xml", "data/b/notes.pdf", "data/b/Thumbs.db", "data/.DS_Store"),
+)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("has_folders", [True, False])
+def test_files_that_are_no_pictures_by_their_names_are_skipped_in_a_tar(
+    shop: Any, has_folders: bool, place: str
+) -> None:
+    members = []
+    for row in ROWS:
+        kind = KINDS[row % 2]
+        name = f"data/{kind}/{row}" if has_folders else f"data/{row}"
+        members.append((f"{name}.png", shop.encode(shop.draw(row))))
+        members += [] if has_folders else [(f"{name}.cls", kind.encode())]
+    others = [(name, b"{}") for name in NO_PICTURES]
+    result = shop.make(
+        shop.tar("t.tgz", others + members if place == "first" else members + others, mode="w:gz")
+    )
+    assert kinds_of(shop, result.folder) == {row: KINDS[row % 2] for row in ROWS}
+    assert result.num_bad == 0
+    assert "LICENSE.txt" in " ".join(result.warnings)
+
+
 @pytest.mark.parametrize("form", ["json", "nested json", "member"])
 def test_the_label_of_a_tar_is_named_by_what_was_found(shop: Any, form: str) -> None:
     members = []

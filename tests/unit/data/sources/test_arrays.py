@@ -1,0 +1,154 @@
+"""Pictures in arrays are named, and the typed command writes them as class folders."""
+
+from __future__ import annotations
+
+import gzip
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.containers.opening import open_pictures
+from stepladder.data.sources.pictures import list_pictures
+from stepladder.errors import DataError, StepladderError
+
+LABELS = np.array([0, 2, 1, 0, 2, 1, 0, 2], dtype=np.uint8)
+PIXELS = np.random.default_rng(0).integers(0, 255, size=(8, 9, 7), dtype=np.uint8)
+
+
+def idx(array: np.ndarray) -> bytes:
+    """Return an array in MNIST's format."""
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}i", *array.shape)
+        + array.tobytes()
+    )
+
+
+def follow(source: Path) -> dict[str, np.ndarray]:
+    """Run the command that the error types; return the pictures by the path that it wrote."""
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=source))
+    command, _, prepare = str(caught.value.fix).rpartition(" && stepladder prepare ")
+    made = Path(shlex.split(prepare)[0])
+    script = command.partition(": ")[2].replace("python", sys.executable, 1)
+    subprocess.run(script, shell=True, check=True)
+    listing = list_pictures(PrepareConfig(source=made))
+    return {one.path: np.asarray(Image.open(made / one.path)) for one in listing.pictures}
+
+
+def is_right(
+    found: dict[str, np.ndarray], pixels: np.ndarray = PIXELS, split: str = "train/"
+) -> bool:
+    return all(
+        np.array_equal(found[f"{split}{label}/{idx}.png"], picture)
+        for idx, (label, picture) in enumerate(zip(LABELS, pixels, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [("train_images", "train_labels"), ("x_train", "y_train"), ("trainX", "trainY")],
+)
+def test_an_npz_is_named_with_its_arrays_and_converted(
+    images: str, labels: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "my digits.npz"
+    test = [name.replace("train", "test") for name in (images, labels)]
+    arrays = {images: PIXELS, labels: LABELS, test[0]: PIXELS[:3], test[1]: LABELS[:3]}
+    np.savez(path, allow_pickle=False, **arrays)
+    with pytest.raises(DataError, match=f"(?s)NumPy arrays .*{images} 8x9x7"):
+        open_pictures(PrepareConfig(source=path))
+    found = follow(path)
+    assert len(found) == 11
+    assert is_right(found)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels"),
+    [
+        (PIXELS, LABELS[:, None]),
+        (PIXELS, np.eye(3)[LABELS]),
+        (PIXELS[..., None], LABELS.astype(np.int64)),
+        (PIXELS / 255.0, LABELS),
+        (PIXELS.astype(np.float32), LABELS),
+        (np.stack([PIXELS] * 3, axis=1), LABELS),
+    ],
+    ids=["column", "one hot", "gray channel", "shares", "floats", "channels first"],
+)
+def test_arrays_of_any_usual_shape_and_range_become_the_same_pictures(
+    pixels: np.ndarray, labels: np.ndarray, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", images=pixels, labels=labels)
+    found = follow(tmp_path / "a.npz")
+    wanted = np.stack([PIXELS] * 3, axis=-1) if pixels.shape[1] == 3 else PIXELS
+    near = {path: picture.astype(int) for path, picture in found.items()}
+    for number, (label, picture) in enumerate(zip(LABELS, wanted, strict=True)):
+        assert np.abs(near[f"{label}/{number}.png"] - picture).max() <= 1
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_files_of_mnist_are_named_and_converted(
+    is_packed: bool, is_one_file: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    end = ".gz" if is_packed else ""
+    for split, num in (("train", 8), ("t10k", 3)):
+        for name, array in (("images-idx3", PIXELS), ("labels-idx1", LABELS)):
+            data = idx(array[:num])
+            (folder / f"{split}-{name}-ubyte{end}").write_bytes(
+                gzip.compress(data) if is_packed else data
+            )
+    found = follow(folder / f"train-images-idx3-ubyte{end}" if is_one_file else folder)
+    assert len(found) == 11
+    assert is_right(found)
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_arrays_of_pictures_and_of_labels_in_npy_files_are_converted(
+    is_one_file: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    np.save(folder / "X_train.npy", PIXELS)
+    np.save(folder / "y_train.npy", LABELS)
+    found = follow(folder / "X_train.npy" if is_one_file else folder)
+    assert is_right(found)
+
+
+def test_npy_files_in_class_folders_are_converted_beside_the_files(tmp_path: Path) -> None:
+    for number, label in enumerate(LABELS):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        np.save(tmp_path / str(label) / f"{number}.npy", PIXELS[number][None] / 255.0)
+    with pytest.raises(DataError, match="8 NumPy array file") as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    command = str(caught.value.fix).partition(" && ")[2]
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)
+    listing = list_pictures(PrepareConfig(source=tmp_path))
+    assert sorted(one.label for one in listing.pictures) == sorted(map(str, LABELS))
+    assert "Convert" not in " ".join(listing.warnings), "beside pictures they may be masks"
+    first = np.asarray(Image.open(tmp_path / "0" / "0.npy.png")).astype(int)
+    assert np.abs(first - PIXELS[0]).max() <= 1
+
+
+def test_arrays_without_labels_are_named_without_a_command_that_cannot_work(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", embeddings=PIXELS, names=LABELS)
+    with pytest.raises(DataError, match="embeddings 8x9x7, names 8") as caught:
+        list_pictures(PrepareConfig(source=tmp_path / "a.npz"))
+    assert str(caught.value.fix) == "Save the pictures as PNG files, in one folder for each class."
+
+
+def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS)
+    data = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(StepladderError, match=r"zip archive|NumPy"):
+        list_pictures(PrepareConfig(source=tmp_path / "a.npz"))
