@@ -29,6 +29,7 @@ _LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
 _MAX_PAIRS = 5
 _MAX_COMPARED = 20  # of the classes that train lacks
 _MIN_SIMILARITY = 0.8
+_NEGATIVE = re.compile(r"-[0-9.]+")  # -1 is another class than 1
 _ONE_CLASS = (
     "If both names mean one class, rename one of the two folders, or write the same label in the "
     "table. Otherwise: "
@@ -221,6 +222,7 @@ def _near_classes(unknown: Iterable[str], known: Iterable[str]) -> list[tuple[st
             other: difflib.SequenceMatcher(None, plain, text).ratio()
             for other, text in free.items()
             if re.findall("[0-9]+", text) == re.findall("[0-9]+", plain)
+            and not (_NEGATIVE.fullmatch(other) or _NEGATIVE.fullmatch(name))
         }
         best = max(likeness, key=likeness.__getitem__, default=None)
         if best is not None and likeness[best] >= _MIN_SIMILARITY:
@@ -233,7 +235,8 @@ def _similar_names(train: Counter[str]) -> list[str]:
     """Return a warning for each group of classes whose names differ in nearly nothing."""
     groups: dict[str, list[str]] = {}
     for label in sorted(train):
-        words = re.sub(r"[\s_-]+", " ", label).strip().casefold()
+        sign = "-" if _NEGATIVE.fullmatch(label) else ""
+        words = sign + re.sub(r"[\s_-]+", " ", label).strip().casefold()
         groups.setdefault(re.sub(r"(?<!\d)0+(?=\d)", "", words), []).append(label)
     return [
         "classes whose names differ only in case, blanks or leading zeros: "

@@ -20,12 +20,14 @@ from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell, spli
 from stepladder.data.sources.table_cells import TableCells
 from stepladder.data.sources.table_labels import (
     LABEL_NAMES,
+    UNREAD_SPLITS,
     cells_with_several,
     class_columns,
     classes_of,
     label_candidates,
     plain_name,
     split_candidates_of,
+    words_of,
 )
 from stepladder.data.sources.table_paths import (
     PATH_NAMES,
@@ -327,6 +329,14 @@ class _Chooser:
                 reasons.append(f"{exists} exists, {_what_lacks(reader)}")
             reasons += [f"read as with {options}"] if options else []
             yield f"{self._path}: {'; '.join(reasons)}"
+        if split_at is None and not one_hot:
+            used = {path_at, label_at, self._index(self._config.group_by)}
+            others = [name for at, name in enumerate(header) if at not in used]
+            for name in [name for name in others if plain_name(name) in UNREAD_SPLITS]:
+                yield (
+                    f"{self._path}: the column {name!r} is not read as splits, because its cells "
+                    "are not train and val or test; to use it, write these words into it"
+                )
         if one_hot:
             names = ", ".join(header[at] for at in one_hot[:_MAX_ROWS_NAMED])
             more = ", …" if len(one_hot) > _MAX_ROWS_NAMED else ""
@@ -429,7 +439,8 @@ class _Chooser:
             sure = {at: readers for at, readers in found.items() if not readers[0].num_digits}
             found = sure or found  # a label may be the number of a picture, too
             usual = [at for at in found if plain_name(self._file.header[at]) in PATH_NAMES]
-            for some_found in (list(found), usual):
+            ids = [at for at in found if "id" in words_of(self._file.header[at])]
+            for some_found in (list(found), usual, ids):
                 if len(some_found) == 1:
                     return some_found[0], found[some_found[0]]
             if found:

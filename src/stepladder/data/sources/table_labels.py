@@ -40,6 +40,11 @@ _SPLIT_WORDS: Final = frozenset(
     {"split", "set", "dataset", "subset", "partition", "fold", "usage", "purpose", "phase", "part"}
 )
 """Words in the names of columns of splits."""
+UNREAD_SPLITS: Final = frozenset(
+    {"split", "subset", "partition", "fold", "kfold", "data_set", "is_valid", "is_val", "is_train"}
+    | {"is_training", "is_training_image", "is_test", "train", "valid", "val", "test"}
+)
+"""Names of columns that mean splits, but may have other cells, such as numbers of folds."""
 _INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
     **dict.fromkeys(("0", "0.0", "false", "-1"), False),

@@ -201,7 +201,9 @@ def test_a_class_that_is_spelt_in_two_ways_is_named_in_both(train: str, test: st
     assert "rename one of the two folders" in str(caught.value.fix)
 
 
-@pytest.mark.parametrize(("train", "test"), [("class 1", "class 2"), ("apple", "pear")])
+@pytest.mark.parametrize(
+    ("train", "test"), [("class 1", "class 2"), ("apple", "pear"), ("1", "-1")]
+)
 def test_classes_of_other_numbers_or_words_are_not_one(train: str, test: str) -> None:
     counts = {Split.TRAIN: Counter({"a": 5, train: 5}), Split.TEST: Counter({"a": 1, test: 2})}
     with pytest.raises(DataError, match=f"{test} \\(2 in test\\)") as caught:
@@ -213,6 +215,11 @@ def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
     counts = {Split.TRAIN: Counter(a=5, b=7, c=9), Split.VAL: Counter(a=1)}
     (warning,) = check_classes(counts)
     assert "val has no picture of 2 of 3 classes: b (7 in train), c (9 in train)" in warning
+
+
+def test_a_negative_number_is_another_class() -> None:
+    counts = Counter({"-1": 5, "1": 5})
+    assert check_classes({Split.TRAIN: counts, Split.VAL: counts}) == []
 
 
 def test_a_class_without_any_picture_is_an_error_with_a_reason() -> None:

@@ -289,6 +289,20 @@ def test_numbers_without_their_zeros_are_found(
     assert told.warnings == ()
 
 
+@pytest.mark.parametrize("name", ["fold", "is_valid", "subset"])
+def test_a_column_of_other_splits_is_named_as_not_read(tmp_path: Path, name: str) -> None:
+    listing = listed(tmp_path, f"path,label,{name}\n1.jpg,a,0\n2.jpg,b,0\nx/1.jpg,a,1\n")
+    assert {picture.split for picture in listing.pictures} == {None}
+    assert f"the column {name!r} is not read as splits" in listing.warnings[0]
+
+
+def test_an_id_names_pictures_rather_than_another_number(tmp_path: Path) -> None:
+    rows = [f"{at + 1},{at},{'ab'[at % 2]}" for at in range(1, 12)]
+    names = [f"images/{at:04}.png" for at in range(1, 13)]
+    listing = listed(tmp_path, "\n".join(["age,id,label", *rows]), more=names)
+    assert [picture.path for picture in listing.pictures] == names[:11]
+
+
 def test_a_path_format_that_finds_nothing_names_one_that_does(tmp_path: Path) -> None:
     names = [f"images/{at:06}.png" for at in range(1, 4)]
     with pytest.raises(DataError, match=r"images/000001.png exists") as error:
