@@ -99,7 +99,7 @@ class RunLog:
             or the last validated ones; None: not known.
         num_unreadable: cells that should be numbers but are not.
         not_finite: epoch and step of the line from which on a loss is not finite; None: all are.
-        resumed_at: epochs, or steps if there are none, at which the training was resumed.
+        resumed_at: epochs, or steps if no epochs are logged, at which the training was resumed.
         is_val_test: the held-out metrics of the rows are of the test set; no validation is logged.
         score_name: name of the metric in `score`; is_score_share: it is a fraction of examples;
             is_score_fraction: it lies in [0, 1], as F1 and mAP do.

@@ -826,6 +826,21 @@ def test_an_epoch_that_starts_again_within_its_batches_is_a_resumption(
     assert not {one.check for one in run.findings} & {"length", "fit", "learning_rate"}
 
 
+def test_an_underfit_that_no_longer_improves_is_not_advised_to_train_longer(tmp_path: Path) -> None:
+    shares = (0.30, 0.35, 0.385, 0.40, 0.407, 0.411, 0.408, 0.41, 0.412, 0.409)
+    lines = (
+        f"{k},{1.9 - share:.3f},{share - 0.02:.3f},{1.85 - share:.3f},{share}"
+        for k, share in enumerate(shares)
+    )
+    path = tmp_path / "l.csv"
+    path.write_text("epoch,loss,acc,val_loss,val_acc\n" + "\n".join(lines) + "\n")
+    (run,) = audit([str(path)]).runs
+    by_check = {one.check: one for one in run.findings}
+    assert "the training was long enough" in by_check["length"].evidence
+    assert by_check["fit"].evidence.startswith("underfit")
+    assert by_check["fit"].fix == "Try other learning rates or a larger model."
+
+
 def test_a_second_pass_over_the_batches_in_every_epoch_is_no_resumption(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(
