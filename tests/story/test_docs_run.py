@@ -161,5 +161,7 @@ def test_its_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert command in modules
         if command != "watch":  # what follows its script is the script's own
             words = ["--source" if word == "--from" else word for word in given]
+            if command == "scaling":  # takes a list, too
+                words = [word.rpartition(",")[2] for word in words]
             flags = importlib.import_module(modules[command]).Flags
             assert parse(flags, words, command=command), words

@@ -261,7 +261,10 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--max-restarts",
         "--nnodes",
         "--nproc-per-node",
+        "--rdzv-backend",
+        "--rdzv-conf",
         "--rdzv-endpoint",
+        "--rdzv-id",
         "--total",
     }  # of sha256sum, watched scripts, bench/, pip, torchrun, an example; an alias of --source
     assert set(flags_in(page.read_text())) - known - others == set()

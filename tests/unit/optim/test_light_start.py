@@ -26,9 +26,10 @@ for name in OptimizerName:
     assert model.weight.grad is None
 assert "torch._dynamo" not in sys.modules
 
-step = torch.compile(lambda x: x * 2, backend="eager")  # the compiler is there for who wants it
-assert step(torch.ones(2)).tolist() == [2.0, 2.0]
+import torch._dynamo  # the compiler is there for who wants it
+
 optimizer.zero_grad()
+optimizer.state_dict()
 print("fine")
 """
 

@@ -459,7 +459,7 @@ def test_the_learning_rate_moves_with_the_batch(
     recipe = Recipe(optimizer=optimizer, batch=BatchConfig(lr=0.01))
     after = LargerBatch().apply(sweep(make_profile), recipe).batch
     assert (after.global_batch_size, after.base_batch_size) == (128, 128)
-    assert after.lr == pytest.approx(0.01 * growth)
+    assert after.lr == pytest.approx(0.01 * growth, rel=5e-3)  # rounded to three digits
 
 
 def test_a_larger_batch_goes_through_the_model_in_parts_as_large_as_before(
@@ -517,7 +517,7 @@ def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) 
     found = LargerBatch().variants(sweep(make_profile), Recipe(batch=BatchConfig(lr=0.01)))
     assert [recipe.batch.global_batch_size for recipe in found] == [128] * 3 + [32] * 3
     rates = [recipe.batch.lr / 0.01 for recipe in found[:3]]
-    assert rates == pytest.approx([8**0.5, 8, 8**1.5])
+    assert rates == pytest.approx([8**0.5, 8, 8**1.5], rel=5e-3)  # rounded to three digits
 
 
 @pytest.mark.parametrize(

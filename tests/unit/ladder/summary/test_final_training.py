@@ -122,7 +122,9 @@ class Interrupting(Display):
 @pytest.fixture(name="on_features")
 def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
     """Train on features next to a store; return the time of the existing features."""
-    cached = replace(job, recipe=replace(job.recipe, features=FeaturesConfig(cached=True)))
+    data = replace(job.recipe.data, hosts=1)  # as a climb resolves it
+    recipe = replace(job.recipe, data=data, features=FeaturesConfig(cached=True))
+    cached = replace(job, recipe=recipe)
     task = blobs()
     task.store = SimpleNamespace(path=tmp_path / "store")
 

@@ -37,7 +37,8 @@ from stepladder.training.features.feature_task import (
     open_features,
     why_no_features,
 )
-from stepladder.training.output.display import Display
+from stepladder.training.output.display import Display, PlainDisplay
+from stepladder.training.run import train
 from stepladder.training.setup import build
 from stepladder.training.setup.build import (
     Sources,
@@ -377,16 +378,17 @@ def test_features_are_next_to_the_store_or_in_the_run(
 
 
 def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
-    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
-    task = still(num_train=400, num_val=300)
-    plan = run(cached(tmp_path / "run"), task, dry_run=True)
+    task, out = still(num_train=400, num_val=300), io.StringIO()
+    job = cached(tmp_path / "run")
+    plan = train(job, task, task_name="still", display=PlainDisplay(out), dry_run=True)
     assert list(tmp_path.iterdir()) == []
     probed, steps, validation = 2 * 3 + 4, 2 * 8, 3 * 32  # two batches, and part of a third
     assert task.num_passed == probed + steps + validation
     assert plan["steps_per_epoch"] == 50
     assert 0 < plan["features_s"] < plan["at_most_s"]
-    said = capsys.readouterr().out
+    said = out.getvalue()
     assert "the features of the frozen network are computed once, before training, in abo" in said
     assert "an epoch has 50 steps and takes about" in said
 
