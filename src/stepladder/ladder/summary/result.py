@@ -391,14 +391,15 @@ def _outside_clock_s(climbing: Climb) -> dict[str, float]:
 def _next_step(climbing: Climb) -> NextStep | None:
     """Return the best step that can be predicted but not tried here, for the final recipe.
 
-    Without one, a GPU for a machine that has none, as an upper bound.
+    Without one that is worth it, a GPU for a machine that has none, as an upper bound.
     """
     if climbing.why_no_advice is not None:
         return None
     profile, recipe = climbing.profile, climbing.recipe
     advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
     best = max(advice.beyond, key=gain_of, default=None)
-    if best is not None and best.prediction is not None:
+    least = 1 + climbing.options.min_gain
+    if best is not None and best.prediction is not None and gain_of(best) >= least:
         return _step(best.prediction, best.reason)
     gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
     if gpu is None or profile.device == "cuda" or profile.has_cuda:

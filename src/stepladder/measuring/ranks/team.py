@@ -29,9 +29,6 @@ _POLL_S: Final = 0.05
 _END_S: Final = 5.0  # for a process to end by itself
 _MEET_S: Final = 120.0  # until all processes have imported torch and met
 _LAST_LINES: Final = 3
-MEMBER: Final = "stepladder.measuring.ranks.member"
-TEAM_KEY: Final = "STEPLADDER_TEAM_KEY"
-"""Variable with the secret by which a member on another host shows that it belongs to the team."""
 
 
 class Member(NamedTuple):

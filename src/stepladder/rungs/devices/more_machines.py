@@ -10,7 +10,7 @@ from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.more_gpus import backward_frac, predict_devices, with_devices
-from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time
+from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time, with_one_time
 from stepladder.training.output.wording import percent
 
 _MACHINES: Final = 2
@@ -18,6 +18,8 @@ ASSUMED_GBIT_S: Final = 10.0  # Ethernet of common servers
 _LATENCY_S: Final = 1e-4
 """Assumed time of an empty message between two machines on Ethernet, with TCP."""
 _BUCKET_BYTES: Final = 25 * 1024**2
+_START_S: Final = 3.0
+"""Assumed time until processes have imported PyTorch and met, where it is not measured."""
 _NAMED_FRAC: Final = 0.25
 """Share of a step from which the network is named as what limits the gain."""
 
@@ -58,7 +60,7 @@ class MoreMachines(Rung):
             step' = max(t(b / 2) + exposed exchange, time of the loader / 2),  t(b) = a + c b
 
         Bytes travel while gradients are computed, except for the last bucket. Each machine reads
-        and validates its own half.
+        and validates its own half. Starting the processes is added once.
         """
         now, batch = profile.time, recipe.batch.global_batch_size
         fixed_s, per_example_s = profile.step_fixed_s or 0.0, profile.step_per_example_s or 0.0
@@ -72,7 +74,10 @@ class MoreMachines(Rung):
         exposed_s = max(last_s, exchange_s - hidden_s)
         floor_s = min(now.step_s, loader_floor_s(profile, recipe)) / _MACHINES
         step_s = max(computed_s + exposed_s, floor_s)
-        after = replace(now, step_s=step_s, validation_s=now.validation_s / _MACHINES)
+        after = with_one_time(
+            replace(now, step_s=step_s, validation_s=now.validation_s / _MACHINES),
+            start=_START_S if profile.devices is None else profile.devices.start_s,
+        )
         megabytes = profile.trainable_bytes / 1e6
         note = f"{_MACHINES} machines with {batch / _MACHINES:g} of {batch} examples each, on a "
         note += f"network of {self._gbit_s:g} Gbit/s"

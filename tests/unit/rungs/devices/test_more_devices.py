@@ -117,6 +117,13 @@ def test_a_slow_network_is_named(profile: Profile) -> None:
     assert MoreMachines().why_not(profile, replace(RECIPE, batch=BatchConfig(global_batch_size=1)))
 
 
+def test_a_second_machine_is_no_gain_for_a_training_of_seconds(profile: Profile) -> None:
+    """Starting the processes takes longer than the training that they would divide."""
+    short = replace(profile, time=replace(profile.time, epochs=0.02, num_validations=0.0))
+    assert short.time.total_s < 3
+    assert MoreMachines(100).predict(short, RECIPE).gain < 1
+
+
 def test_phases_that_add_up_to_more_than_a_step_leave_no_time_below_zero(profile: Profile) -> None:
     """Timers of phases may overlap, so their sum may exceed the step."""
     odd = replace(profile, phases_s={"forward": 30.0, "backward": 60.0}, trainable_bytes=0)
