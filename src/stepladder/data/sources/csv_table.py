@@ -27,6 +27,8 @@ from stepladder.data.sources.table_labels import (
     label_candidates,
     plain_name,
     split_candidates_of,
+    split_flags_of,
+    with_split_words,
     words_of,
 )
 from stepladder.data.sources.table_paths import (
@@ -257,6 +259,8 @@ class _Chooser:
         if split_at is None and self._is_default("split_column"):
             label_at = self._index(self._config.label_column)
             split_at = self._find_split({path_at, label_at, group_at} - {None})
+        elif split_at is not None:
+            self._read_flags([at for at in split_flags_of(self._file, set()) if at == split_at])
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         is_asked = self._config.path_format is None and any(map(is_around, readers))
@@ -490,7 +494,14 @@ class _Chooser:
                 where=self._where(),
                 fix=f"Choose one: --split-column {shlex.quote(names[0])}",
             )
-        return next(iter(found), None)
+        return found[0] if found else self._read_flags(split_flags_of(self._file, taken))
+
+    def _read_flags(self, flags: Sequence[int]) -> int | None:
+        """Write split words into the one column such as is_valid; return its index."""
+        if len(flags) != 1:
+            return None
+        self._file = with_split_words(self._file, flags[0])
+        return flags[0]
 
     def _check_one_hot(self, columns: list[int], path_at: int, readers: list[PathReader]) -> None:
         """Check that each row has one class."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import Split
@@ -45,6 +46,14 @@ UNREAD_SPLITS: Final = frozenset(
     | {"is_training", "is_training_image", "is_test", "train", "valid", "val", "test"}
 )
 """Names of columns that mean splits, but may have other cells, such as numbers of folds."""
+SPLIT_FLAGS: Final = {
+    **dict.fromkeys(("is_valid", "is_val", "is_validation"), Split.VAL),
+    "is_test": Split.TEST,
+}
+"""Names of columns of 0 and 1, or of false and true, with the split of the rows that have 1.
+
+Other rows are train. A column `is_train` is none of them: its 0 may be val or test.
+"""
 _INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
     **dict.fromkeys(("0", "0.0", "false", "-1"), False),
@@ -186,8 +195,34 @@ def split_candidates_of(table: TableCells, taken: Set[int | None]) -> list[int]:
             splits = {word: split_of_word(word) for word in {cells[at] for _, cells in table.body}}
             if None not in splits.values() and {Split.TRAIN} < set(splits.values()):
                 found.append(at)
-    named = [at for at in found if _SPLIT_WORDS & set(words_of(table.header[at]))]
+    named = [at for at in found if is_named_as_splits(table.header[at])]
     return named or found
+
+
+def is_named_as_splits(name: str) -> bool:
+    """Return True if a column's name says that it may contain splits, such as `data_set`."""
+    return not _SPLIT_WORDS.isdisjoint(words_of(name))
+
+
+def split_flags_of(table: TableCells, taken: Set[int | None]) -> list[int]:
+    """Return the columns such as is_valid with both 0 and 1, or false and true."""
+    return [
+        at
+        for at, name in enumerate(table.header)
+        if at not in taken
+        and plain_name(name) in SPLIT_FLAGS
+        and {_BITS.get(cells[at].strip().lower()) for _, cells in table.body} == {False, True}
+    ]
+
+
+def with_split_words(table: TableCells, at: int) -> TableCells:
+    """Return the table with train and val, or test, in a column of split_flags_of."""
+    true = SPLIT_FLAGS[plain_name(table.header[at])].value
+    body = []
+    for number, cells in table.body:
+        word = true if _BITS[cells[at].strip().lower()] else Split.TRAIN.value
+        body.append((number, [*cells[:at], word, *cells[at + 1 :]]))
+    return replace(table, body=body)
 
 
 def class_columns(table: TableCells, taken: Set[int]) -> list[int]:

@@ -289,7 +289,26 @@ def test_numbers_without_their_zeros_are_found(
     assert told.warnings == ()
 
 
-@pytest.mark.parametrize("name", ["fold", "is_valid", "subset"])
+@pytest.mark.parametrize(
+    ("name", "bits", "split"),
+    [
+        ("is_valid", ("False", "True"), Split.VAL),
+        ("is_val", ("0", "1"), Split.VAL),
+        ("isTest", ("0.0", "1.0"), Split.TEST),
+    ],
+)
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_column_says_which_rows_are_not_train(
+    tmp_path: Path, name: str, bits: tuple[str, str], split: Split, is_told: bool
+) -> None:
+    told = {"split_column": name} if is_told else {}
+    rows = f"path,label,{name}\n1.jpg,a,{bits[0]}\n2.jpg,b,{bits[0]}\nx/1.jpg,a,{bits[1]}\n"
+    listing = listed(tmp_path, rows, **told)
+    assert [picture.split for picture in listing.pictures] == [Split.TRAIN, Split.TRAIN, split]
+    assert is_told or f"--split-column {name}" in listing.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["fold", "is_train", "subset"])
 def test_a_column_of_other_splits_is_named_as_not_read(tmp_path: Path, name: str) -> None:
     listing = listed(tmp_path, f"path,label,{name}\n1.jpg,a,0\n2.jpg,b,0\nx/1.jpg,a,1\n")
     assert {picture.split for picture in listing.pictures} == {None}
