@@ -33,6 +33,8 @@ from stepladder.data.sources.containers.files import (
 from stepladder.data.sources.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.sources.delta_log import DeltaVersion, read_version, removed_file
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
+from stepladder.data.sources.split_names import split_of_word
+from stepladder.data.sources.table_labels import is_named_as_splits
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -143,6 +145,7 @@ def _open_files(
     containers: list[Container] = []
     for one, (schema, metadata) in zip(files, _footers(files), strict=True):
         if columns is None:
+            config = _with_split_column(config, schema, metadata, one)
             columns = choose_columns(schema, config, constants=one.values, where=one.file.name)
             if kind is SourceFormat.HUGGINGFACE:
                 _require_hugging_face(bool(hugging_face_features(schema)), columns, config)
@@ -170,6 +173,9 @@ def _open_files(
     if columns.label != config.label_column:
         told = f"the classes are those of the column {columns.label}"
         warnings += (f"{shown(config.source)}: {told} (--label-column {columns.label})",)
+    if columns.split is not None and columns.split != PrepareConfig.split_column:
+        told = f"the splits are those of the column {columns.split}"
+        warnings += (f"{shown(config.source)}: {told} (--split-column {columns.split})",)
     return Opened(
         root=found.root,
         containers=containers,
@@ -179,6 +185,32 @@ def _open_files(
         warnings=warnings,
         has_group=columns.group is not None,
     )
+
+
+def _with_split_column(
+    config: PrepareConfig, schema: pa.Schema, metadata: FileMetaData, file: _TableFile
+) -> PrepareConfig:
+    """Return options with the column of splits, if it has another usual name.
+
+    The least and the greatest cell of each row group, which footers name, must be splits.
+    """
+    is_default = config.split_column == PrepareConfig.split_column
+    if not is_default or file.split or config.split_column in {*schema.names, *file.values}:
+        return config
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    found = []
+    for at in range(metadata.num_columns if groups else 0):
+        name = metadata.schema.column(at).path
+        limits = [group.column(at).statistics for group in groups]
+        if is_named_as_splits(name) and all(
+            one is not None
+            and one.has_min_max
+            and split_of_word(str(one.min))
+            and split_of_word(str(one.max))
+            for one in limits
+        ):
+            found.append(name)
+    return replace(config, split_column=found[0]) if len(found) == 1 else config
 
 
 def _footers(files: list[_TableFile]) -> Iterator[tuple[pa.Schema, FileMetaData]]:

@@ -311,6 +311,22 @@ def test_ambiguous_columns_are_listed(shop: Any, columns: dict[str, Any], words:
     assert not (shop.folder / "store.partial").exists()
 
 
+@pytest.mark.parametrize("words", [("train", "valid"), ("Training", "dev"), ("a", "b")])
+def test_a_column_of_another_name_contains_the_splits(shop: Any, words: tuple[str, str]) -> None:
+    columns = {
+        "image": [shop.photo(row) for row in range(20)],
+        "label": [KINDS[row % 2] for row in range(20)],
+        "path": [f"{row}.jpg" for row in range(20)],
+        "subset": [words[row >= 14] for row in range(20)],
+    }
+    prepared = shop.make(shop.table("t.parquet", columns, row_group_size=9), val_frac=0.5)
+    found = [shop.rows(prepared.folder)[f"{row}.jpg"][0] for row in range(20)]
+    is_split = words != ("a", "b")
+    assert (found == ["train"] * 14 + ["val"] * 6) == is_split
+    told = "the splits are those of the column subset (--split-column subset)"
+    assert any(told in line for line in prepared.warnings) == is_split
+
+
 def test_named_columns_win(shop: Any) -> None:
     columns = {
         "image": [b"not this one"] * 20,
