@@ -52,7 +52,7 @@ SPLIT_FLAGS: Final = {
 }
 """Names of columns of 0 and 1, or of false and true, with the split of the rows that have 1.
 
-Other rows are train. A column `is_train` is none of them: its 0 may be val or test.
+Other rows are train. A column `is_train` is not one of them: its 0 may be val or test.
 """
 _INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
