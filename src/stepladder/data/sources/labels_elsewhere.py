@@ -16,11 +16,10 @@ from typing import Final
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.csv_file import read_csv
-from stepladder.data.sources.csv_table import ALSO_NAMED
 from stepladder.data.sources.json_file import is_json, read_json
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_labels import label_candidates, plain_name
+from stepladder.data.sources.table_labels import LABEL_NAMES, label_candidates, plain_name
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
@@ -344,7 +343,7 @@ def _label_at(file: TableCells, rows: Sequence[list[str]], path_at: int) -> int 
         if at != path_at
     }
     able = [at for at, num in num_values.items() if num >= _MIN_CLASSES]
-    names = (PrepareConfig.label_column, *ALSO_NAMED["label"], *_USUAL_LABELS)
+    names = (PrepareConfig.label_column, *LABEL_NAMES, *_USUAL_LABELS)
     named = [at for name in names for at in able if plain_name(file.header[at]) == name]
     likely = label_candidates(replace(file, body=list(enumerate(rows))), {path_at})
     repeated = [at for at in able if 2 * num_values[at] <= len(rows)]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.remote.places import secret_refused
-from stepladder.data.sources.folders import AS_NAMED, FolderOptions, list_walk
+from stepladder.data.sources.folder_reading import AS_NAMED, FolderOptions
+from stepladder.data.sources.folders import list_walk
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 

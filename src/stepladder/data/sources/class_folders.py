@@ -1,0 +1,110 @@
+"""List the pictures of class folders, which may be inside folders of letters."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.folder_reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.listing import Picture, name_some
+from stepladder.data.sources.walk import Folder, printable
+from stepladder.errors import DataError
+
+_OF_LETTERS: Final = re.compile(r"([^\W\d_])(?: ?- ?([^\W\d_]))?|0-9|#")
+_IN_LETTERS: Final = "(?:^|/)[^/](?:-[^/])?/(.+)/[^/]+$"
+
+
+def list_classes(
+    reading: FolderReading, folders: list[Folder], *, split: Split | None
+) -> list[Picture]:
+    """List the pictures of class folders.
+
+    Args:
+        reading: the source's folders.
+        folders: those of classes, or of letters around them.
+        split: that of all pictures, if it is known.
+
+    Raises:
+        DataError: if a class of train has no pictures.
+    """
+    pictures: list[Picture] = []
+    full: list[Folder] = []
+    empty: list[str] = []
+    for folder, name in _named_classes(reading, folders):
+        label = printable(name)
+        num_before = len(pictures)
+        pictures += (Picture(path, label, split) for path in reading.walk.files(folder))
+        if len(pictures) == num_before:
+            empty.append(folder.path)
+        else:
+            full.append(folder)
+    if empty and split in {None, Split.TRAIN}:
+        skipped = reading.walk.skipped
+        fix = "Put pictures into these folders, or remove the folders."
+        fix = skipped.conversion(str(reading.root)) or fix
+        if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
+            fix = "Remove these folders; or, if the classes are in the folder beside them, "
+            fix += f"use --source {reading.root / full[0].path}"
+        raise DataError(
+            f"these class folders contain no pictures that can be read: {name_some(empty)}",
+            where=reading.walk.root,
+            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+            fix=fix,
+        )
+    return pictures
+
+
+def _named_classes(reading: FolderReading, folders: list[Folder]) -> list[tuple[Folder, str]]:
+    """Return the folders of classes and their names; those in folders of letters are deeper."""
+    is_told = reading.options.classes_from is ClassesFrom.TOP
+    inside = {folder: reading.entries(folder) for folder in folders if _letters(folder.name)}
+    if is_told or not folders or len(inside) < len(folders):
+        return [(folder, folder.name) for folder in folders]
+    below = {
+        folder: [entry for entry in entries if isinstance(entry, Folder)]
+        for folder, entries in inside.items()
+    }
+    if any(len(below[folder]) < max(len(entries), 1) for folder, entries in inside.items()):
+        return [(folder, folder.name) for folder in folders]
+    names = name_some([folder.path for folder in folders])
+    if not all(_begins(one.name, folder.name) for folder in folders for one in below[folder]):
+        reading.warnings.append(
+            f"{reading.root}: took {names} for classes, although they contain folders, not "
+            "pictures. If those are the classes: --label-pattern "
+            f"{shlex.quote(_IN_LETTERS)}"
+        )
+        return [(folder, folder.name) for folder in folders]
+    reading.warnings.append(
+        f"{reading.root}: read the folders in {names} as classes, because their names begin with "
+        "these letters. If the letters are the classes: --classes-from top"
+    )
+    return [
+        (deep, deep.path.removeprefix(f"{folder.path}/"))
+        for folder in folders
+        for one in below[folder]
+        for deep in _with_pictures(reading, one)
+    ]
+
+
+def _with_pictures(reading: FolderReading, folder: Folder) -> list[Folder]:
+    """Return the folder if pictures are in it, else those folders below it that have some."""
+    entries = reading.entries(folder)
+    inner = [entry for entry in entries if isinstance(entry, Folder)]
+    if len(inner) < len(entries) or not inner:
+        return [folder]
+    return [deep for one in inner for deep in _with_pictures(reading, one)]
+
+
+def _letters(name: str) -> tuple[str, str] | None:
+    """Return the first and the last letter of `a` or `a-c`; None if a name is another."""
+    match = _OF_LETTERS.fullmatch(name.lower())
+    return None if match is None else (match[1] or "0", match[2] or match[1] or "9")
+
+
+def _begins(name: str, letters: str) -> bool:
+    """Return whether a name begins with a letter of a folder of letters; others do with none."""
+    first, last = _letters(letters) or ("", "")
+    start = name.lower()[:1]
+    return first <= start <= last or not start.isalpha()

@@ -1,0 +1,301 @@
+"""What is wrong with the rows and columns of a table, and the command that reads it anyway."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.pixel_cells import find_pixels
+from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.table_labels import LABEL_NAMES, classes_of, plain_name
+from stepladder.data.sources.table_paths import (
+    PATH_NAMES,
+    SLOT,
+    PathReader,
+    are_file_names,
+    flag_of,
+)
+from stepladder.data.sources.table_reading import (
+    TableColumns,
+    TableReading,
+    is_empty,
+    prepare_command,
+)
+from stepladder.data.sources.walk import printable
+from stepladder.errors import DataError
+
+WANTED: Final = "Write a header row such as path,label, then one row for each picture."
+"""What a table must have."""
+_MAX_ROWS_NAMED: Final = 5
+_MAX_COLUMNS_NAMED: Final = 5
+_MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
+_ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
+_ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
+
+
+class NoLabelsError(DataError):
+    """A table has no column of labels, or several columns that may be it."""
+
+
+def check_names(reading: TableReading) -> None:
+    """Check that the columns of the options are unique.
+
+    Raises:
+        DataError: if two columns have the name of one of them.
+    """
+    header = reading.file.header
+    for option in ("path_column", "label_column", "split_column", "group_by"):
+        name = getattr(reading.config, option)
+        if header.count(name) > 1:
+            raise DataError(
+                f"two columns are named {name!r}",
+                where=reading.where,
+                fix=f"Rename one of them, or choose another column: "
+                f"--{option.replace('_', '-')} NAME",
+            )
+
+
+def check_rows(file: TableCells, *, path: Path) -> None:
+    """Check that each row has as many cells as the header.
+
+    Raises:
+        DataError: if some have more or fewer.
+    """
+    num_columns = len(file.header)
+    wrong = [(number, len(cells)) for number, cells in file.body if len(cells) != num_columns]
+    if wrong:
+        rows = _name_rows([number for number, _ in wrong], file)
+        what = "the header has" if file.header_row else "--columns names"
+        raise DataError(
+            f"wrong number of cells in {rows}: "
+            f"{what} {num_columns}, row {wrong[0][0]} has {wrong[0][1]}",
+            where=str(path),
+            fix="Put quotes around cells that contain a comma.",
+        )
+
+
+def check_filled(file: TableCells, columns: list[int], *, path: Path, options: str) -> None:
+    """Check that no cell of some columns is empty.
+
+    Args:
+        file: the cells.
+        columns: their indices.
+        path: the table.
+        options: those with which it is read.
+
+    Raises:
+        DataError: if there are empty cells.
+    """
+    for column in columns:
+        empty = [number for number, cells in file.body if is_empty(cells[column])]
+        if empty:
+            raise DataError(
+                f"column {file.header[column]!r} is empty in {_name_rows(empty, file)}",
+                where=str(path),
+                why="NaN counts as empty.",
+                fix=f"Fill in these cells or remove the {file.unit}s."
+                + _removal(file, empty, path=path, options=options),
+            )
+
+
+def check_one_hot(
+    reading: TableReading, columns: list[int], path_at: int, readers: Sequence[PathReader]
+) -> None:
+    """Check that each row has one class.
+
+    Args:
+        reading: the table.
+        columns: one for each class.
+        path_at: the column of paths.
+        readers: how its cells name files.
+
+    Raises:
+        DataError: if a row has several classes, or none.
+    """
+    file = reading.file
+    counts = {number: len(classes_of(cells, columns)) for number, cells in file.body}
+    for rows, what in (
+        ([number for number, count in counts.items() if count > 1], "several classes"),
+        ([number for number, count in counts.items() if count == 0], "no class"),
+    ):
+        if rows:
+            reader = readers[0] if readers else PathReader()
+            command = reading.command(TableColumns(path_at, columns[0]), reader)
+            raise DataError(
+                f"one column per class, and {what} in {_name_rows(rows, file)}",
+                where=str(reading.path),
+                why=_ONE_LABEL,
+                fix=f"Leave one 1 in each {file.unit}, or learn one of the columns "
+                f"{_name_columns([file.header[at] for at in columns])} alone, such as the first: "
+                f"{command}",
+            )
+
+
+def refuse_nested(reading: TableReading, name: str) -> None:
+    """Refuse a column of labels whose cells are lists or objects.
+
+    Raises:
+        DataError: if the column is such.
+    """
+    nested = reading.file.nested
+    if name in nested:
+        raise DataError(
+            f"{name!r} holds lists or objects, such as several boxes or labels",
+            where=f"{reading.path}: {reading.file.unit} {nested[name]}",
+            why=_ONE_LABEL,
+            fix='Write the class of each picture as text or a number: "label": "cat"',
+        )
+
+
+def refuse_pixels(reading: TableReading) -> None:
+    """Refuse a table that holds the pictures themselves.
+
+    Raises:
+        DataError: if some of its columns are pixels or encoded pictures.
+    """
+    pixels = find_pixels(reading.file)
+    if pixels is not None:
+        raise DataError(
+            pixels.describe(reading.file.header),
+            where=str(reading.path),
+            fix=pixels.conversion(reading.file, reading.path, is_headerless=reading.is_headerless),
+        )
+
+
+def several_splits(reading: TableReading, found: Sequence[int]) -> DataError:
+    """Return an error for several columns that may be the one of splits."""
+    names = [reading.file.header[at] for at in found]
+    return DataError(
+        f"several columns may be the one of splits: {_name_columns(names)}",
+        where=reading.where,
+        fix=f"Choose one: --split-column {shlex.quote(names[0])}",
+    )
+
+
+def no_column(
+    reading: TableReading,
+    option: str,
+    path_at: int | None = None,
+    readers: Sequence[PathReader] = (),
+    able: Sequence[int] = (),
+) -> DataError:
+    """Return an error that suggests an unused column; it names the one found already, too.
+
+    Args:
+        reading: the table.
+        option: path_column or label_column, which names no column.
+        path_at: the column of paths, if it is found.
+        readers: how its cells name files.
+        able: columns that may be the missing one.
+    """
+    header, config = reading.file.header, reading.config
+    name = str(getattr(config, option))
+    kind = NoLabelsError if option == "label_column" else DataError
+    if reading.is_headerless:
+        columns = _guess_columns(reading.file.body[0][1], path_at)
+        command = f"{prepare_command(reading.path)} --columns {shlex.quote(','.join(columns))}"
+        if readers and readers[0].written != SLOT:
+            command += "" if readers[0].others else f" {flag_of(readers[0])}"
+        return kind(
+            f"no column {name!r}: the first row describes a picture; there is no header",
+            where=reading.where,
+            fix=f"Name the columns: {command}",
+        )
+    near = _near_columns(reading, name, path_at, able)
+    problem = f"no column {name!r} among {_name_columns(header)}"
+    if len(able) > 1:
+        some_able = _name_columns([header[at] for at in able])
+        problem = f"no column {name!r}, and several may be it: {some_able}"
+    flag = f"--{option.replace('_', '-')} {shlex.quote(header[near[0]]) if near else 'COLUMN'}"
+    if path_at is not None:
+        reader = readers[0] if readers else reading.shape
+        flag = f"{reading.options(TableColumns(path_at), reader)} {flag}".strip()
+    elif (label_at := reading.index(config.label_column)) is not None:
+        flag += f" --label-column {shlex.quote(header[label_at])}"
+        flag = flag.removesuffix(f" --label-column {PrepareConfig.label_column}")
+    return kind(
+        problem,
+        where=reading.where,
+        fix=f"Name the column: {prepare_command(reading.path)} {flag}",
+    )
+
+
+def edit_command(path: Path, script: str, out: Path, encoding: str) -> str:
+    """Return the shell command that writes an edited copy of a text as UTF-8."""
+    source, copy = (shlex.quote(printable(str(one))) for one in (path, out))
+    if encoding.startswith("utf-8"):
+        return f"sed {shlex.quote(script)} {source} > {copy}"
+    name = "WINDOWS-1252" if encoding == "cp1252" else encoding.upper()
+    return f"iconv -f {name} -t UTF-8 {source} | sed {shlex.quote(script)} > {copy}"
+
+
+def _near_columns(
+    reading: TableReading, name: str, path_at: int | None, able: Sequence[int]
+) -> list[int]:
+    """Return the unused columns that a name may mean, the likeliest first."""
+    header, config = reading.file.header, reading.config
+    named = {config.path_column, config.label_column, config.split_column, config.group_by}
+    others = [
+        at
+        for at, column in enumerate(header)
+        if column and column not in named and at != path_at and (not able or at in able)
+    ]
+    near = [at for usual in _ALSO_NAMED.get(name, ()) for at in others if _is(header[at], usual)]
+    likely = difflib.get_close_matches(name, [header[at] for at in others], n=1, cutoff=0.6)
+    near += [header.index(column) for column in likely]
+    return [*able[:1], *near, *(others if len(others) == 1 else [])]
+
+
+def _is(column: str, usual: str) -> bool:
+    return usual in {column.lower(), plain_name(column)}
+
+
+def _name_columns(names: Sequence[str]) -> str:
+    """Name the first columns."""
+    rest = len(names) - _MAX_COLUMNS_NAMED
+    shown = ", ".join(repr(printable(name)[:40]) for name in names[:_MAX_COLUMNS_NAMED])
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
+    """Guess names for the columns of a table from its first row."""
+    if path_at is None:
+        path_at = next((at for at, cell in enumerate(cells) if are_file_names([cell])), 0)
+    names = [f"column{at + 1}" for at in range(len(cells))]
+    names[path_at] = "path"
+    for at, cell in enumerate(cells):
+        if at != path_at and cell.strip().lower() in SPLIT_WORDS:
+            names[at] = "split"
+    label_at = [at for at, name in enumerate(names) if name.startswith("column")]
+    if label_at:
+        names[label_at[0]] = "label"
+    return names
+
+
+def _name_rows(numbers: Sequence[int], file: TableCells) -> str:
+    """Name the first rows; and the lines of an editor, if rows have several lines."""
+    some_rows = numbers[:_MAX_ROWS_NAMED]
+    shown = ", ".join(str(number) for number in some_rows)
+    shown += ", …" if len(numbers) > _MAX_ROWS_NAMED else ""
+    lines = [file.lines_of(number)[0] for number in some_rows] if file.extra_lines else some_rows
+    if list(lines) != list(some_rows):
+        shown += f" (line {', '.join(map(str, lines))})"
+    return f"{file.unit} {shown}" if len(numbers) == 1 else f"{len(numbers)} {file.unit}s: {shown}"
+
+
+def _removal(file: TableCells, rows: Sequence[int], *, path: Path, options: str) -> str:
+    """Return the command that reads a table without some of its rows; empty if they are many."""
+    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
+        return ""
+    lines = [file.lines_of(number) for number in rows]
+    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
+    out = path.with_name(f"without-{path.name}")
+    command = (
+        f"{edit_command(path, script, out, file.encoding)} && {prepare_command(out)} {options}"
+    )
+    return f" To remove: {command}".rstrip()
