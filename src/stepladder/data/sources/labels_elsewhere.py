@@ -15,11 +15,11 @@ from typing import Final
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.csv_file import read_csv
-from stepladder.data.sources.json_file import is_json, read_json
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.csv_file import read_csv
+from stepladder.data.sources.label_tables.json_file import is_json, read_json
+from stepladder.data.sources.label_tables.labels import LABEL_NAMES, label_candidates, plain_name
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_labels import LABEL_NAMES, label_candidates, plain_name
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.csv_table import list_table
+from stepladder.data.sources.label_tables.csv_table import list_table
+from stepladder.data.sources.label_tables.refusals import NoLabelsError
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
-from stepladder.data.sources.table_refusals import NoLabelsError
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
 from stepladder.errors import UsageError
 

@@ -14,9 +14,9 @@ from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.prepare.hashing import Hashed, hash_files, read_hashes
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.work_folder import WorkFolder
-from stepladder.data.sources.csv_table import list_table
-from stepladder.data.sources.folder_reading import folder_options
-from stepladder.data.sources.folders import list_walk
+from stepladder.data.sources.folders.folders import list_walk
+from stepladder.data.sources.folders.reading import folder_options
+from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.listing import Listing, require_classes
 from stepladder.data.sources.metadata_folder import list_metadata
 from stepladder.data.sources.other_files import refuse_other_files

@@ -8,7 +8,7 @@ from typing import Final
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.csv_table import list_table
+from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.labels_elsewhere import tables_in
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import SPLIT_WORDS, is_of_files

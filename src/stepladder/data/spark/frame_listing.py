@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from stepladder.config.choices import Split
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.sources.containers.labels import Labels, padded_words
-from stepladder.data.sources.folder_reading import AS_NAMED, FolderOptions
+from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.walk import Skipped

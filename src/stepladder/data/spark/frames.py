@@ -16,7 +16,7 @@ from stepladder.data.sources.containers.batch_pictures import BatchPictures
 from stepladder.data.sources.containers.columns import LABEL_NAMES, Columns, choose_columns
 from stepladder.data.sources.containers.labels import checked_label
 from stepladder.data.sources.containers.pictures import refuse_pixels
-from stepladder.data.sources.folder_reading import folder_options
+from stepladder.data.sources.folders.reading import folder_options
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.safe_arrow import first_line
 from stepladder.data.sources.split_names import split_of_cell

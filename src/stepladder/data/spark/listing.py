@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.remote.places import secret_refused
-from stepladder.data.sources.folder_reading import AS_NAMED, FolderOptions
-from stepladder.data.sources.folders import list_walk
+from stepladder.data.sources.folders.folders import list_walk
+from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.folders import list_walk
+from stepladder.data.sources.folders.folders import list_walk
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.walk import Skipped, Walk
 from stepladder.data.spark.listing import (

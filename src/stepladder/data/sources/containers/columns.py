@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.split import FOLDER
+from stepladder.data.sources.label_tables.labels import label_names, other_names
 from stepladder.data.sources.safe_arrow import extension_of
-from stepladder.data.sources.table_labels import label_names, other_names
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:

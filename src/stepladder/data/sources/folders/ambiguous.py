@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.folder_reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.split_names import (

@@ -19,9 +19,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepladder.config.choices import ClassesFrom, Split
-from stepladder.data.sources.ambiguous_folders import refuse_crossing, refuse_versions_with_splits
-from stepladder.data.sources.class_folders import list_classes
-from stepladder.data.sources.folder_reading import AS_NAMED, FolderOptions, FolderReading
+from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
+from stepladder.data.sources.folders.classes import list_classes
+from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions, FolderReading
+from stepladder.data.sources.folders.splits import (
+    find_inner_splits,
+    find_splits,
+    list_inner_splits,
+    list_named_splits,
+    list_splits,
+    unknown_folders,
+    warn_of_names,
+)
+from stepladder.data.sources.folders.top import find_top
 from stepladder.data.sources.label_pattern import LabelPattern
 from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.no_classes import (
@@ -31,17 +41,7 @@ from stepladder.data.sources.no_classes import (
     refuse_one_folder,
     refuse_splits_without_classes,
 )
-from stepladder.data.sources.split_folders import (
-    find_inner_splits,
-    find_splits,
-    list_inner_splits,
-    list_named_splits,
-    list_splits,
-    unknown_folders,
-    warn_of_names,
-)
 from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
-from stepladder.data.sources.top_folder import find_top
 from stepladder.data.sources.walk import Folder, Walk, printable
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_paths import (
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.paths import (
     PICTURE_ENDS,
     PathReader,
     are_file_names,

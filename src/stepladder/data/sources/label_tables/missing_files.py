@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.table_paths import SLOT, PathReader, is_found, search
-from stepladder.data.sources.table_reading import (
+from stepladder.data.sources.label_tables.paths import SLOT, PathReader, is_found, search
+from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
     is_empty,
     prepare_command,
 )
-from stepladder.data.sources.table_refusals import edit_command
+from stepladder.data.sources.label_tables.refusals import edit_command
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from stepladder.config.choices import Split
-from stepladder.data.sources.ambiguous_folders import ambiguous
-from stepladder.data.sources.class_folders import list_classes
-from stepladder.data.sources.folder_reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.folders.ambiguous import ambiguous
+from stepladder.data.sources.folders.classes import list_classes
+from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
 from stepladder.data.sources.split_labels import are_no_classes, label_by_table
 from stepladder.data.sources.split_names import (

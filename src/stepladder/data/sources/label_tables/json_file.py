@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from stepladder.data.sources.csv_file import encoding_of
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.csv_file import encoding_of
+from stepladder.data.sources.label_tables.labels import LABEL_NAMES, plain_name
+from stepladder.data.sources.label_tables.paths import PATH_NAMES, are_file_names, some
 from stepladder.data.sources.split_names import SPLIT_WORDS
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_labels import LABEL_NAMES, plain_name
-from stepladder.data.sources.table_paths import PATH_NAMES, are_file_names, some
 from stepladder.errors import DataError
 
 JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")

@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.pixel_cells import find_pixels
-from stepladder.data.sources.split_names import SPLIT_WORDS
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_labels import LABEL_NAMES, classes_of, plain_name
-from stepladder.data.sources.table_paths import (
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.labels import LABEL_NAMES, classes_of, plain_name
+from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     SLOT,
     PathReader,
     are_file_names,
     flag_of,
 )
-from stepladder.data.sources.table_reading import (
+from stepladder.data.sources.label_tables.pixel_cells import find_pixels
+from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
     is_empty,
     prepare_command,
 )
+from stepladder.data.sources.split_names import SPLIT_WORDS
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_paths import (
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.paths import (
     SLOT,
     PathReader,
     flag_of,

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.csv_file import read_csv
-from stepladder.data.sources.json_file import is_json, read_json
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.chooser import TableChooser
+from stepladder.data.sources.label_tables.csv_file import read_csv
+from stepladder.data.sources.label_tables.json_file import is_json, read_json
+from stepladder.data.sources.label_tables.labels import cells_with_several, classes_of
+from stepladder.data.sources.label_tables.paths import PathReader, are_file_names, parse_format
+from stepladder.data.sources.label_tables.reading import TableReading, is_empty
+from stepladder.data.sources.label_tables.refusals import WANTED, check_filled
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import split_of_cell
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_chooser import TableChooser
-from stepladder.data.sources.table_labels import cells_with_several, classes_of
-from stepladder.data.sources.table_paths import PathReader, are_file_names, parse_format
-from stepladder.data.sources.table_reading import TableReading, is_empty
-from stepladder.data.sources.table_refusals import WANTED, check_filled
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError, UsageError
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from stepladder.data.sources.listing import name_some
-from stepladder.data.sources.split_names import split_of_word
-from stepladder.data.sources.table_cells import TableCells
-from stepladder.data.sources.table_labels import (
+from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
     UNREAD_SPLITS,
     class_columns,
@@ -20,8 +18,8 @@ from stepladder.data.sources.table_labels import (
     with_split_words,
     words_of,
 )
-from stepladder.data.sources.table_missing_files import no_file, what_lacks
-from stepladder.data.sources.table_paths import (
+from stepladder.data.sources.label_tables.missing_files import no_file, what_lacks
+from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     PathReader,
     are_file_names,
@@ -30,8 +28,8 @@ from stepladder.data.sources.table_paths import (
     read_plainly,
     some,
 )
-from stepladder.data.sources.table_reading import TableColumns, TableReading
-from stepladder.data.sources.table_refusals import (
+from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
+from stepladder.data.sources.label_tables.refusals import (
     WANTED,
     check_names,
     check_one_hot,
@@ -41,6 +39,8 @@ from stepladder.data.sources.table_refusals import (
     refuse_pixels,
     several_splits,
 )
+from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.table_cells import TableCells
+from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.walk import printable
 
 _MIN_PIXELS: Final = 64

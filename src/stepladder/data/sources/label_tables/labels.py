@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.split_names import split_of_word
-from stepladder.data.sources.table_cells import TableCells
 
 LABEL_NAMES: Final = (
     *("class", "class_name", "classname", "class_id", "category", "category_name", "target"),

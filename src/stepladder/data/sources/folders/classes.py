@@ -7,7 +7,7 @@ import shlex
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
-from stepladder.data.sources.folder_reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
 from stepladder.data.sources.walk import Folder, printable
 from stepladder.errors import DataError

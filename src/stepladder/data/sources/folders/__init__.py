@@ -1,0 +1,1 @@
+"""Read folders of pictures: a folder for each class, and one for each split."""

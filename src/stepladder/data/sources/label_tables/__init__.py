@@ -1,0 +1,1 @@
+"""Read tables that name a picture and its label in each row: CSV, JSON, JSON lines."""
