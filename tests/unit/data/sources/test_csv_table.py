@@ -95,7 +95,7 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
         ("path,label,split\n1.jpg,a,train\n2.jpg,b,tset\n", ["row 3", "'tset'"]),
         ("path,label\n1.jpg,a\n2.jpg,b\n1.jpg,b\n", ["rows 2 and 4", "1.jpg"]),
         ('path,label\n1.jpg,a\n"2.jpg,b\n3.jpg,b\n', ["line 3", "not a CSV"]),
-        (b"path,label\n1.jpg,a\n\xff\x81.jpg,a\n", ["line 3", "UTF-8", "iconv -f WINDOWS-1252"]),
+        (b"path,label\n1.jpg,a\n\xff\x81.jpg,a\n", ["line 3", "not UTF-8", "Save it as UTF-8"]),
         (codecs.BOM_UTF16_LE + "path,label\n".encode("utf-16-le") + b"\x00", ["UTF-16"]),
     ],
 )
