@@ -37,7 +37,7 @@ def list_metadata(source: Path, config: PrepareConfig) -> Listing | None:
     table = _table_in(source)
     try:
         if table is not None:
-            return _with_splits_of_folders(_read(table, config))
+            return _with_splits_of_folders(_read(table, source, config))
         return _list_splits(source, config)
     except NoLabelsError:  # as a table of captions
         return None
@@ -60,7 +60,7 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
         if table is None:
             warnings.append(f"{source / name}: skipped, as it has no table of labels")
             continue
-        listing = _read(table, config)
+        listing = _read(table, source, config)
         above = os.path.relpath(listing.root, root)
         pictures += [
             replace(one, path=os.path.normpath(f"{above}/{one.path}"), split=splits[name])
@@ -71,8 +71,8 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
     return Listing(root, pictures, Skipped(), tuple(warnings), has_group)
 
 
-def _read(table: Path, config: PrepareConfig) -> Listing:
-    listing = list_table(table, replace(config, source=table))
+def _read(table: Path, source: Path, config: PrepareConfig) -> Listing:
+    listing = list_table(table, config, folder=source)
     note = f"{table.parent}: read the labels in {printable(table.name)}"
     return replace(listing, warnings=(note, *listing.warnings))
 

@@ -667,6 +667,30 @@ def test_rows_are_counted_as_in_a_spreadsheet_and_lines_as_in_an_editor(tmp_path
     assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "x"), ("x/1.jpg", "y")]
 
 
+def test_all_that_is_wrong_with_rows_is_in_one_message_and_one_command_removes_it(
+    tmp_path: Path,
+) -> None:
+    rows = ["1.jpg,a", "2.jpg,", "x/1.jpg,a", "a/1.jpg,b", "x/1.jpg,b", "9.jpg,a", "x/1.jpg,a"]
+    with pytest.raises(DataError) as caught:
+        listed(tmp_path, "\n".join(["path,label", *rows]))
+    message = str(caught.value)
+    assert "column 'label' is empty in row 3;" in message
+    assert "rows 4 and 6 have different labels, splits or groups for 'x/1.jpg';" in message
+    assert "no picture exists for row 7" in message
+    command = str(caught.value.fix).partition("To remove all of these rows: ")[2]
+    found = typed_listing(command, tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "a"), ("a/1.jpg", "b")]
+
+
+def test_many_missing_pictures_are_left_to_the_limit_of_bad_ones(tmp_path: Path) -> None:
+    rows = ["1.jpg,a", "2.jpg,b", "2.jpg,a", "x/1.jpg,b", *(f"no{at}.jpg,a" for at in range(30))]
+    more = [f"no{at}.jpg" for at in range(8)]
+    with pytest.raises(DataError, match="no picture exists for 22 rows: 14, 15, 16") as caught:
+        listed(tmp_path, "\n".join(["path,label", *rows]), more=more)
+    command = str(caught.value.fix).partition("To remove the others: ")[2]
+    assert len(typed_listing(command, tmp_path).pictures) == len(rows) - 2
+
+
 def test_windows_text_is_read_and_told_if_its_words_are_likely(tmp_path: Path) -> None:
     listing = listed(tmp_path, "path,label\n1.jpg,\u00c4pfel\n2.jpg,b\n".encode("cp1252"))
     assert [p.label for p in listing.pictures] == ["\u00c4pfel", "b"]

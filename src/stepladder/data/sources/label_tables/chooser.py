@@ -82,6 +82,11 @@ class TableChooser:
     def __init__(self, reading: TableReading) -> None:
         self._reading = reading
 
+    @property
+    def reading(self) -> TableReading:
+        """The table; a first row that is no header is a row once the columns are chosen."""
+        return self._reading
+
     def choose(self) -> Chosen:
         """Return what the columns mean.
 

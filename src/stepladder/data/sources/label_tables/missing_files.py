@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.label_tables.edits import sed_command
 from stepladder.data.sources.label_tables.paths import SLOT, PathReader, is_found, search
 from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
     is_empty,
-    prepare_command,
 )
-from stepladder.data.sources.label_tables.refusals import edit_command
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
@@ -138,13 +137,9 @@ def _other_start(
         cut in cell.replace("\\", "/") for _, cells in file.body for cell in cells[: columns.path]
     )
     script = f"s|{pattern}||{'g' if is_before or file.unit == 'item' else ''}"
-    here = reading.path.with_name(f"here-{reading.path.name}")
     options = reading.options(columns, replace(reader, cut=""))
-    edit = edit_command(reading.path, script, here, file.encoding)
-    return (
-        f"{exists} exists, {what}",
-        f"Remove it: {edit} && {f'{prepare_command(here)} {options}'.rstrip()}",
-    )
+    command = sed_command(reading, script, "here", options)
+    return f"{exists} exists, {what}", f"Remove it: {command}"
 
 
 def _other_column(reading: TableReading, columns: TableColumns) -> tuple[str, str] | None:
