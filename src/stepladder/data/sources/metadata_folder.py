@@ -17,7 +17,8 @@ from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
 from stepladder.errors import UsageError
 
-_TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv")
+TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv")
+"""Names of tables that a folder is read by."""
 _MAX_FOLDERS: Final = 20  # a folder with more of them has classes
 
 
@@ -93,7 +94,7 @@ def _with_splits_of_folders(listing: Listing) -> Listing:
 
 
 def _table_in(folder: Path) -> Path | None:
-    found = [folder / name for name in _TABLES if (folder / name).is_file()]
+    found = [folder / name for name in TABLES if (folder / name).is_file()]
     if len(found) > 1:
         raise UsageError(
             f"both {found[0].name} and {found[1].name} may have the labels",

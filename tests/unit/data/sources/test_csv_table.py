@@ -623,6 +623,16 @@ def test_one_column_per_class_is_one_label(tmp_path: Path) -> None:
     assert "read the columns MEL, NV, BCC as classes" in " ".join(found.warnings)
 
 
+def test_another_column_of_paths_keeps_the_columns_of_classes(tmp_path: Path) -> None:
+    text = "path,picture,MEL,NV\nq1,images/000.jpg,0,1\nq2,images/001.jpg,1,0\n"
+    with pytest.raises(
+        DataError, match=r"column 2 names pictures, such as images/000.jpg"
+    ) as error:
+        listed(tmp_path, text)
+    found = typed_listing(str(error.value.fix).partition(": ")[2], tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [(PATHS[0], "NV"), (PATHS[1], "MEL")]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

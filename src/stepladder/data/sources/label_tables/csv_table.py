@@ -12,7 +12,8 @@ from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.chooser import Chosen, TableChooser
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
-from stepladder.data.sources.label_tables.labels import cells_with_several, classes_of
+from stepladder.data.sources.label_tables.label_cells import find_several
+from stepladder.data.sources.label_tables.labels import classes_of
 from stepladder.data.sources.label_tables.paths import are_file_names, parse_format
 from stepladder.data.sources.label_tables.reading import TableReading, is_empty
 from stepladder.data.sources.label_tables.refusals import WANTED
@@ -161,12 +162,13 @@ def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
 
 def _several_labels(path: Path, labels: Sequence[str]) -> list[str]:
     """Warn if cells seem to hold several labels."""
-    several = cells_with_several(labels)
-    if not several:
+    several = find_several(labels)
+    if several is None:
         return []
     return [
-        f"{path}: {len(several)} of {len(labels)} labels seem to be several in one cell, such as "
-        f"{several[0]!r}; each combination is a class of its own ({len(set(labels))} classes)"
+        f"{path}: {len(several.cells)} of {len(labels)} labels seem to be several in one cell, "
+        f"such as {several.cells[0]!r}; each combination is a class of its own "
+        f"({len(set(labels))} classes)"
     ]
 
 

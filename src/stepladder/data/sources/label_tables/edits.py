@@ -44,9 +44,12 @@ def cells_command(
         options: with which the copy is read.
 
     Returns:
-        None if the table is not a CSV whose cells the csv module finds.
+        None if the table is not a CSV whose cells the csv module finds, or one of several tables,
+        whose cells must be edited alike.
     """
     file = reading.file
+    if reading.folder is not None and reading.folder.resolve() != reading.root:
+        return None
     if file.unit != "row" or file.delimiter in _NOT_OF_PYTHON:
         return None
     first = max(file.header_row - 1, 0)

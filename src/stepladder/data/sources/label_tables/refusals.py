@@ -10,6 +10,11 @@ from typing import Final
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.label_cells import (
+    ONE_LABEL,
+    refuse_measured,
+    refuse_several,
+)
 from stepladder.data.sources.label_tables.labels import LABEL_NAMES, classes_of, plain_name
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
@@ -33,7 +38,6 @@ WANTED: Final = "Write a header row such as path,label, then one row for each pi
 _MAX_ROWS_NAMED: Final = 5
 _MAX_COLUMNS_NAMED: Final = 5
 _ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
-_ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 
 
 class NoLabelsError(DataError):
@@ -103,7 +107,7 @@ def check_one_hot(
             raise DataError(
                 f"one column per class, and {what} in {name_rows(rows, file)}",
                 where=str(reading.path),
-                why=_ONE_LABEL,
+                why=ONE_LABEL,
                 fix=f"Leave one 1 in each {file.unit}, or learn one of the columns "
                 f"{_name_columns([file.header[at] for at in columns])} alone, such as the first: "
                 f"{command}",
@@ -121,9 +125,25 @@ def refuse_nested(reading: TableReading, name: str) -> None:
         raise DataError(
             f"{name!r} holds lists or objects, such as several boxes or labels",
             where=f"{reading.path}: {reading.file.unit} {nested[name]}",
-            why=_ONE_LABEL,
+            why=ONE_LABEL,
             fix='Write the class of each picture as text or a number: "label": "cat"',
         )
+
+
+def refuse_cells(
+    reading: TableReading, columns: TableColumns, readers: Sequence[PathReader]
+) -> None:
+    """Refuse a column that may be the one of labels if its cells are not one class each.
+
+    Raises:
+        NoLabelsError: if they are numbers that look measured, or several labels.
+    """
+    reader = readers[0] if readers else reading.shape
+    try:
+        refuse_measured(reading, columns, reader)
+        refuse_several(reading, columns, reader)
+    except DataError as error:
+        raise NoLabelsError(error.what, where=error.where, why=error.why, fix=error.fix) from None
 
 
 def refuse_pixels(reading: TableReading) -> None:
@@ -166,6 +186,9 @@ def no_column(
         path_at: the column of paths, if it is found.
         readers: how its cells name files.
         able: columns that may be the missing one.
+
+    Raises:
+        NoLabelsError: if the cells of the column that it would suggest are no classes.
     """
     header, config = reading.file.header, reading.config
     name = str(getattr(config, option))
@@ -181,6 +204,8 @@ def no_column(
             fix=f"Name the columns: {command}",
         )
     near = _near_columns(reading, name, path_at, able)
+    if near and path_at is not None:
+        refuse_cells(reading, TableColumns(path_at, near[0]), readers)
     problem = f"no column {name!r} among {_name_columns(header)}"
     if len(able) > 1:
         some_able = _name_columns([header[at] for at in able])
