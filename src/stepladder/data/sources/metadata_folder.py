@@ -10,14 +10,15 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_tables.coco import SeveralCategoriesError, of_one_category
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.refusals import NoLabelsError
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
-from stepladder.errors import UsageError
+from stepladder.errors import DataError, UsageError
 
-TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv")
+TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv", "_annotations.coco.json")
 """Names of tables that a folder is read by."""
 _MAX_FOLDERS: Final = 20  # a folder with more of them has classes
 
@@ -61,7 +62,14 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
         if table is None:
             warnings.append(f"{source / name}: skipped, as it has no table of labels")
             continue
-        listing = _read(table, source, config)
+        try:
+            listing = _read(table, source, config)
+        except SeveralCategoriesError as error:
+            of_splits = [
+                (one, f"{name}/", splits[name].value) for name, one in tables.items() if one
+            ]
+            fix = of_one_category(source / "one-category.csv", of_splits)
+            raise DataError(error.what, where=error.where, why=error.why, fix=fix) from None
         above = os.path.relpath(listing.root, root)
         pictures += [
             replace(one, path=os.path.normpath(f"{above}/{one.path}"), split=splits[name])

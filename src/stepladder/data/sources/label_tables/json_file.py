@@ -7,6 +7,7 @@
 {"path": ["1.jpg"], "label": ["cat"]}         an object of columns, as pandas writes it
 [["1.jpg", 0, "cat"]]                         an array of arrays: path, number and label
 {"train": …, "val": …}                        an object of splits of any of these
+{"images": […], "annotations": […]}           COCO annotations
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.coco import is_coco, rows_of_coco
 from stepladder.data.sources.label_tables.encodings import encoding_of, not_unicode
 from stepladder.data.sources.label_tables.labels import LABEL_NAMES, plain_name
 from stepladder.data.sources.label_tables.paths import PATH_NAMES, are_file_names, some
@@ -141,7 +143,7 @@ def _object(text: str, path: Path) -> tuple[str, list[dict[str, Any]]] | None:
             where=str(path),
             fix="Keep one of them.",
         )
-    found = _rows_of(record)
+    found = rows_of_coco(record, path) if is_coco(record) else _rows_of(record)
     if found is None:
         raise _not_a_list(record, path)
     return found
