@@ -77,21 +77,11 @@ def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None)
         rows: dict[str, list[_Row]] = {one: [] for one in differing}
         for row in table.rows if differing else []:
             rows.get(relative_to_root(to_path(row.path)), []).append(row)
-        raise row_problems(
-            chooser.reading,
-            table.empty,
-            [
-                Conflict(
-                    rows[one][0].path,
-                    [row.number for row in rows[one]],
-                    (first_row[one], differing[one]),
-                )
-                for one in differing
-            ],
-            path_at=chosen.path,
-            to_path=to_path,
-            options=chosen.options,
-        )
+        conflicts = [
+            Conflict(some[0].path, [row.number for row in some], (first_row[one], differing[one]))
+            for one, some in rows.items()
+        ]
+        raise row_problems(chooser.reading, table.empty, conflicts, chosen)
     warnings = [*file.notes, *chosen.notes, *(f"{path}: {note}" for note in to_path.notes())]
     warnings += _several_labels(path, [row.label for row in table.rows])
     if num_repeated:

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+from stepladder.data.sources.label_tables.chooser import Chosen
 from stepladder.data.sources.label_tables.edits import sed_command
 from stepladder.data.sources.label_tables.paths import PathReader, is_found
 from stepladder.data.sources.label_tables.reading import TableReading
@@ -35,10 +36,7 @@ def row_problems(
     reading: TableReading,
     empty: Sequence[tuple[str, Sequence[int]]],
     conflicts: Sequence[Conflict],
-    *,
-    path_at: int,
-    to_path: PathReader,
-    options: str,
+    chosen: Chosen,
 ) -> DataError:
     """Return the error for empty cells and rows that contradict each other.
 
@@ -49,12 +47,10 @@ def row_problems(
         reading: the table.
         empty: name of each column with empty cells, and their rows.
         conflicts: pictures whose rows differ.
-        path_at: index of the column of paths.
-        to_path: makes a path of a cell.
-        options: those with which the table is read.
+        chosen: what its columns mean.
     """
     unit = reading.file.unit
-    missing = _missing(reading, path_at, to_path)
+    missing = _missing(reading, chosen.path, chosen.to_path)
     what = [f"column {name!r} is empty in {name_rows(rows, reading.file)}" for name, rows in empty]
     fixes = [f"Fill in these cells or remove the {unit}s."] if empty else []
     if conflicts:
@@ -69,8 +65,8 @@ def row_problems(
         what.append(f"no picture exists for {name_rows(missing, reading.file)}")
     bad = {row for _, rows in empty for row in rows}
     bad |= {row for one in conflicts for row in one.rows}
-    every = _removal(reading, bad | set(missing), options)
-    command = every or _removal(reading, bad, options)
+    every = _removal(reading, bad | set(missing), chosen.options)
+    command = every or _removal(reading, bad, chosen.options)
     if command:
         is_one_kind = len(what) == 1 and bool(empty)
         which = "" if is_one_kind else f" all of these {unit}s" if every else " the others"
