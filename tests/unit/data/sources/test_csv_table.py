@@ -468,6 +468,7 @@ SIX_FILES = [f"images/{name}.jpg" for name in SIX]
         ("image;dx;dx_type;age;localization", "{};histo;50.0;back", "dx"),
         ("image;type;Category", "photo;{}", "Category"),
         ("image;subclass_count;cls", "3;{}", "cls"),
+        ("image;\u5907\u6ce8;\u7c7b\u522b", "3;{}", "\u7c7b\u522b"),
     ],
 )
 def test_the_column_of_labels_is_found_by_words_of_its_name(

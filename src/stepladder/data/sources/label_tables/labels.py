@@ -23,6 +23,8 @@ _LABEL_WORDS: Final = frozenset(
     {"label", "labels", "class", "classes", "cls", "category", "categories", "target"}
     | {"breed", "species", "diagnosis", "disease", "dx", "finding"}
     | {"classe", "clase", "klasse", "kategorie", "categoria", "categoría", "étiquette", "etiqueta"}
+    | {"类别", "类", "分类", "标签", "類別", "分類", "標籤", "ラベル", "クラス", "カテゴリ"}
+    | {"라벨", "레이블", "분류", "클래스", "класс", "категория", "метка"}
 )
 _PIXEL_WORDS: Final = frozenset(
     {"width", "height", "depth", "channels", "size", "bytes", "pixels", "resolution", "roi"}
