@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.label_cells import refuse_measured, refuse_several
 from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
     UNREAD_SPLITS,
@@ -82,6 +83,11 @@ class TableChooser:
     def __init__(self, reading: TableReading) -> None:
         self._reading = reading
 
+    @property
+    def reading(self) -> TableReading:
+        """The table; a first row that is no header is a row once the columns are chosen."""
+        return self._reading
+
     def choose(self) -> Chosen:
         """Return what the columns mean.
 
@@ -103,11 +109,15 @@ class TableChooser:
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         columns = TableColumns(path_at, label_at, split_at)
+        for reader in readers[:1]:
+            refuse_measured(self._reading, columns, reader)
+            if label_at != self._reading.index(config.label_column):
+                refuse_several(self._reading, columns, reader)
         is_asked = config.path_format is None and any(map(is_around, readers))
         if len(readers) != 1 or readers[0].cut or is_asked:
             if not readers:
                 refuse_pixels(self._reading)
-            raise no_file(self._reading, columns, readers)
+            raise no_file(self._reading, columns, readers, is_one_hot=bool(one_hot))
         return Chosen(
             self._reading.file,
             path_at,
