@@ -202,7 +202,7 @@ def _are_numbered(names: list[str]) -> bool:
 
 
 def _near_split(name: str) -> list[str]:
-    """Return the name of a split that was probably mistyped: trian, tset, vallidation."""
+    """Return the name of a split that was probably mistyped, such as `trian`."""
     word = name.lower()
     swapped = [split for split in SPLIT_NAMES if sorted(split) == sorted(word)]
     near = difflib.get_close_matches(word, SPLIT_NAMES, n=1, cutoff=_MIN_NEAR)
