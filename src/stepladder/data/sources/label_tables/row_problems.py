@@ -42,8 +42,8 @@ def row_problems(
 ) -> DataError:
     """Return the error for empty cells and rows that contradict each other.
 
-    Rows of missing pictures are named, too. Without another problem, they are skipped up to a
-    limit, so that they are none of these by themselves.
+    Rows of missing pictures are named, too. Without another problem, they are no error: up to a
+    limit, they are skipped.
 
     Args:
         reading: the table.
