@@ -110,5 +110,6 @@ def _result(result: PrepareResult) -> str:
     if version is not None:
         lines.append(f"version {version} of the Delta table")
     if result.num_bad:
-        lines.append(f"{result.num_bad:,} unreadable pictures were skipped (see quarantine.csv)")
+        were = "picture was" if result.num_bad == 1 else "pictures were"
+        lines.append(f"{result.num_bad:,} unreadable {were} skipped (see quarantine.csv)")
     return "\n".join(lines)

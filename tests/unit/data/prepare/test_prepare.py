@@ -302,10 +302,10 @@ def test_pictures_in_train_and_val_are_named(split_photos: Path, tmp_path: Path)
     (split_photos / "train" / "class 0" / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
     result = make(split_photos, tmp_path / "store", max_bad=0.1)
     said = "\n".join(result.warnings)
-    assert "1 of 7 pictures of val are also in train" in said
+    assert "1 of 7 pictures of val is also in train" in said
     assert "optimistic: val/class 0/copy.jpg = train/class 1/copy.jpg" in said
     of_classes = ["train/class 0/0.jpg", "train/class 1/copy.jpg", "val/class 0/copy.jpg"]
-    assert "1 pictures are in two or more classes (identical files): " + " = ".join(of_classes) in (
+    assert "1 picture is in two or more classes (identical files): " + " = ".join(of_classes) in (
         said
     )
     assert "near-duplicates" not in said
