@@ -41,7 +41,8 @@ def imwrite(path, samples, photometric="minisblack"):
         file.write(head.ljust(4096, b"\\0") + numpy.ascontiguousarray(samples).tobytes())
 
 def imread(path):
-    data = open(path, "rb").read()
+    with open(path, "rb") as file:
+        data = file.read()
     (count,) = struct.unpack_from("<H", data, 8)
     tags = dict(struct.unpack_from("<H6xI", data, 10 + 12 * i) for i in range(count))
     size = tags[279] // (tags[256] * tags[257] * tags[277])
@@ -62,9 +63,7 @@ def scenes(tmp_path: Path, num_bands: int, dtype: str) -> Path:
     rng = np.random.default_rng(0)
     for row in range(12):
         samples = rng.integers(0, 3000, (16, 20, num_bands))
-        scaled = (
-            samples / 3000 if dtype == "float32" else samples * (1 if dtype[-2:] == "16" else 0.08)
-        )
+        scaled = samples * {"float32": 1 / 3000, "uint8": 0.08, "uint16": 1}[dtype]
         save(tmp_path / "my scenes" / "ab"[row % 2] / f"{row}.tif", scaled.astype(dtype))
     (tmp_path / "my scenes" / "readme.txt").write_text("13 bands")
     return tmp_path / "my scenes"
