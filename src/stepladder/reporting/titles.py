@@ -32,6 +32,7 @@ _NAMES: Final = {  # names whose words are not a title
     "dataset_random": "Randomness in the dataset",
     "resumption": "Resumed from a checkpoint",
     "epochs_differ": "Differences between epochs",
+    "stuck_loss": "Constant validation loss",
     "gradients_cleared": "Clearing of gradients",
     "gradients_reach": "Gradients of all weights",
     "held_out": "Held-out data",

@@ -865,7 +865,8 @@ def test_an_accuracy_that_is_read_as_held_out_by_its_place_is_reported(tmp_path:
 
 def test_a_resumed_training_is_reported_with_what_was_replaced(tmp_path: Path) -> None:
     text = text_of(tmp_path, "l_crash")
-    assert "note: it was resumed at epoch 4: 6 earlier rows are replaced by later ones" in text
+    assert "note: epochs are counted from 1 here: epoch 0 of the log is 1" in text
+    assert "note: it was resumed at epoch 5: 6 earlier rows are replaced by later ones" in text
     assert "92.0 %" in text
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 from stepladder.diagnosis.logs.column_names import Meaning, digits_of, meaning, read_number
 from stepladder.diagnosis.logs.json_log import read_json_log
@@ -189,7 +190,10 @@ def test_a_log_that_is_cut_gives_its_whole_epochs_and_says_so(keep: float, tmp_p
 def test_half_a_line_of_a_csv_is_left_out_and_reported(tmp_path: Path) -> None:
     (log,) = read(tmp_path, texts.csv_logger()[:-30])
     assert len(log.rows) == 10
-    assert log.notes == ("the last line is incomplete and is ignored",)
+    assert log.notes == (
+        "epochs are counted from 1 here: epoch 0 of the log is 1",
+        "the last line is incomplete and is ignored",
+    )
 
 
 @pytest.mark.parametrize("kind", ["keras2", "csv_logger"])
@@ -314,6 +318,12 @@ BROKEN = {
     "other JSON": ('{"a": 1}', "this JSON file is not a training log"),
     "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of the columns"),
     "bytes": ("\x00\x01\x02", "not text"),
+    "drawing": ('<?xml version="1.0"?>\n<svg width="9"></svg>', r"is a picture \(SVG\)"),
+    "notebook": (
+        '{"nbformat": 4, "cells": [{"cell_type": "markdown", "source": ["val loss: 0.5"]}, '
+        '{"cell_type": "code", "outputs": [{"output_type": "stream", "text": ["done"]}]}]}',
+        "this is a notebook without training output",
+    ),
 }
 
 
@@ -399,3 +409,33 @@ def test_the_size_of_a_named_set_follows_from_its_rate() -> None:
     text = json.dumps({"log_history": [{"epoch": 1, "mrpc_en_eval_loss": 0.5, **item}]})
     (table,) = read_json_log(text, name="a", path="a")
     assert table.known["num_val"] == 204
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])
+def test_a_picture_of_curves_is_refused_as_a_picture(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "loss_curves"
+    Image.new("RGB", (64, 48), "white").save(path, kind)
+    with pytest.raises(DataError, match=rf"this file is a picture \({kind}\)") as caught:
+        read_logs(str(path))
+    assert caught.value.fix is not None
+    assert "Pass the log that the picture was drawn from" in caught.value.fix
+
+
+def test_a_log_that_begins_as_a_text_bitmap_does_is_read(tmp_path: Path) -> None:
+    lines = [f"P1 epoch {idx} train loss {2 / idx} val acc 0.{50 + idx}\n" for idx in range(1, 9)]
+    (log,) = read(tmp_path, "".join(lines))
+    assert len(log.rows) == 8
+
+
+def test_a_header_between_two_epochs_is_a_resumption_but_not_one_every_few_rows(
+    tmp_path: Path,
+) -> None:
+    header = "epoch,loss,val_loss,val_accuracy\n"
+    rows = [f"{idx},{1 / idx},{1.2 / idx},{0.5 + idx / 50}\n" for idx in range(1, 13)]
+    (log,) = read(tmp_path, header + "".join(rows[:7]) + header + "".join(rows[7:]))
+    assert log.resumed_at == (8,)
+    assert "it was resumed at epoch 8" in log.notes
+    assert len(log.rows) == 12
+    every_4 = "".join(header + "".join(rows[at : at + 4]) for at in (0, 4, 8))
+    (log,) = read(tmp_path, every_4)
+    assert (log.resumed_at, log.notes, len(log.rows)) == ((), (), 12)

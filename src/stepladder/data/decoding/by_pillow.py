@@ -6,6 +6,9 @@ Pillow's class of the one format is used instead of `Image.open`, which would tr
 from __future__ import annotations
 
 import io
+import logging
+import re
+import struct
 import sys
 import warnings
 from importlib import import_module
@@ -53,8 +56,12 @@ _CLASSES = {
 KINDS = frozenset(_CLASSES)
 """Formats that `decode` decodes."""
 
+BANDS = re.compile(r"is a TIFF of (\d+) bands")
+"""Reason of pictures of satellites and microscopes, with more bands than red, green and blue."""
+
 _MAX_FEW_COLOURS = 16
-_PHOTOMETRIC, _BITS, _FORMAT = 262, 258, 339  # tags of TIFF
+_MIN_BANDS = 3
+_PHOTOMETRIC, _BITS, _FORMAT, _NUM_BANDS = 262, 258, 339, 277  # tags of TIFF
 _MAX_SAMPLE_TAGS = (281, 341)  # MaxSampleValue, SMaxSampleValue
 _WHITE_IS_ZERO, _SIGNED, _FLOAT = 0, 2, 3
 _OTHER_BYTE = {
@@ -164,7 +171,7 @@ def _open(data: bytes, kind: str) -> Any:
     """Open a file with the class of its format; only the header is read.
 
     Raises:
-        BadPictureError: if the decoder is not installed.
+        BadPictureError: if the decoder is not installed, or it is a TIFF with other bands.
     """
     module, name = _CLASSES[kind]
     try:
@@ -173,9 +180,35 @@ def _open(data: bytes, kind: str) -> Any:
         raise BadPictureError(
             f"is {kind}, which needs an optional dependency: pip install 'stepladder[heif]'"
         ) from None
-    if kind == "TIFF":  # warnings about damaged tags, which do not matter if the pixels decode
-        warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")
-    return opener(io.BytesIO(data))
+    if kind != "TIFF":
+        return opener(io.BytesIO(data))
+    # warnings about damaged tags, which do not matter if the pixels decode
+    warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")
+    log = logging.getLogger("PIL.TiffImagePlugin")
+    if not log.handlers:  # its errors would be printed for each picture, and are raised as well
+        log.addHandler(logging.NullHandler())
+    try:
+        return opener(io.BytesIO(data))
+    except SyntaxError:
+        num_bands = _num_bands(data)
+        if num_bands < _MIN_BANDS:
+            raise
+        raise BadPictureError(f"is a TIFF of {num_bands} bands") from None
+
+
+def _num_bands(data: bytes) -> int:
+    """Return the number of bands of a TIFF; 0 if its directory is damaged."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    file = io.BytesIO(data)
+    is_big = data[2:4] in {b"\x2b\x00", b"\x00\x2b"}
+    try:
+        tags = ImageFileDirectory_v2(file.read(16 if is_big else 8))
+        file.seek(tags.next)
+        tags.load(file)
+        return int(tags.get(_NUM_BANDS, 1))
+    except (SyntaxError, ValueError, TypeError, KeyError, EOFError, OSError, struct.error):
+        return 0
 
 
 def _has_several(picture: ImageFile) -> bool:

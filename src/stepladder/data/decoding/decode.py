@@ -26,13 +26,21 @@ from stepladder.data.decoding.formats import (
 )
 from stepladder.data.decoding.resize import Pixels, crop_centre, fit_size, pad_white, resize, turn
 from stepladder.data.decoding.samples import WHITE_8, SampleRange, rescale
-from stepladder.data.decoding.traits import Trait
+from stepladder.data.decoding.traits import Trait, shape_trait
 
 DECODE_VERSION = 1
 """Incremented whenever the same bytes would decode to different pixels."""
 
 _ERRORS = (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError)
 _ERRORS_OF_PILLOW = (*_ERRORS, KeyError, IndexError, TypeError, RuntimeError, ZeroDivisionError)
+_SURPLUS = "extraneous bytes before marker 0xd9"  # the end mark
+_HARMLESS = (
+    _SURPLUS,
+    "Invalid SOS parameters for sequential JPEG",
+    "Unknown Adobe color transform code",
+    "unknown JFIF revision number",
+)
+"""Warnings of libjpeg about files whose pixels are complete; Pillow ignores them as well."""
 _DCT_FACTORS = (8, 4, 2)  # the other scales of libjpeg-turbo are slower than a full decode
 _DCT_LEAD_IN_THIRDS = 4
 """A scaled decode has at least 4/3 of the sides needed, so that the antialiased resize does the
@@ -157,11 +165,14 @@ class Content(NamedTuple):
         pixels: uint8 RGB, shape (h, w, 3) with h and w at most the wanted size; not padded.
         samples: range of its samples, if they have more than 8 bits.
         traits: traits that only decoding shows.
+        height, width: in pixels, of the file.
     """
 
     pixels: Pixels
     samples: SampleRange | None
     traits: frozenset[Trait]
+    height: int
+    width: int
 
 
 def examine_content(
@@ -188,8 +199,8 @@ def examine_content(
         )
     try:
         if kind == "JPEG":
-            pixels = _decode_jpeg(data, form, size=size, fit=fit, is_scaled=is_scaled, out=out)
-            opened = by_pillow.Opened(rescale(pixels, white))
+            opened = _decode_jpeg(data, form, size=size, fit=fit, is_scaled=is_scaled, out=out)
+            opened = opened._replace(pixels=rescale(opened.pixels, white))
         elif kind == "NPY":
             opened = by_pillow.Opened(rescale(_read_npy(data), white))
         elif kind == "PNG":
@@ -210,7 +221,8 @@ def examine_content(
     # sides in file orientation: resizing first leaves fewer pixels to rotate
     out_height, out_width = fit_size(height, width, size=size, fit=fit)
     upright = turn(resize(pixels, out_height, out_width), orientation)
-    return Content(np.ascontiguousarray(upright), opened.samples, opened.traits)
+    traits = opened.traits | shape_trait(height, width)
+    return Content(np.ascontiguousarray(upright), opened.samples, traits, height, width)
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -237,8 +249,27 @@ def _decode_in_place(data: bytes, out: Pixels) -> Pixels:
     try:
         simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out, strict=True)
     except _ERRORS as error:
-        raise BadPictureError(f"cannot be decoded: {error}") from None
+        try:
+            out[:] = _despite(error, data).pixels
+        except _errors():
+            raise BadPictureError(f"cannot be decoded: {error}") from None
     return out
+
+
+def _despite(error: Exception, data: bytes) -> by_pillow.Opened:
+    """Decode a JPEG in which libjpeg found something that does not change its pixels.
+
+    Surplus bytes before the end mark are often padding. They may also be the rest of a damaged
+    scan, so the picture is marked.
+
+    Args:
+        error: what libjpeg found first; raised again if the pixels may be incomplete.
+        data: the file. Pillow decodes it, and raises an error if it is truncated.
+    """
+    if not any(words in str(error) for words in _HARMLESS):
+        raise error
+    traits = {Trait.EXTRA_BYTES} if _SURPLUS in str(error) else set()
+    return by_pillow.Opened(by_pillow.decode_jpeg(data), None, frozenset(traits))
 
 
 def _address(pixels: Pixels) -> int:
@@ -248,26 +279,29 @@ def _address(pixels: Pixels) -> int:
 
 def _decode_jpeg(
     data: bytes, form: Form, *, size: int, fit: Fit, is_scaled: bool, out: Pixels | None
-) -> Pixels:
+) -> by_pillow.Opened:
     import simplejpeg
 
     if not form.is_direct:
-        return by_pillow.decode_jpeg(data)
+        return by_pillow.Opened(by_pillow.decode_jpeg(data))
     height, width = form.height, form.width
     governing = max(height, width) if fit is Fit.PAD else min(height, width)
     factors = _DCT_FACTORS if is_scaled else ()
     factor = next((f for f in factors if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
     fits_out = out is not None and (height, width) == out.shape[:2] and form.orientation == 1
     # strict: a truncated or damaged JPEG is an error instead of grey blocks
-    pixels: Pixels = simplejpeg.decode_jpeg(
-        data,
-        colorspace="RGB",
-        min_height=-(-height // factor),
-        min_width=-(-width // factor),
-        buffer=out if fits_out and factor == 1 else None,
-        strict=True,
-    )
-    return pixels
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB",
+            min_height=-(-height // factor),
+            min_width=-(-width // factor),
+            buffer=out if fits_out and factor == 1 else None,
+            strict=True,
+        )
+    except ValueError as error:
+        return _despite(error, data)
+    return by_pillow.Opened(pixels)
 
 
 def _read_npy(data: bytes) -> Pixels:

@@ -33,6 +33,10 @@ class Trait(StrEnum):
     TURNED = "turned by EXIF"
     BAD_EXIF = "damaged EXIF, ignored"
     SEVERAL = "several frames or pages, only the first is read"
+    TINY = "a side of fewer than 8 pixels"
+    STRIP = "longer than 20:1"
+    ONE_COLOUR = "a single colour"
+    EXTRA_BYTES = "surplus bytes before the end mark"
     GIF = "GIF"
     WEBP = "WebP"
     BMP = "BMP"
@@ -52,6 +56,12 @@ FORMATS = (
     Trait.PPM,
 )
 """The formats other than JPEG and PNG."""
+SHAPES = frozenset({Trait.TINY, Trait.STRIP})
+"""Traits of the shape of a picture."""
+NAMED = (Trait.TINY, Trait.STRIP, Trait.ONE_COLOUR, Trait.EXTRA_BYTES)
+"""Traits of single pictures that are probably not what they should be: they are named."""
+_MIN_SIDE = 8
+_MAX_ASPECT = 20
 _FORMAT_OF_SUFFIX = {suffix: kind for kind, some in SUFFIXES.items() for suffix in some}
 _PROGRESSIVE_SOF = {0xC2, 0xC6, 0xCA, 0xCE}
 _SOF = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -81,6 +91,14 @@ def find_traits(data: bytes, path: str) -> frozenset[Trait]:
     if _FORMAT_OF_SUFFIX.get(suffix, kind) != kind:
         traits.add(Trait.MISNAMED)
     return frozenset(traits)
+
+
+def shape_trait(height: int, width: int) -> frozenset[Trait]:
+    """Return the trait of a picture that hardly shows anything: icons of a pixel, and lines."""
+    short, long = sorted((height, width))
+    if short < _MIN_SIDE:
+        return frozenset({Trait.TINY})
+    return frozenset({Trait.STRIP}) if long > _MAX_ASPECT * short else frozenset()
 
 
 def _jpeg_traits(data: bytes) -> Iterator[Trait]:

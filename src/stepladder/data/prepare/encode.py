@@ -11,9 +11,9 @@ import numpy as np
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_picture, examine_content
-from stepladder.data.decoding.formats import NPY_MAGIC, BadPictureError
+from stepladder.data.decoding.formats import NPY_MAGIC, BadPictureError, name_format
 from stepladder.data.decoding.resize import WHITE, Pixels, pad_white
-from stepladder.data.decoding.traits import Trait, find_traits
+from stepladder.data.decoding.traits import SHAPES, Trait, find_traits
 from stepladder.data.prepare.near_duplicates import SAMPLED_SIDE, looks
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
@@ -33,7 +33,11 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What is kept in memory of a picture after it was written."""
+    """What is kept in memory of a picture after it was written.
+
+    Attributes:
+        sides: height and width of the file in pixels.
+    """
 
     row: Row
     look: Looks
@@ -41,6 +45,7 @@ class Seen:
     channel_sq_sum: Sums
     traits: frozenset[Trait]
     ranges: Ranges
+    sides: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +81,8 @@ def ready_pictures(
         one
         if isinstance(one, Bad)
         else ReadyPicture(
-            one.page, Seen(one.row, next(thumbnails), *next(sums), one.traits, one.ranges)
+            one.page,
+            Seen(one.row, next(thumbnails), *next(sums), one.traits, one.ranges, one.sides),
         )
         for one in found
     ]
@@ -88,6 +94,7 @@ class _Picture:
 
     Attributes:
         seen_part: pixels without padding, from which its thumbnail is computed.
+        sides: height and width of the file in pixels.
     """
 
     row: Row
@@ -95,6 +102,7 @@ class _Picture:
     seen_part: Pixels
     traits: frozenset[Trait]
     ranges: Ranges
+    sides: tuple[int, int]
 
 
 def _prepare(
@@ -127,7 +135,15 @@ def _prepare(
     if stored is not content:
         sample = Samples(1, size).take(content)
     seen_part = sample if sample.size else content  # empty if the picture is a narrow strip
-    return _Picture(row, page, seen_part, traits, ranges_of(seen_part, examined.samples, traits))
+    if not traits & SHAPES and _is_one_colour(seen_part) and _is_one_colour(content):
+        traits |= {Trait.ONE_COLOUR}
+    ranges = ranges_of(seen_part, examined.samples, traits, name_format(data))
+    return _Picture(row, page, seen_part, traits, ranges, (examined.height, examined.width))
+
+
+def _is_one_colour(pixels: Pixels) -> bool:
+    first = pixels[0, 0]
+    return bool((pixels[0] == first).all() and (pixels == first).all())
 
 
 class Samples:

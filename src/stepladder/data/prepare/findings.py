@@ -18,6 +18,7 @@ from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
 from stepladder.data.prepare.copies import Copies, find_copies
+from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.encode import Looks
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, find_near
 from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, near_fix, near_words
@@ -29,12 +30,24 @@ from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.walk import printable
 from stepladder.data.spark.listing import FRAME, is_url, spark_address
 from stepladder.errors import DataError
 from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
 
 LOG_NAME = "prepare_log.json"
+_REMOVE = "; remove from the source what does not show its class"
+_NAMED_WORDS = {
+    Trait.TINY: ("have a side of fewer than 8 pixels", _REMOVE),
+    Trait.STRIP: ("are more than 20 times as long as wide", _REMOVE),
+    Trait.ONE_COLOUR: ("have a single colour", _REMOVE),
+    Trait.EXTRA_BYTES: (
+        "have surplus bytes before the end mark of the JPEG, which were ignored",
+        "; check that nothing in them is damaged",
+    ),
+}
+"""What is said of pictures with a trait, before their names and after them."""
 _NEAR_SHARE = 0.2  # relative difference of val's share from the configured one, not worth a word
 
 
@@ -98,13 +111,21 @@ def find(
     ]
     if bad:
         warnings.append(
-            f"{len(bad)} pictures cannot be used and are left out of the store; {QUARANTINE_NAME} "
-            "in the store lists them, each with the reason"
+            f"{pictures(len(bad), 'are left')} out of the store, because they cannot be used; "
+            f"{QUARANTINE_NAME} in the store lists them, each with the reason"
+            if len(bad) > 1
+            else "1 picture cannot be used and is left out of the store; "
+            f"{QUARANTINE_NAME} in the store has its path and the reason"
         )
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
     warnings += _trait_warnings(traits)
+    for trait, said in _NAMED_WORDS.items():
+        names = [name for done in finished for name in done.named.get(trait, ())]
+        if names:
+            shown_names = first_names(names, traits[trait], "")
+            warnings.append(f"{pictures(traits[trait], said[0])}: {shown_names}{said[1]}")
     ranges = merge_ranges(done.ranges for done in finished)
-    warnings += range_warnings(ranges)
+    warnings += range_warnings(ranges, config.source.expanduser())
     near, near_log, near_warnings = _compare_looks(
         looks, rows, copies, can_group=listing.has_drawn_val and not config.group_by
     )
@@ -166,33 +187,56 @@ def _split_warnings(
     drawn, rest = num[Split.VAL], num[Split.VAL] + num[Split.TRAIN]
     share = 100 * drawn / rest if rest else 0.0
     wanted = 100 * config.val_frac
-    became = f"{drawn} of {rest} pictures ({share:.3g} %) became val"
+    has_test = Split.TEST in {picture.split for picture in listing.pictures}
+    became = f"{drawn} of {rest} pictures{' of train' * has_test} ({share:.3g} %) became val"
     if abs(share - wanted) > _NEAR_SHARE * wanted:
         what = "groups" if config.group_by else "pictures"
         became += (
             f" instead of {wanted:g} %, because few {what} are drawn and each class gets at least "
             "one, if it can"
         )
-    if Split.TEST not in {picture.split for picture in listing.pictures}:
+    became += _by_class(counts, wanted)
+    if has_test:
         return [
-            f"the source has no splits: {became}, and there is no test split; for one, make "
-            "folders train, val and test, or name a column with --split-column"
+            f"the source has train and test, but no val: {became}; for another share, use "
+            "--val-frac, and for a val split of your own, make a folder val or name a column with "
+            "--split-column"
         ]
-    return []
+    return [
+        f"the source has no splits: {became}, and there is no test split; for one, make folders "
+        "train, val and test, or name a column with --split-column"
+    ]
+
+
+def _by_class(counts: Mapping[Split, Counter[str]], wanted: float) -> str:
+    """Return the classes with the lowest and the highest share of val, if one is far off."""
+    train, val = (counts.get(split, Counter()) for split in (Split.TRAIN, Split.VAL))
+    shares = {label: 100 * val[label] / (val[label] + train[label]) for label in train}
+    low, high = (pick(shares, key=shares.__getitem__, default=None) for pick in (min, max))
+    if low is None or high is None or shares[low] == shares[high]:
+        return ""
+    if max(wanted - shares[low], shares[high] - wanted) <= _NEAR_SHARE * wanted:
+        return ""
+    told = [
+        f"{shares[label]:.3g} % ({val[label]} of {val[label] + train[label]}) of "
+        f"{printable(label)!r}"
+        for label in (low, high)
+    ]
+    return f", by class from {told[0]} to {told[1]}"
 
 
 def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
     """Return a warning, with a count, for each trait that may be a sign of a mistake."""
     said = {
-        Trait.BAD_EXIF: "have damaged EXIF data, which was ignored: if it had a rotation, they are "
-        "stored unrotated",
-        Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg) and were read "
-        "by their actual format",
+        Trait.BAD_EXIF: "have damaged EXIF data, which was ignored, with any rotation in it",
+        Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg): the actual "
+        "format was read",
         Trait.SEVERAL: "have several frames or pages: only the first is stored",
     }
-    told = [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
+    told = [pictures(traits[trait], words) for trait, words in said.items() if traits[trait]]
     formats = [f"{traits[trait]} {trait.value}" for trait in FORMATS if traits[trait]]
-    return [*told, *([f"read {', '.join(formats)} pictures"] if formats else [])]
+    noun = "picture" if sum(traits[trait] for trait in FORMATS) == 1 else "pictures"
+    return [*told, *([f"read {', '.join(formats)} {noun}"] if formats else [])]
 
 
 def _compare_looks(

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from stepladder.data.decoding.by_pillow import BANDS
+from stepladder.data.prepare.converted_copy import three_bands
 from stepladder.data.sources.source_file import NO_FILE
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
@@ -50,13 +52,15 @@ def check_share(
         return
     share = 100 * len(bad) / num_pictures
     allowed = min(1.0, 1.1 * len(bad) / num_pictures + 0.001)
+    what = "pictures in the source" if are_all_known else "files"
+    fix = next(
+        (said for _, reason in bad if (said := three_bands(reason, source)) is not None),
+        f"Replace or remove these {what}.",
+    )
     if not are_all_known:
-        fix = "Replace or remove these files. Or skip all such pictures, however many: --max-bad 1"
-    elif 2 * len(bad) > num_pictures or not can_skip:
-        fix = "Replace or remove these pictures in the source."
-    else:
-        fix = "Replace or remove these pictures in the source. Or skip them, and allow a share "
-        fix += f"of up to {allowed:.3f}: --max-bad {allowed:.3f}"
+        fix += " Or skip all such pictures, however many: --max-bad 1"
+    elif 2 * len(bad) <= num_pictures and can_skip:
+        fix += f" Or skip them, and allow a share of up to {allowed:.3f}: --max-bad {allowed:.3f}"
     raise DataError(
         f"{'' if are_all_known else 'at least '}{len(bad)} of {num_pictures} pictures "
         f"({share:.1f} %) cannot be used, more than the limit of {100 * max_bad:g} %",
@@ -67,19 +71,36 @@ def check_share(
 
 
 def _name_bad(bad: Sequence[Bad], *, is_table: bool) -> str:
-    """Return the first five pictures on one line, grouped by the reason."""
-    by_reason: dict[str, list[str]] = {}
-    for path, reason in sorted(bad)[:_NUM_SHOWN]:
-        by_reason.setdefault(reason, []).append(repr(printable(path)))
+    """Return the first five pictures on one line, grouped by the reason.
+
+    Those with many bands are not damaged: they are counted, and only the first is named.
+    """
     counts = Counter(reason for _, reason in bad)
+    of_bands = {reason for reason in counts if BANDS.fullmatch(reason)}
+    by_reason: dict[str, list[str]] = {}
+    others = [one for one in sorted(bad) if one.reason not in of_bands]
+    for path, reason in others[:_NUM_SHOWN]:
+        by_reason.setdefault(reason, []).append(repr(printable(path)))
+    first = {one.reason: repr(printable(one.path)) for one in sorted(bad, reverse=True)}
     shown = "; ".join(
-        _that_do_not_exist(paths, counts[reason])
-        if is_table and reason == NO_FILE
-        else f"{', '.join(paths)}: {reason}"
-        for reason, paths in by_reason.items()
+        [
+            f"{_many_bands(reason, counts[reason])}, such as {first[reason]}"
+            for reason in sorted(of_bands)
+        ]
+        + [
+            _that_do_not_exist(paths, counts[reason])
+            if is_table and reason == NO_FILE
+            else f"{', '.join(paths)}: {reason}"
+            for reason, paths in by_reason.items()
+        ]
     )
-    num_more = len(bad) - _NUM_SHOWN
+    num_more = len(others) - _NUM_SHOWN
     return " ".join(shown.split()) + (f"; and {num_more} more" if num_more > 0 else "")
+
+
+def _many_bands(reason: str, num: int) -> str:
+    bands = reason.removeprefix("is a TIFF ")
+    return f"1 picture is a TIFF {bands}" if num == 1 else f"{num} pictures are TIFFs {bands}"
 
 
 def _that_do_not_exist(paths: Sequence[str], num: int) -> str:

@@ -1,18 +1,28 @@
-"""The range of the samples of pictures: measured for each, merged, and told if it was lost."""
+"""The range of the samples of pictures: measured for each, merged, and told if it was lost.
+
+It is merged by kind, such as grey TIFFs of 16 bits: the full range of some pictures must not hide
+that others use a small part of theirs.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from stepladder.data.decoding.resize import Pixels
-from stepladder.data.decoding.samples import WHITE_8, SampleRange
+from stepladder.data.decoding.samples import WHITE_8, WHITE_16, SampleRange
 from stepladder.data.decoding.traits import Trait
+from stepladder.data.prepare.converted_copy import scaled_copy
+from stepladder.data.prepare.counted import pictures
 
-_ALL, _NARROW = "8 bits", "8 bits, narrow"
-_NARROW_RANGE = 32  # of 255; photographs of nights and fog have more
+_8_BITS = "8 bits"
+_DEEP = (Trait.DEEP.value, Trait.FLOAT.value)
+_NARROW = ", narrow"
 _MIN_NARROW_FRAC = 0.1
+_MIN_NARROW = 2  # of the pictures of a kind, if there are several kinds
+_NARROW_PART = 8  # photographs of nights and fog use more than an eighth
 _LOW_FRAC = 0.5
 _STORED = (Trait.FEW_COLOURS, Trait.CMYK, Trait.YCCK, Trait.INVERTED)
 
@@ -33,29 +43,30 @@ class Range(NamedTuple):
 
 
 Ranges = Mapping[str, Range]
-"""Ranges by kind of picture: the value of a Trait, or all pictures of 8 bits."""
+"""Ranges by kind of picture: the value of a Trait, or the depth and the format."""
 
 
-def ranges_of(stored: Pixels, samples: SampleRange | None, traits: frozenset[Trait]) -> Ranges:
+def ranges_of(
+    stored: Pixels, samples: SampleRange | None, traits: frozenset[Trait], form: str
+) -> Ranges:
     """Return the ranges of one picture.
 
     Args:
         stored: pixels of the picture, without padding.
         samples: range in its file, if it has more than 8 bits.
         traits: its traits.
+        form: its format, such as TIFF.
     """
     found: dict[str, Range] = {}
+    form = f"grey {form}" if Trait.GREY in traits else form
     if samples is not None:
-        kind = Trait.FLOAT if samples.is_float else Trait.DEEP
-        found[kind.value] = Range(1, samples.low, samples.high, samples.white)
+        depth = (Trait.FLOAT if samples.is_float else Trait.DEEP).value
+        _add(found, f"{depth}, {form}", Range(1, samples.low, samples.high, samples.white))
     if stored.size:
-        low, high = float(stored.min()), float(stored.max())
-        one = Range(1, low, high, WHITE_8)
+        one = Range(1, float(stored.min()), float(stored.max()), WHITE_8)
         found |= {trait.value: one for trait in _STORED if trait in traits}
         if samples is None:
-            found[_ALL] = one
-            if high - low < _NARROW_RANGE:
-                found[_NARROW] = one
+            _add(found, f"{_8_BITS}, {form}", one)
     return found
 
 
@@ -69,11 +80,17 @@ def merge_ranges(some: Iterable[Ranges]) -> Ranges:
     return dict(sorted(merged.items()))
 
 
-def range_warnings(ranges: Ranges) -> Iterator[str]:
-    """Yield a warning, with count and range, for each kind of picture that may have lost range."""
-    for trait in (Trait.DEEP, Trait.FLOAT):
-        if trait.value in ranges:
-            yield _deep_warning(trait, ranges[trait.value])
+def range_warnings(ranges: Ranges, source: Path) -> Iterator[str]:
+    """Yield a warning, with count and range, for each kind of picture that may have lost range.
+
+    Args:
+        ranges: of all pictures.
+        source: the pictures, for the commands in the warnings.
+    """
+    kinds = [kind for kind in _kinds(ranges) if kind.depth in _DEEP]
+    for kind in kinds:
+        is_only = sum(other.depth == kind.depth for other in kinds) == 1
+        yield _deep_warning(kind, "" if is_only else kind.form, ranges, source)
     words = {
         Trait.FEW_COLOURS: "have a palette of at most 16 colours",
         Trait.CMYK: "are CMYK, converted without their colour profile",
@@ -83,15 +100,56 @@ def range_warnings(ranges: Ranges) -> Iterator[str]:
     for trait, said in words.items():
         if trait.value in ranges:
             one = ranges[trait.value]
-            yield f"{one.num} pictures {said} (stored values {one.low:g} to {one.high:g} of 255)"
-    narrow, every = ranges.get(_NARROW), ranges.get(_ALL)
-    if narrow is not None and every is not None and narrow.num >= _MIN_NARROW_FRAC * every.num:
-        is_low = every.high < _LOW_FRAC * WHITE_8
+            stored = f"(stored values {one.low:g} to {one.high:g} of 255)"
+            yield f"{pictures(one.num, said)} {stored}"
+    kinds = [kind for kind in _kinds(ranges) if kind.depth == _8_BITS]
+    for kind in kinds:
+        narrow, is_only = kind.narrow, len(kinds) == 1
+        if narrow is None or (not is_only and narrow.num < _MIN_NARROW):
+            continue
+        form = "" if is_only else kind.form
+        is_low = kind.all.high < _LOW_FRAC * WHITE_8
         yield (
-            f"{narrow.num} of {every.num} pictures of 8 bits use less than an eighth of the range "
-            f"(values {narrow.low:g} to {narrow.high:g} of 255)"
-            + (_advice(every.high) if is_low else "")
+            pictures(
+                narrow.num,
+                "use less than an eighth of the range",
+                of=kind.all.num,
+                what=f"{form} pictures of 8 bits".lstrip(),
+            )
+            + f" (values {narrow.low:g} to {narrow.high:g} of 255)"
+            + (_advice(kind.all.high, kind, ranges, source) if is_low else "")
         )
+
+
+class _Kind(NamedTuple):
+    """Pictures of one depth and format.
+
+    Attributes:
+        name: its key in Ranges.
+        narrow: those that use less than an eighth of their range; None if they are few.
+    """
+
+    name: str
+    depth: str
+    form: str
+    all: Range
+    narrow: Range | None
+
+
+def _kinds(ranges: Ranges) -> Iterator[_Kind]:
+    for name, every in ranges.items():
+        depth, _, form = name.partition(", ")
+        if depth in (*_DEEP, _8_BITS) and form and not form.endswith(_NARROW):
+            narrow = ranges.get(name + _NARROW)
+            is_many = narrow is not None and narrow.num >= _MIN_NARROW_FRAC * every.num
+            yield _Kind(name, depth, form, every, narrow if is_many else None)
+
+
+def _add(found: dict[str, Range], kind: str, one: Range) -> None:
+    """Add a picture to its kind; one of a single colour has no range that could be lost."""
+    found[kind] = one
+    if 0 < one.high - one.low < (one.white + 1) / _NARROW_PART:
+        found[kind + _NARROW] = one
 
 
 def _both(one: Range, other: Range) -> Range:
@@ -99,20 +157,52 @@ def _both(one: Range, other: Range) -> Range:
     return Range(one.num + other.num, low, high, max(one.white, other.white))
 
 
-def _deep_warning(trait: Trait, one: Range) -> str:
-    said = (
-        f"{one.num} pictures have {trait.value} (values {one.low:g} to {one.high:g}; "
-        f"{one.white:g} is stored as 255)"
-    )
+def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
+    one, narrow = kind.all, kind.narrow
+    said = pictures(one.num, f"have {kind.depth}", what=f"{form} pictures".lstrip())
+    said += f" (values {one.low:g} to {one.high:g}; {one.white:g} is stored as 255)"
     if one.high > one.white:
-        return f"{said}: larger values are clipped" + _advice(one.high)
+        return f"{said}: larger values are clipped" + _advice(one.high, kind, ranges, source)
     if one.high < _LOW_FRAC * one.white:
         stored = math.floor(one.high * WHITE_8 / one.white)
-        return f"{said}: nothing is stored above {stored} of 255" + _advice(one.high)
+        said += f": nothing is stored above {stored} of 255"
+        return said + _advice(one.high, kind, ranges, source)
+    if narrow is not None:
+        said += (
+            f": {narrow.num} of them use less than an eighth of the range (values "
+            f"{narrow.low:g} to {narrow.high:g})"
+        )
+        is_low = narrow.high < _LOW_FRAC * one.white
+        return said + (_advice(narrow.high, kind, ranges, source) if is_low else "")
     return f"{said}: values below 0 are clipped" if one.low < 0 else said
 
 
-def _advice(high: float) -> str:
-    """Return the option that makes the largest value white, by the next number of bits."""
+def _advice(high: float, kind: _Kind, ranges: Ranges, source: Path) -> str:
+    """Return what makes the largest value white, by the next number of bits.
+
+    The option holds for all pictures. If it would spoil others, only these are to be scaled.
+    """
     white = 2.0 ** math.ceil(math.log2(high + 1)) - 1 if high >= 1 else high
-    return f"; if white is {white:g}, add --max-sample-value {white:g}" if white > 0 else ""
+    if white <= 0:
+        return ""
+    others = (other for other in _kinds(ranges) if other.name != kind.name)
+    if kind.all.high <= white and not any(_is_spoiled(other, white) for other in others):
+        return f"; if white is {white:g}, add --max-sample-value {white:g}"
+    is_float = kind.depth == Trait.FLOAT.value
+    factor = kind.all.white / white if is_float else (kind.all.white + 1) / (white + 1)
+    said = (
+        f"; if white is {white:g} in these, multiply their values by {factor:g}, as "
+        "--max-sample-value would change the other pictures as well"
+    )
+    is_grey_16 = kind.form.startswith("grey ") and kind.all.white == WHITE_16
+    if not (kind.depth == Trait.DEEP.value and is_grey_16 and source.is_dir()):
+        return said
+    command = scaled_copy(source, kind.form.removeprefix("grey "), white=white, factor=factor)
+    return f"{said}: {command}"
+
+
+def _is_spoiled(kind: _Kind, white: float) -> bool:
+    """Return True if pictures would be clipped, or nearly black, with another white."""
+    if kind.all.high > white:
+        return kind.depth == Trait.FLOAT.value or kind.all.white > white
+    return kind.depth == Trait.FLOAT.value and kind.all.high < white / _NARROW_PART

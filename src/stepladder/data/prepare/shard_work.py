@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.traits import Trait
+from stepladder.data.decoding.traits import NAMED, SHAPES, Trait
+from stepladder.data.prepare.counted import NUM_NAMES
 from stepladder.data.prepare.encode import Looks, ReadyPicture, Seen, Sums, ready_pictures
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH
 from stepladder.data.prepare.plan import Row, ShardPlan
@@ -29,6 +30,7 @@ from stepladder.data.prepare.writer import MAX_GROUP_ROWS, ShardWriter
 from stepladder.data.reading.memory import Buffers
 from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
+from stepladder.data.sources.walk import printable
 from stepladder.records import ShardInfo, read_json, write_json
 
 _AHEAD_PER_WRITER = 16  # chunks of four workers: writing takes a fifth of decoding's time
@@ -53,6 +55,7 @@ class Finished:
         looks: looks of its rows, (num_rows, LOOK_LENGTH), uint8.
         bad: quarantined pictures.
         traits: number of pictures with each trait.
+        named: of the traits whose pictures are named, the first ones.
         ranges: range of the samples, by kind of picture.
     """
 
@@ -64,6 +67,7 @@ class Finished:
     looks: Looks
     bad: tuple[Bad, ...]
     traits: Mapping[Trait, int]
+    named: Mapping[Trait, tuple[str, ...]]
     ranges: Ranges
 
     @classmethod
@@ -82,6 +86,11 @@ class Finished:
             looks=np.stack([item.look for item in seen]) if seen else no_looks,
             bad=tuple(bad),
             traits=Counter(trait for item in seen for trait in item.traits),
+            named={
+                trait: tuple(itertools.islice(_names(trait, seen), NUM_NAMES))
+                for trait in NAMED
+                if any(trait in item.traits for item in seen)
+            },
             ranges=merge_ranges(item.ranges for item in seen),
         )
 
@@ -104,6 +113,7 @@ class Finished:
             looks=looks.reshape(-1, LOOK_LENGTH),
             bad=tuple(Bad(path, reason) for path, reason in value["bad"]),
             traits={Trait(name): int(count) for name, count in value["traits"].items()},
+            named={Trait(name): tuple(names) for name, names in value["named"].items()},
             ranges={str(name): Range(*found) for name, found in value["ranges"].items()},
         )
 
@@ -118,8 +128,17 @@ class Finished:
             "looks": base64.b64encode(self.looks.tobytes()).decode(),
             "bad": self.bad,
             "traits": {trait.value: count for trait, count in sorted(self.traits.items())},
+            "named": {trait.value: list(names) for trait, names in sorted(self.named.items())},
             "ranges": {name: list(found) for name, found in sorted(self.ranges.items())},
         }
+
+
+def _names(trait: Trait, seen: Iterable[Seen]) -> Iterator[str]:
+    """Yield the paths of the pictures with a trait, with the size of those of an odd shape."""
+    for item in seen:
+        if trait in item.traits:
+            size = f" ({item.sides[1]}x{item.sides[0]})" if trait in SHAPES else ""
+            yield f"{printable(item.row.path)!r}{size}"
 
 
 class StoppedError(Exception):

@@ -17,6 +17,7 @@ from stepladder.diagnosis.audit.length import (
     judge_length,
     judge_noise,
     judge_resumption,
+    judge_stuck_loss,
 )
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
@@ -242,6 +243,7 @@ def _findings(
             length,
             judge_early_stopping(series, num),
             judge_noise(series, num),
+            judge_stuck_loss(log, series),
             judge_calibration(log, series),
             judge_selection(log, series, num),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepladder.diagnosis.audit.series import LOSS, Series, loss_series, why_unended
 from stepladder.records.audit import LogRow, RunLog
@@ -15,6 +16,8 @@ from stepladder.training.output.wording import duration
 PATIENCE = 3
 _CLEAR = 2.0  # standard deviations of the noise
 _MIN_EVALUATIONS = 4
+_MOVING = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+_MIN_EQUAL = 5  # evaluations in a row with exactly the same value
 _MIN_BEFORE = 2  # evaluations before a training was resumed
 _AT_THE_END = 2  # evaluations: a best among the last ones may not be the optimum
 
@@ -25,7 +28,8 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     Too early: the last three evaluations (two if there are fewer than 9) are better than as many
     before by more than twice the noise, both in their mean and in their best, one of the last two
     is the best of all, and the last one is better than all of those before. Past its best: more
-    evaluations than a patience of 3 came after the best. A metric that never changed is neither.
+    evaluations than a patience of 3 came after the best. A metric that is stuck is neither: its
+    last values are exactly equal, at least 5 of them and half of all, while others still move.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Deciding how long to train":
     a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
@@ -44,8 +48,8 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
             evidence=_too_few(log, num_done),
             fix=_more(log, num_done),
         )
-    if series.is_constant:
-        return _never_changed(series)
+    if (num_equal := _num_stuck(series)) is not None:
+        return _stuck(series, num_equal)
     if _is_improving(series, num):
         gain = _late_gain(series)
         return Finding(
@@ -121,10 +125,12 @@ def is_past_best(length: Finding) -> bool:
 def judge_early_stopping(series: Series, num: int | None) -> Finding:
     """Return what early stopping with a patience of 3 would have given, on the logged evaluations.
 
+    If that would have lost more than noise, the least patience that would not is named as well.
+
     Source: `EarlyStopping` of Keras with restore_best_weights: no new best in 3 evaluations.
     """
-    check, stop = "early_stopping", _stop_at(series)
-    if len(series.values) < _MIN_EVALUATIONS or series.is_constant:
+    check, stop = "early_stopping", _stop_at(series, PATIENCE)
+    if len(series.values) < _MIN_EVALUATIONS or _num_stuck(series) is not None:
         return Finding(check=check, outcome=Outcome.NOT_APPLICABLE)
     if stop is None:
         return Finding(
@@ -133,17 +139,10 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
             evidence=f"early stopping after {PATIENCE} evaluations without a new best "
             f"{series.name} (patience {PATIENCE}) would not have ended the training earlier",
         )
-    upto = Series(
-        name=series.name,
-        rows=series.rows[: stop + 1],
-        values=series.values[: stop + 1],
-        is_lower_better=series.is_lower_better,
-        is_share=series.is_share,
-        is_fraction=series.is_fraction,
-    )
-    lost = series.gain(upto.values[upto.best], series.values[series.best])
+    lost = _lost(series, stop)
     noise = series.step_noise(num)
-    kept = f"the best {series.name} would be {series.say(upto.values[upto.best])}"
+    best = series.values[_best_until(series, stop)]
+    kept = f"the best {series.name} would be {series.say(best)}"
     if lost <= 0:
         kept += ", as without it"
     elif noise is None:
@@ -160,9 +159,43 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
         outcome=Outcome.PASSED,
         evidence=f"early stopping after {PATIENCE} evaluations without a new best {series.name} "
         f"(patience {PATIENCE}) would have ended the training {_at(series.rows, stop)}"
-        f"{_time_saved(series.rows, stop)}; {kept}",
+        f"{_time_saved(series.rows, stop)}; {kept}{_with_more_patience(series, num)}",
         numbers={"stop": stop, "saved": saved, "lost": lost, "noise": noise},
     )
+
+
+def _with_more_patience(series: Series, num: int | None) -> str:
+    """Return what the least patience gives that loses nothing; empty if it is the usual one."""
+    patience = _patience(series, num)
+    stop = None if patience is None else _stop_at(series, patience)
+    if patience in (None, PATIENCE) or stop is None:
+        return ""
+    best = series.values[_best_until(series, stop)]
+    return (
+        f"; with a patience of {patience}, it would have ended {_at(series.rows, stop)}, with a "
+        f"best of {series.say(best)}"
+    )
+
+
+def _patience(series: Series, num: int | None) -> int | None:
+    """Return the least patience, from 3 on, that saves evaluations and loses no more than noise."""
+    noise = series.step_noise(num) or 0.0
+    for patience in range(PATIENCE, len(series.values) - 1):
+        stop = _stop_at(series, patience)
+        if stop is None:
+            return None
+        if _lost(series, stop) <= _CLEAR * noise:
+            return patience
+    return None
+
+
+def _lost(series: Series, stop: int) -> float:
+    """Return by how much the best value until an evaluation is worse than that of all."""
+    return series.gain(series.values[_best_until(series, stop)], series.values[series.best])
+
+
+def _best_until(series: Series, stop: int) -> int:
+    return replace(series, rows=series.rows[: stop + 1], values=series.values[: stop + 1]).best
 
 
 def judge_noise(series: Series, num: int | None) -> Finding | None:
@@ -204,9 +237,49 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
     )
 
 
-def _never_changed(series: Series) -> Finding:
-    """Judge a metric that is the same at all evaluations: it is perfect, or stuck."""
-    value, num_done = series.values[0], len(series.values)
+def judge_stuck_loss(log: RunLog, series: Series) -> Finding | None:
+    """Check whether the held-out loss is stuck although another metric is judged, which is not."""
+    losses = loss_series(log)
+    if losses is None or series.name == LOSS or len(losses.values) < _MIN_EVALUATIONS:
+        return None
+    num_equal, num_judged = _num_stuck(losses), _num_stuck(series)
+    if num_equal is None or num_judged is not None:
+        return None
+    return replace(_stuck(losses, num_equal), check="stuck_loss")
+
+
+def _num_stuck(series: Series) -> int | None:
+    """Return how many evaluations at the end are exactly equal, if they are too many by chance.
+
+    All of them, or many while the training was still moving another logged value.
+    """
+    if series.is_constant:
+        return len(series.values)
+    last, num_done = series.values[-1], len(series.values)
+    num = sum(1 for _ in itertools.takewhile(last.__eq__, reversed(series.values)))
+    if num < _MIN_EQUAL or 2 * num < num_done or (series.is_share and last == 1):
+        return None
+    tail = series.rows[-num:]
+    columns = ([getattr(row, name) for row in tail] for name in _MOVING)
+    is_moving = any(len({value for value in some if value is not None}) > 1 for some in columns)
+    return num if is_moving else None
+
+
+def _stuck(series: Series, num_equal: int) -> Finding:
+    """Judge a metric that is the same at all evaluations, or at the last ones."""
+    value, num_done = series.values[-1], len(series.values)
+    if num_equal < num_done:
+        return Finding(
+            check="length",
+            outcome=Outcome.WARNED,
+            evidence=f"{series.name} is exactly {series.say(value)} at the last {num_equal} of "
+            f"{num_done} evaluations: the model probably predicts a single class, or "
+            f"{series.name} is computed incorrectly or on very few examples",
+            fix="Count the classes that the model predicts on the validation set. If it is a "
+            "single one, try other learning rates, and check the labels and the order in which "
+            "the loader returns them.",
+            numbers={"num_evaluations": num_done, "num_equal": num_equal},
+        )
     said = f"{series.name} is {series.say(value)} at all {num_done} evaluations"
     if series.is_share and value == 1:
         return Finding(
@@ -231,6 +304,7 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
     num_done = len(series.values)
     numbers: dict[str, Json] = {"after_best": wasted, "num_evaluations": num_done}
     seconds = _seconds_after(series.rows, series.best)
+    patience = _patience(series, num)
     said = (
         f"{wasted} of {num_done} evaluations came after the best {series.name}, which was "
         f"{_at(series.rows, series.best)}"
@@ -246,7 +320,9 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
         check="length",
         outcome=Outcome.WARNED,
         evidence=said,
-        fix=f"Use early stopping with a patience of {PATIENCE}, and keep the best weights.",
+        fix="Keep the best weights."
+        if patience is None
+        else f"Use early stopping with a patience of {patience}, and keep the best weights.",
         numbers=numbers,
     )
 
@@ -298,13 +374,13 @@ def _window(series: Series) -> int:
     return min(PATIENCE, max(2, len(series.values) // 3))
 
 
-def _stop_at(series: Series) -> int | None:
+def _stop_at(series: Series, patience: int) -> int | None:
     """Return the evaluation after which patience ends; None if it does not before the end."""
     best = 0
     for idx, value in enumerate(series.values):
         if series.gain(series.values[best], value) > 0:
             best = idx
-        if idx - best >= PATIENCE:
+        if idx - best >= patience:
             return idx if idx < len(series.values) - 1 else None
     return None
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
 
 Cells = Mapping[str, str]
 _FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """A place at which a training was resumed.
+
+    Attributes:
+        what: epoch or step.
+        at: the first one after it, as logged.
+        num_replaced: rows of the log that the resumed training repeated.
+    """
+
+    what: str
+    at: float
+    num_replaced: int
 
 
 @dataclass(kw_only=True)
@@ -18,13 +34,29 @@ class Attempt:
 
     Attributes:
         cells: its rows; those that a resumed training repeated are replaced by the later ones.
-        notes: what was replaced.
-        resumed_at: epochs, or else steps, at which it was resumed.
+        resumptions: where it was resumed, in order.
     """
 
     cells: list[Cells] = field(default_factory=list)
-    notes: tuple[str, ...] = ()
-    resumed_at: tuple[float, ...] = ()
+    resumptions: tuple[Resumption, ...] = ()
+
+    @property
+    def resumed_at(self) -> tuple[float, ...]:
+        """Return the epochs, or else steps, at which it was resumed, as logged."""
+        return tuple(one.at for one in self.resumptions)
+
+    def notes(self, *, is_epoch_from_0: bool) -> tuple[str, ...]:
+        """Return a sentence for each resumption, with epochs counted from 1."""
+        found = []
+        for one in self.resumptions:
+            at = one.at + (is_epoch_from_0 and one.what == "epoch")
+            said = f"it was resumed at {one.what} {at:g}"
+            if one.num_replaced:
+                many = one.num_replaced > 1
+                rows = f"{one.num_replaced} earlier rows are" if many else "an earlier row is"
+                said += f": {rows} replaced by later ones"
+            found.append(said)
+        return tuple(found)
 
 
 def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None) -> list[Attempt]:
@@ -44,7 +76,7 @@ def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None)
         return _opened(cells, opened)
     attempts = [Attempt()]
     last: dict[frozenset[str], float] = {}
-    reopened = False
+    reopened, is_printed = False, _is_regular(opened)
     for row, is_first in zip(cells, opened, strict=True):
         reopened |= is_first
         at = read_place(row.get(key, ""))
@@ -59,6 +91,9 @@ def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None)
                 else:
                     _resume(attempts[-1], at, key)
                 last = {}
+            elif reopened and not is_printed and at > max(last.values(), default=math.inf):
+                _resume(attempts[-1], at, key)
+                last = {}
             last[kind] = at
             reopened = False
         attempts[-1].cells.append(row)
@@ -70,6 +105,13 @@ def _place_column(cells: Sequence[Cells]) -> str | None:
     names = dict.fromkeys(name for row in cells for name, text in row.items() if text)
     wanted = (Meaning.EPOCH, Meaning.STEP)
     return next((name for kind in wanted for name in names if meaning(name) is kind), None)
+
+
+def _is_regular(opened: Sequence[bool]) -> bool:
+    """Return True if a header is printed again every so many rows, for those who read along."""
+    places = [0, *(idx for idx, is_first in enumerate(opened) if is_first and idx)]
+    gaps = {after - before for before, after in pairwise(places)}
+    return len(places) > 2 and len(gaps) == 1
 
 
 def _opened(cells: Sequence[Cells], opened: Sequence[bool]) -> list[Attempt]:
@@ -92,13 +134,11 @@ def _is_start(at: float, cells: Sequence[Cells], key: str) -> bool:
 def _resume(attempt: Attempt, at: float, key: str) -> None:
     """Remove the rows that a resumed training replaces: those at its first place and after it."""
     places = [read_place(row.get(key, "")) for row in attempt.cells]
-    first = next(idx for idx, place in enumerate(places) if place is not None and place >= at)
-    num = len(attempt.cells) - first
+    num = len(attempt.cells)
+    first = next((i for i, place in enumerate(places) if place is not None and place >= at), num)
     del attempt.cells[first:]
     what = "epoch" if meaning(key) is Meaning.EPOCH else "step"
-    rows = f"{num} earlier rows are" if num > 1 else "an earlier row is"
-    attempt.resumed_at += (at,)
-    attempt.notes += (f"it was resumed at {what} {at:g}: {rows} replaced by later ones",)
+    attempt.resumptions += (Resumption(what=what, at=at, num_replaced=num - first),)
 
 
 def _without_older_copies(attempts: list[Attempt]) -> list[Attempt]:

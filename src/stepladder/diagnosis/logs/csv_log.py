@@ -87,8 +87,8 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             path=path,
             format=_format(header),
             cells=part.cells,
-            is_epoch_from_0=_is_epoch_from_0(part.cells, _format(header)),
-            notes=notes + part.notes,
+            is_epoch_from_0=(is_from_0 := _is_epoch_from_0(part.cells, _format(header))),
+            notes=notes + part.notes(is_epoch_from_0=is_from_0),
             resumed_at=part.resumed_at,
             known=_texts(part.cells),
         )

@@ -151,8 +151,10 @@ def _objects(
             format=wrote,
             cells=attempt.cells,
             is_evaluation=wrote is LogFormat.TEXT and not has_loss,
-            is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in attempt.cells),
-            notes=notes + attempt.notes,
+            is_epoch_from_0=(
+                is_from_0 := any(row.get("epoch") in ("0", "0.0") for row in attempt.cells)
+            ),
+            notes=notes + attempt.notes(is_epoch_from_0=is_from_0),
             resumed_at=attempt.resumed_at,
             known={"num_val": size},
         )

@@ -98,7 +98,7 @@ def _console(lines: Sequence[str], *, name: str, path: str) -> list[Table]:
             format=LogFormat.TEXT,
             cells=attempt.cells,
             is_epoch_from_0=(is_from_0 := any(row["epoch"] == "0" for row in attempt.cells)),
-            notes=attempt.notes,
+            notes=attempt.notes(is_epoch_from_0=is_from_0),
             resumed_at=attempt.resumed_at,
             known={"max_epochs": most + is_from_0} if most else {},
         )

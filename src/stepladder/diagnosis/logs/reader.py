@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from stepladder.data.decoding.formats import SUFFIXES, name_format
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.csv_log import has_header, read_csv
 from stepladder.diagnosis.logs.json_log import (
@@ -25,6 +27,7 @@ from stepladder.diagnosis.logs.mlflow_log import (
     read_mlflow_folder,
     read_mlflow_uri,
 )
+from stepladder.diagnosis.logs.notebook_log import printed_text, read_notebook, shown_tables
 from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_printed_table
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
@@ -35,6 +38,7 @@ from stepladder.records.audit import LogRow, RunLog
 from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
 from stepladder.training.output.events import EVENTS_FILE
 
+_SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
 _KNOWN_FILES = (
     "metrics.csv",
@@ -52,8 +56,8 @@ _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
     "Face's trainer_state.json, TensorBoard files, MLflow runs, stepladder run folders, CSV, JSON "
-    "lines, tables of spaCy and Ultralytics, and printed lines such as 'epoch 3 train loss 0.5 val "
-    "acc 0.9'."
+    "lines, notebooks with their output, tables of spaCy and Ultralytics, and printed lines such "
+    "as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
 
 
@@ -196,6 +200,13 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
             where=str(path),
             fix="Pass the log of a training that has finished at least one epoch.",
         )
+    if (kind := _picture_kind(data)) is not None:
+        raise DataError(
+            f"this file is a picture ({kind}), not a training log: the numbers in it cannot be "
+            "read",
+            where=str(path),
+            fix="Pass the log that the picture was drawn from. " + _FORMATS,
+        )
     if "\x00" in text:
         raise DataError(
             "this file is not a training log, because it is not text",
@@ -204,10 +215,50 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         )
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
         return [read_run_log(path)]
+    if (notebook := read_notebook(text)) is not None:
+        return _read_notebook(notebook, path, metric)
     tables = _tables(text, path)
     if _is_evaluation(path):
         tables = [replace(table, is_evaluation=True) for table in tables]
     return _run_logs(tables, metric)
+
+
+def _picture_kind(data: bytes) -> str | None:
+    """Return the format of a picture, or of a page that is one; None if a file is neither."""
+    kind = name_format(data)
+    if kind == "HTML or XML":
+        return "SVG" if b"<svg" in data[:_SVG_START].lower() else None
+    is_text = kind == "PPM" and b"\x00" not in data  # "P1 " may begin a line of a log
+    return kind if kind in {*SUFFIXES, "PDF"} and not is_text else None
+
+
+def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) -> list[RunLog]:
+    """Read what the cells of a notebook printed, or else the tables that they show."""
+    tables: list[Table] = []
+    given = {"name": path.stem, "path": str(path)}
+    text = printed_text(notebook)
+    if is_keras_output(text):
+        tables = [*read_keras_output(text, **given)]
+    elif is_printed_table(text):
+        tables = [*read_printed_table(text, **given)]
+    elif len(items := find_dicts(text)) > 1:
+        tables = read_dicts(items, **given)
+    elif is_text_log(text):
+        tables = read_text(text, **given)
+    logs = _run_logs(tables, metric)
+    if not _is_judgeable(logs):
+        shown = [table for csv in shown_tables(notebook) for table in read_csv(csv, **given)]
+        if len(shown) > 1:
+            shown = [replace(one, name=f"{path.stem}#{idx + 1}") for idx, one in enumerate(shown)]
+        logs = _run_logs(shown, metric)
+    if not _is_judgeable(logs):
+        raise DataError(
+            "this is a notebook without training output: none of its cells printed a loss or "
+            "accuracy that can be read",
+            where=str(path),
+            fix="Run the cells that train, and save the notebook with their output. " + _FORMATS,
+        )
+    return logs
 
 
 def _encoding(data: bytes) -> str:
@@ -243,9 +294,7 @@ def _tables(text: str, path: Path) -> Sequence[Table]:
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
     """Raise an error for a log without a single number of a training."""
-    if not any(_has_numbers(row) for log in logs for row in log.rows) and not any(
-        log.test_accuracy is not None for log in logs
-    ):
+    if not _is_judgeable(logs):
         said = next(
             (note for log in logs for note in log.notes),
             "it has no loss or accuracy that is a number",
@@ -254,6 +303,10 @@ def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
             f"nothing can be judged from this training log: {said}", where=word, fix=_FORMATS
         )
     return list(logs)
+
+
+def _is_judgeable(logs: Sequence[RunLog]) -> bool:
+    return any(log.test_accuracy is not None or any(map(_has_numbers, log.rows)) for log in logs)
 
 
 def _has_numbers(row: LogRow) -> bool:

@@ -108,7 +108,7 @@ def to_run_log(table: Table) -> RunLog:
         is_score_fraction=reading.is_score_fraction,
         accuracy_column=reading.accuracy_column,
         is_val_test=reading.is_val_test,
-        notes=(*table.notes, *counted, *reading.notes),
+        notes=(*_numbering(table, rows), *table.notes, *counted, *reading.notes),
         num_unreadable=reading.num_unreadable,
         not_finite=_first_not_finite(table.cells, reading.epoch_offset),
         resumed_at=tuple(place + reading.epoch_offset for place in table.resumed_at),
@@ -235,6 +235,13 @@ class _Reading:
         if not places or places[0] <= max(gap, 1) or not all(e.is_integer() for e in places):
             return {}
         return {"first_epoch": places[0], "num_logged": len(places)}
+
+
+def _numbering(table: Table, rows: Sequence[LogRow]) -> tuple[str, ...]:
+    """Return a note if epochs are numbered otherwise than in the log."""
+    if not table.is_epoch_from_0 or all(row.epoch is None for row in rows):
+        return ()
+    return ("epochs are counted from 1 here: epoch 0 of the log is 1",)
 
 
 def _counted(rows: list[LogRow]) -> tuple[list[LogRow], tuple[str, ...]]:

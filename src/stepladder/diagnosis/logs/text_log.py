@@ -96,8 +96,8 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
             path=path,
             format=LogFormat.TEXT,
             cells=attempt.cells,
-            is_epoch_from_0=any(row.get("epoch") == "0" for row in attempt.cells),
-            notes=attempt.notes,
+            is_epoch_from_0=(is_from_0 := any(row.get("epoch") == "0" for row in attempt.cells)),
+            notes=attempt.notes(is_epoch_from_0=is_from_0),
             resumed_at=attempt.resumed_at,
             known=_known(attempt.cells),
         )

@@ -412,6 +412,48 @@ def test_jpeg_without_its_end_is_refused() -> None:
         decode_picture(encode(photo())[:-2], size=16, fit=Fit.PAD)
 
 
+def changed(data: bytes, marker: bytes, offset: int, value: int) -> bytes:
+    """Set a byte of a JPEG, counted from a marker."""
+    whole = bytearray(data)
+    whole[data.index(marker) + offset] = value
+    return bytes(whole)
+
+
+HARMLESS = {
+    "bytes before the end": lambda data: data[:-2] + bytes(range(100)) + data[-2:],
+    "parameters of the scan": lambda data: changed(data, b"\xff\xda", 12, 0),
+    "version of JFIF": lambda data: changed(data, b"JFIF", 5, 9),
+}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_a_jpeg_whose_pixels_are_complete_is_read_as_pillow_does(kind: str) -> None:
+    data = encode(photo())
+    odd = HARMLESS[kind](data)
+    found = examine_content(odd, size=80, fit=Fit.PAD)
+    assert np.array_equal(found.pixels, as_is(data))
+    assert (Trait.EXTRA_BYTES in found.traits) is (kind == "bytes before the end")
+    square = encode(photo(80, 80))
+    out = np.zeros((80, 80, 3), dtype=np.uint8)
+    odd = HARMLESS[kind](square)
+    decode_picture(odd, size=80, fit=Fit.PAD, out=out, form=find_form(odd))
+    assert np.array_equal(out, decode_picture(square, size=80, fit=Fit.PAD))
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_half_of_such_a_jpeg_is_refused(kind: str, share: float) -> None:
+    data = HARMLESS[kind](encode(photo()))
+    with pytest.raises(BadPictureError):
+        decode_picture(data[: int(share * (len(data) - 100))], size=16, fit=Fit.PAD)
+
+
+def test_a_jpeg_with_half_its_scan_and_an_end_is_refused() -> None:
+    data = encode(photo())
+    with pytest.raises(BadPictureError, match="premature end"):
+        decode_picture(data[: len(data) // 2] + data[-2:], size=16, fit=Fit.PAD)
+
+
 def test_every_flipped_byte_of_png_pixels_is_found() -> None:
     data = encode(photo(), "PNG")
     start = data.index(b"IDAT") + 4

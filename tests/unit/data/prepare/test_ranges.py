@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +111,65 @@ def test_the_option_is_no_part_of_a_store_that_does_not_use_it(tmp_path: Path) -
     assert [info.sha256 for info in plain.manifest.shards] == [
         info.sha256 for info in large.manifest.shards
     ]
+
+
+def save_full(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey.astype(np.uint16) * 257).save(path.with_suffix(".png"))
+
+
+def mixed(tmp_path: Path, save: Save, name: str) -> Path:
+    """Pictures that use the whole range beside as many that do not."""
+    source = source_of(tmp_path, save_full)
+    for path in sorted(source.rglob("*.png")):
+        if int(path.stem) % 2:
+            grey = (np.asarray(Image.open(path)) // 257).astype(np.uint8)
+            path.unlink()
+            save(grey, path.with_name(f"{name}{path.stem}"))
+    return source
+
+
+def save_16_bit_tiff(grey: np.ndarray, path: Path) -> None:
+    Image.fromarray(grey.astype(np.uint16) * 16).save(path.with_suffix(".tif"))
+
+
+@pytest.mark.parametrize(
+    ("save", "words"),
+    [
+        (save_16_bit_tiff, r"8 grey TIFF pictures have 16 bits a channel \(values 0 to 4080; .*"),
+        (save_16_bit, r"18 pictures have 16 bits .*: 8 of them use less than an eighth of .*"),
+    ],
+)
+def test_the_range_of_others_hides_nothing_and_the_command_scales_a_copy(
+    tmp_path: Path, save: Save, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option would clip the others: it is said so, and only the dark ones are scaled."""
+    source = mixed(tmp_path, save, "dark")
+    result = make(source, tmp_path / "store")
+    (told,) = [warning for warning in result.warnings if re.match(words, warning)]
+    assert "add --max-sample-value" not in told
+    assert "if white is 4095 in these, multiply their values by 16" in told
+    command = told[told.index("python -c") :].split(" && stepladder prepare ")
+    python, flag, script, *given = shlex.split(command[0])
+    assert (python, flag) == ("python", "-c")
+    subprocess.run([sys.executable, flag, script, *given], check=True)
+    (copy,) = shlex.split(command[1])
+    mended = make(Path(copy), tmp_path / "mended")
+    assert not any("eighth" in said or "nothing" in said for said in mended.warnings)
+    for path in sorted(Path(copy).rglob("dark*")):
+        assert int(np.asarray(Image.open(path)).max()) == 255 * 256
+    for path in sorted(source.rglob("dark*")):
+        assert int(np.asarray(Image.open(path)).max()) == 4080
+
+
+def test_dark_pictures_of_8_bits_are_told_beside_others(tmp_path: Path) -> None:
+    def save(grey: np.ndarray, path: Path) -> None:
+        Image.fromarray(grey).convert("RGB").save(path.with_suffix(".jpg"))
+
+    source = source_of(tmp_path, save)
+    for path in sorted(source.rglob("*.jpg"))[::2]:
+        save_4_bits_in_8(np.asarray(Image.open(path).convert("L")), path)
+        path.unlink()
+    said = "9 of 9 grey PNG pictures of 8 bits use less than an eighth of the range"
+    (told,) = [text for text in make(source, tmp_path / "store").warnings if text.startswith(said)]
+    assert "multiply their values by 16" in told
+    assert "add --max-sample-value" not in told

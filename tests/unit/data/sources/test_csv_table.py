@@ -733,3 +733,12 @@ def test_paths_of_no_file_are_told(tmp_path: Path, cell: str, told: str, fix: st
 def test_a_path_format_needs_a_place_for_the_cell(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not contain"):
         listed(tmp_path, "path,label\n1,a\n2,b\n", path_format="images/.jpg")
+
+
+@pytest.mark.parametrize("name", ["image_id", "img"])
+def test_of_many_columns_those_named_so_are_paths(tmp_path: Path, name: str) -> None:
+    numbers = ",".join(f"f{at}" for at in range(30))
+    rows = [f"{at},{'ab'[at % 2]}," + ",".join(str(at + by) for by in range(30)) for at in range(6)]
+    names = [f"images/{at}.png" for at in range(6)]
+    listing = listed(tmp_path, "\n".join([f"{name},label,{numbers}", *rows]), more=names)
+    assert [picture.path for picture in listing.pictures] == names

@@ -683,3 +683,66 @@ def test_a_file_beyond_the_limit_is_refused_with_a_way_to_shorten_it(tmp_path: P
     with pytest.raises(DataError, match=r"the file has 201 MB, and logs up to 200 MB") as caught:
         audit([str(path)])
     assert f"grep -iE 'epoch|val' '{path}' > short.log" in str(caught.value.fix)
+
+
+def test_an_accuracy_that_is_stuck_while_the_losses_move_is_a_finding(tmp_path: Path) -> None:
+    hits = [640, 700, *[684] * 14]
+    losses = [0.9 - idx / 50 for idx in range(16)]
+    run = only(audit([write_log(tmp_path / "a.csv", hits, losses=losses)]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.WARNED
+    assert "val_accuracy is exactly 68.4 % at the last 14 of 16 evaluations" in length.evidence
+    assert "predicts a single class" in length.evidence
+    assert not [found for found in run.findings if found.check == "early_stopping"]
+
+
+@pytest.mark.parametrize(
+    ("hits", "is_moving"),
+    [
+        ([640, 700, *[684] * 14], False),  # nothing was trained any more
+        ([600, 610, 640, 650, 660, 664, 670, 680, 684, 684, 684, 684], True),
+        ([600, 800, *[1000] * 8], True),  # perfect
+    ],
+)
+def test_equal_evaluations_that_may_be_right_are_no_finding(
+    hits: list[int], is_moving: bool, tmp_path: Path
+) -> None:
+    losses = [0.9 - idx / 50 if is_moving else 0.5 for idx in range(len(hits))]
+    train = losses if is_moving else [0.4] * len(hits)
+    run = only(audit([write_log(tmp_path / "a.csv", hits, losses=losses, train=train)]))
+    assert "exactly" not in finding(run, "length").evidence
+
+
+def test_a_constant_loss_beside_an_accuracy_that_moves_is_a_finding(tmp_path: Path) -> None:
+    hits = [600 + 9 * idx for idx in range(9)]
+    run = only(audit([write_log(tmp_path / "a.csv", hits, losses=[0.693] * 9)]))
+    stuck = finding(run, "stuck_loss")
+    assert stuck.outcome is Outcome.WARNED
+    assert stuck.evidence.startswith("val_loss is 0.693 at all 9 evaluations")
+
+
+def test_the_advised_patience_loses_no_more_than_noise(tmp_path: Path) -> None:
+    """Of a slow rise with a dip of five epochs, a patience of 3 would lose all after the dip."""
+    hits = [600, 640, 680, 720, 718, 716, 717, 715, 719, 760, 800, 840, 880]
+    hits += [879 - idx % 3 for idx in range(9)]
+    run = only(audit([write_log(tmp_path / "a.csv", hits)]))
+    early, length = finding(run, "early_stopping"), finding(run, "length")
+    assert early.numbers["lost"] == pytest.approx(0.16)
+    assert "patience of 6" in length.fix
+    assert "with a patience of 6, it would have ended after epoch 19" in early.evidence
+
+
+def test_no_patience_is_advised_if_each_that_saves_epochs_loses(tmp_path: Path) -> None:
+    hits = [600, 640, 680, 720, 718, 716, 717, 715, 719, 760, 800, 840, 880, 879, 878, 879, 878]
+    run = only(audit([write_log(tmp_path / "a.csv", hits)]))
+    assert finding(run, "length").fix == "Keep the best weights."
+
+
+def test_a_log_from_epoch_0_says_how_epochs_are_counted(tmp_path: Path) -> None:
+    rows = [f"{idx},{1 / (idx + 1)},{0.5 + idx / 50:.4f}" for idx in range(8)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["epoch,loss,val_accuracy", *rows]))
+    note = "note: epochs are counted from 1 here: epoch 0 of the log is 1"
+    assert note in audit_text(audit([str(path)]))
+    path.write_text("\n".join(["epoch,loss,val_accuracy", *rows[1:]]))
+    assert note not in audit_text(audit([str(path)]))

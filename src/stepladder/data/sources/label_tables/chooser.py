@@ -46,6 +46,7 @@ from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
 _MAX_CLASSES_NAMED: Final = 5
+_MAX_SEARCHED: Final = 20  # columns of any name whose cells may name files in other folders
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,8 @@ def _find_path(reading: TableReading) -> tuple[int | None, list[PathReader]]:
         for at in able
         if read_plainly(reading.cells(at), reading.root, reading.shape) is not None
     ]
+    if len(able) > _MAX_SEARCHED:
+        able = [at for at in able if _is_named_as_path(header[at])]
     for tried in (plain, named, able):
         found = {at: readers for at in tried if (readers := reading.readers(at))}
         sure = {at: readers for at, readers in found.items() if not readers[0].num_digits}
@@ -245,6 +248,10 @@ def _find_path(reading: TableReading) -> tuple[int | None, list[PathReader]]:
     if len(named) == 1:
         return named[0], []
     return None, []
+
+
+def _is_named_as_path(name: str) -> bool:
+    return plain_name(name) in PATH_NAMES or "id" in words_of(name)
 
 
 def _find_label(

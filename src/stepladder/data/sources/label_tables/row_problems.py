@@ -40,8 +40,8 @@ def row_problems(
 ) -> DataError:
     """Return the error for empty cells and rows that contradict each other.
 
-    Rows of missing pictures are named, too. By themselves they are no error: up to a limit, prepare
-    skips them.
+    Rows of missing pictures are named, too. Without another problem, they are no error: up to a
+    limit, they are skipped.
 
     Args:
         reading: the table.

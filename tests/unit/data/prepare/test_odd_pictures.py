@@ -1,0 +1,114 @@
+"""Pictures that are probably not what they should be are counted and named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.config.choices import Encoding
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare.counted import first_names, pictures
+from stepladder.data.prepare.prepare import PrepareResult, prepare
+from stepladder.records import read_json
+
+
+def save_photo(path: Path, seed: int, *, width: int = 40, height: int = 30) -> None:
+    coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(path)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    for row in range(20):
+        save_photo(tmp_path / "shop" / ("shirt", "shoe")[row % 2] / f"{row}.jpg", row)
+    return tmp_path / "shop"
+
+
+def make(source: Path, **options: object) -> PrepareResult:
+    return prepare(
+        PrepareConfig(source=source, out=source.with_name("store"), size=32, workers=1, **options)
+    )
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_tiny_long_and_empty_pictures_are_named(shop: Path, encoding: Encoding) -> None:
+    Image.new("RGB", (1, 1)).save(shop / "shoe" / "pixel.gif")
+    save_photo(shop / "shoe" / "line.png", 50, width=300, height=7)
+    save_photo(shop / "shoe" / "banner.png", 51, width=400, height=12)
+    save_photo(shop / "shoe" / "wide.png", 52, width=160, height=8)
+    Image.new("RGB", (48, 48), (9, 90, 200)).save(shop / "shirt" / "blank.png")
+    result = make(shop, encoding=encoding)
+    said = "\n".join(result.warnings)
+    assert "2 pictures have a side of fewer than 8 pixels: " in said
+    assert "'shoe/pixel.gif' (1x1)" in said
+    assert "'shoe/line.png' (300x7)" in said
+    assert "1 picture is more than 20 times as long as wide: 'shoe/banner.png' (400x12)" in said
+    assert "1 picture has a single colour: 'shirt/blank.png'" in said
+    assert "read 1 GIF picture\n" in said
+    assert "wide.png" not in said
+    assert "1 pictures" not in said
+    assert "eighth" not in said
+    assert read_json(result.folder / "prepare_log.json")["traits"]["a single colour"] == 1
+
+
+def test_names_of_many_are_the_first_five(shop: Path) -> None:
+    for row in range(7):
+        save_photo(shop / "shoe" / f"small_{row}.png", 60 + row, width=4, height=4)
+    (said,) = [text for text in make(shop).warnings if "fewer than 8 pixels" in text]
+    assert said.startswith("7 pictures have a side of fewer than 8 pixels: 'shoe/small_")
+    assert said.count("(4x4)") == 5
+    assert " and 2 more" in said
+
+
+def test_usual_pictures_are_not_named(shop: Path) -> None:
+    said = "\n".join(make(shop).warnings)
+    assert not any(words in said for words in ("8 pixels", "20 times", "colour", "surplus"))
+
+
+def test_a_jpeg_with_surplus_bytes_is_stored_and_named(shop: Path) -> None:
+    path = shop / "shoe" / "1.jpg"
+    data = path.read_bytes()
+    path.write_bytes(data[:-2] + bytes(range(99)) + data[-2:])
+    result = make(shop)
+    (said,) = [text for text in result.warnings if "surplus" in text]
+    assert said.startswith("1 picture has surplus bytes before the end mark of the JPEG")
+    assert "'shoe/1.jpg'" in said
+    assert result.num_bad == 0
+
+
+def test_one_unusable_picture_is_one_picture(shop: Path) -> None:
+    (shop / "shoe" / "bad.jpg").write_bytes(b"")
+    said = "\n".join(make(shop, max_bad=0.1).warnings)
+    assert "1 picture cannot be used and is left out of the store" in said
+
+
+def test_copies_within_a_class_are_one_line_if_they_are_many(shop: Path) -> None:
+    for idx in range(3):
+        shutil.copy(shop / "shoe" / "1.jpg", shop / "shoe" / f"copy_{idx}.jpg")
+    (said,) = [text for text in make(shop).warnings if "copies" in text]
+    assert said.startswith("3 pictures are copies of another one in their class and split")
+    assert "shoe/copy_0.jpg = shoe/1.jpg" in said
+
+
+def test_few_copies_are_only_in_the_log(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    for row in range(120):
+        save_photo(source / "ab"[row % 2] / f"{row}.jpg", row)
+    shutil.copy(source / "a" / "0.jpg", source / "a" / "copy.jpg")
+    result = make(source)
+    assert not any("copies" in text for text in result.warnings)
+    assert read_json(result.folder / "prepare_log.json")["copies_within_splits"] == 1
+
+
+def test_counts_agree() -> None:
+    assert pictures(1, "have a palette") == "1 picture has a palette"
+    assert pictures(2, "are CMYK") == "2 pictures are CMYK"
+    assert pictures(1, "use half", of=8, what="pictures of 8 bits") == (
+        "1 of 8 pictures of 8 bits uses half"
+    )
+    assert first_names(["a", "b"], 2, "") == "a, b"
