@@ -47,7 +47,7 @@ POINTS = (
     "after_finish",
 )
 MAIN_ONLY = ("before_rename", "after_rename")  # points that only rank 0 reaches
-QUICK = (("collective", 1), ("before_rename", 0))
+QUICK = (("before_rename", 0),)
 SHORT = (
     *("--deterministic", "--stopping.no-early", "--epochs", "6", "--batch-size", "8"),
     *("--run.checkpoint-every-s", "0"),

@@ -75,7 +75,8 @@ class PrepareConfig:
     delta_version: int | None = None
     """Version of the Delta table to read; none: the latest one when the command starts."""
     val_frac: float = 0.1
-    """Fraction of the data to hold out for validation if the source has no split, in (0, 1)."""
+    """Fraction to hold out for validation if the source has no val split: of train, or of all
+    pictures if it has no splits, in (0, 1)."""
     group_by: str | None = None
     """Keep groups in one split: a column, `folder`, or a regular expression for the path."""
     max_bad: float = 0.01

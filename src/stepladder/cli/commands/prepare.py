@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import tyro
 from tyro.conf import Positional
 
 from stepladder.api.runs import prepare
 from stepladder.cli.job_flags import print_config
+from stepladder.cli.kept_options import with_kept_options
 from stepladder.cli.parse import (
     CONFIG_FLAG,
     Output,
@@ -29,11 +30,18 @@ from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.resolve import Resolved, resolve, settings_of_flags
 from stepladder.data.remote.places import shown
+from stepladder.errors import StepladderError
 
 if TYPE_CHECKING:
     from stepladder.data.prepare.prepare import PrepareResult
 
-_FROM = re.compile(r"^--from(?=$|=)")
+_SHORT: Final = {
+    "--from": "--source",
+    "--into": "--out",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--val": "--val-frac",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,7 @@ class Flags:
     Examples:
       stepladder prepare photos --out store              photos/CLASS/*.jpg
       stepladder prepare labels.csv --label-column kind  columns path and kind
+      stepladder prepare photos --val 0.2                --val is short for --val-frac
       stepladder prepare photos --group-by folder        keep each folder in one split
       stepladder prepare run.yaml --size 96              options of a file; flags override it
       stepladder prepare --from 'shards/*.tar'           WebDataset; --from is short for --source
@@ -70,6 +79,11 @@ def run(argv: list[str]) -> int:
     display = flags.output.display()
     try:
         result = prepare(config=resolved.job.prepare, display=display)
+    except StepladderError as error:
+        words = with_full_names(argv)
+        error.why = error.why and with_kept_options(error.why, words)
+        error.fix = error.fix and with_kept_options(error.fix, words)
+        raise
     except KeyboardInterrupt:
         display.warning(
             "the store is not complete; type the same command to resume where it stopped"
@@ -81,7 +95,7 @@ def run(argv: list[str]) -> int:
 
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
     """Return the flags and the resolved config."""
-    argv = [_FROM.sub("--source", word) for word in argv]
+    argv = with_full_names(argv)
     default = Flags(prepare=job_before_flags(argv).prepare)
     flags = parse(Flags, argv, command="prepare", default=default)
     file, place = flags.config_flag, flags.place
@@ -92,6 +106,14 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     if place is not None:
         from_flags |= settings_of_flags({"prepare.source": ("SOURCE", place)})
     return flags, resolve(settings_of_file(file) if file else {}, from_flags)
+
+
+def with_full_names(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the names of options in the help."""
+    words = [word.partition("=") for word in argv]
+    return [
+        _SHORT.get(flag.replace("_", "-"), flag) + equals + value for flag, equals, value in words
+    ]
 
 
 def _result(result: PrepareResult) -> str:

@@ -30,6 +30,7 @@ from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.walk import printable
 from stepladder.data.spark.listing import FRAME, is_url, spark_address
 from stepladder.errors import DataError
 from stepladder.machine.limits import num_cores
@@ -186,19 +187,42 @@ def _split_warnings(
     drawn, rest = num[Split.VAL], num[Split.VAL] + num[Split.TRAIN]
     share = 100 * drawn / rest if rest else 0.0
     wanted = 100 * config.val_frac
-    became = f"{drawn} of {rest} pictures ({share:.3g} %) became val"
+    has_test = Split.TEST in {picture.split for picture in listing.pictures}
+    became = f"{drawn} of {rest} pictures{' of train' * has_test} ({share:.3g} %) became val"
     if abs(share - wanted) > _NEAR_SHARE * wanted:
         what = "groups" if config.group_by else "pictures"
         became += (
             f" instead of {wanted:g} %, because few {what} are drawn and each class gets at least "
             "one, if it can"
         )
-    if Split.TEST not in {picture.split for picture in listing.pictures}:
+    became += _by_class(counts, wanted)
+    if has_test:
         return [
-            f"the source has no splits: {became}, and there is no test split; for one, make "
-            "folders train, val and test, or name a column with --split-column"
+            f"the source has train and test, but no val: {became}; for another share, use "
+            "--val-frac, and for a val split of your own, make a folder val or name a column with "
+            "--split-column"
         ]
-    return []
+    return [
+        f"the source has no splits: {became}, and there is no test split; for one, make folders "
+        "train, val and test, or name a column with --split-column"
+    ]
+
+
+def _by_class(counts: Mapping[Split, Counter[str]], wanted: float) -> str:
+    """Return the classes with the lowest and the highest share of val, if one is far off."""
+    train, val = (counts.get(split, Counter()) for split in (Split.TRAIN, Split.VAL))
+    shares = {label: 100 * val[label] / (val[label] + train[label]) for label in train}
+    low, high = (pick(shares, key=shares.__getitem__, default=None) for pick in (min, max))
+    if low is None or high is None or shares[low] == shares[high]:
+        return ""
+    if max(wanted - shares[low], shares[high] - wanted) <= _NEAR_SHARE * wanted:
+        return ""
+    told = [
+        f"{shares[label]:.3g} % ({val[label]} of {val[label] + train[label]}) of "
+        f"{printable(label)!r}"
+        for label in (low, high)
+    ]
+    return f", by class from {told[0]} to {told[1]}"
 
 
 def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:

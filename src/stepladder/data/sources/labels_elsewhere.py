@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,19 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
-from stepladder.data.sources.label_tables.labels import LABEL_NAMES, label_candidates, plain_name
+from stepladder.data.sources.label_tables.label_cells import (
+    ONE_LABEL,
+    find_several,
+    measured_values,
+)
+from stepladder.data.sources.label_tables.labels import (
+    LABEL_NAMES,
+    class_columns,
+    classes_of,
+    label_candidates,
+    plain_name,
+)
+from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
@@ -35,8 +47,10 @@ _USUAL_LABELS: Final = (
     "species",
     "type",
 )
+_LABEL: Final = PrepareConfig.label_column
+_LABEL_NAMES: Final = (_LABEL, *LABEL_NAMES, *_USUAL_LABELS)
 _TABLE_ENDS: Final = (".csv", ".tsv", ".jsonl")
-_LIST_ENDS: Final = (".txt", ".lst")  # of lists, and of other files
+_LIST_ENDS: Final = (".txt", ".lst", ".json")  # of lists, and of other files
 _MAX_LISTS: Final = 10  # in a folder; more of them are annotations of single pictures
 _MAX_TABLES: Final = 20
 _MAX_TABLE_BYTES: Final = 1 << 28
@@ -86,22 +100,25 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     if not found:
         return None
     best = max(found, key=lambda match: match.num_named)
-    where = f"{printable(best.table.name)} names these pictures, with labels in its column "
-    where += f"{best.label_name!r}"
+    where = f"{printable(best.table.name)} names these pictures, with {best.described}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
     splits = _of_splits(found)
-    if splits:
+    if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
+        command = f"stepladder prepare {typed(root)}{_flags(best)}"  # reads each split's table
+    elif splits:
         names = " and ".join(printable(match.table.name) for match in splits.values())
         where = f"{names} name these pictures with their labels"
         command = _joined(splits)
     if best.num_folders > 1:
         where += f", but they are in {best.num_folders} folders"
         return Elsewhere(
-            f"{where}.",
+            f"{where}.{best.problem}",
             f"Move them to one folder beside the table. If it is images: {command}",
             best.labels,
         )
-    return Elsewhere(f"{where}.", f"Type: {command}", best.labels, best.are_folders)
+    how = "Type" if not best.problem else best.remedy
+    return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
 
 
 def _of_splits(found: Sequence[_Match]) -> dict[Split, _Match]:
@@ -170,6 +187,11 @@ class _Match:
     """A table that names pictures.
 
     Attributes:
+        label_name: column of labels; empty if each class has its own column.
+        described: what has the labels, within a sentence.
+        problem: sentences about pictures with several labels, after a blank; empty if there are
+            none.
+        remedy: what the command does about the problem.
         num_named: number of its rows, of those that were compared, that name a picture.
         num_folders: number of different places of the pictures relative to the cells.
         are_folders: whether each folder of pictures has a label of its own.
@@ -180,6 +202,9 @@ class _Match:
     path_format: str
     path_name: str
     label_name: str
+    described: str
+    problem: str
+    remedy: str
     columns: tuple[str, ...]
     labels: frozenset[str]
     num_named: int
@@ -192,7 +217,7 @@ def _flags(match: _Match) -> str:
     flags = [
         ("--columns", ",".join(match.columns), ""),
         ("--path-column", match.path_name, PrepareConfig.path_column),
-        ("--label-column", match.label_name, PrepareConfig.label_column),
+        ("--label-column", match.label_name or _LABEL, _LABEL),
         ("--path-format", match.path_format, "{}"),
     ]
     return "".join(
@@ -266,27 +291,31 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
             best = (num_found, column, *_common_place(places, num_found))
     num_found, path_at, place, num_folders = best
-    label_at = _label_at(file, rows, path_at) if num_found else None
-    if label_at is None:
+    found_labels = _labels_of(file, rows, path_at, has_header=has_header) if num_found else None
+    if found_labels is None:
         return None
     columns: tuple[str, ...] = ()
     header = list(file.header)
     if not has_header:
         header = [f"column{at + 1}" for at in range(len(header))]
-        header[path_at], header[label_at] = "path", "label"
+        header[path_at] = "path"
+        if found_labels.at is not None:
+            header[found_labels.at] = "label"
         columns = tuple(header)
-    labels = frozenset(cells[label_at].strip() for cells in rows)
     return _Match(
         table=table,
         path_format=place,
         path_name=header[path_at],
-        label_name=header[label_at],
+        label_name="" if found_labels.at is None else header[found_labels.at],
+        described=found_labels.described,
+        problem=found_labels.problem,
+        remedy=found_labels.remedy,
         columns=columns,
-        labels=labels,
+        labels=found_labels.labels,
         num_named=num_found,
         num_folders=num_folders,
         are_folders=_are_folders(
-            [(cells[path_at].strip(), cells[label_at].strip()) for cells in sample], index
+            [(cells[path_at].strip(), found_labels.label(cells)) for cells in sample], index
         ),
         delimiter=_delimiter_of(file),
     )
@@ -335,17 +364,92 @@ def _places(cell: str, above: str, index: Mapping[str, Sequence[str]]) -> list[s
     return found
 
 
-def _label_at(file: TableCells, rows: Sequence[list[str]], path_at: int) -> int | None:
+@dataclass(frozen=True)
+class _Labels:
+    """The labels of a table.
+
+    Attributes:
+        at: index of their column; None if each class has its own column.
+        labels: all of them.
+        label: the one of a row.
+        described, problem, remedy: as in _Match.
+    """
+
+    at: int | None
+    labels: frozenset[str]
+    label: Callable[[Sequence[str]], str]
+    described: str
+    problem: str = ""
+    remedy: str = ""
+
+
+def _labels_of(
+    file: TableCells, rows: list[list[str]], path_at: int, *, has_header: bool
+) -> _Labels | None:
+    """Return the labels of a table, as its reader finds them; None if it has no labels."""
+    whole = replace(file, body=list(enumerate(rows)))
+    likely = label_candidates(whole, {path_at})
+    one_hot = class_columns(whole, {path_at}) if has_header else []
+    at = _label_at(file, rows, path_at, likely)
+    is_named = at is not None and plain_name(file.header[at]) in _LABEL_NAMES
+    if one_hot and not is_named and not (len(likely) == 1 and likely[0] not in one_hot):
+        return _of_class_columns(file, rows, one_hot)
+    if at is None:
+        return None
+    name = file.header[at] if has_header else _LABEL
+    cells = [row[at].strip() for row in rows]
+    several = find_several(cells)
+    if several is not None and not several.is_sure:
+        several = None
+    return _Labels(
+        at,
+        frozenset(cells),
+        lambda row: row[at].strip(),
+        f"labels in its column {name!r}",
+        "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
+        "To learn each combination as a class of its own",
+    )
+
+
+def _of_class_columns(
+    file: TableCells, rows: Sequence[Sequence[str]], one_hot: Sequence[int]
+) -> _Labels:
+    """Return the labels of a table with a column of 0 and 1 for each class."""
+    names = [file.header[at] for at in one_hot]
+    shown = ", ".join(printable(name) for name in names[:_MAX_CLASSES_NAMED])
+    shown += ", …" if len(names) > _MAX_CLASSES_NAMED else ""
+    num_wrong = sum(len(classes_of(row, one_hot)) != 1 for row in rows)
+
+    def label(row: Sequence[str]) -> str:
+        return ", ".join(file.header[at] for at in classes_of(row, one_hot))
+
+    return _Labels(
+        one_hot[0] if num_wrong else None,
+        frozenset(names),
+        label,
+        f"a column for each class: {shown}",
+        f" {num_wrong} of its {len(rows)} rows have several classes or none. {ONE_LABEL}"
+        if num_wrong
+        else "",
+        "Leave one 1 in each row, or learn one of the columns alone, such as the first",
+    )
+
+
+def _label_at(
+    file: TableCells, rows: Sequence[Sequence[str]], path_at: int, likely: Sequence[int]
+) -> int | None:
     """Return the column of labels: by its name, else the first one whose cells repeat."""
-    num_values = {
-        at: len({cells[at].strip() for cells in rows})
-        for at in range(len(file.header))
-        if at != path_at
+    distinct = {
+        at: {cells[at].strip() for cells in rows} for at in range(len(file.header)) if at != path_at
     }
-    able = [at for at, num in num_values.items() if num >= _MIN_CLASSES]
-    names = (PrepareConfig.label_column, *LABEL_NAMES, *_USUAL_LABELS)
-    named = [at for name in names for at in able if plain_name(file.header[at]) == name]
-    likely = label_candidates(replace(file, body=list(enumerate(rows))), {path_at})
-    repeated = [at for at in able if 2 * num_values[at] <= len(rows)]
+    able = [at for at, cells in distinct.items() if len(cells) >= _MIN_CLASSES]
+    named = [at for name in _LABEL_NAMES for at in able if plain_name(file.header[at]) == name]
+    cells = {at: [row[at].strip() for row in rows] for at in able}
+    repeated = [
+        at
+        for at in able
+        if (2 * len(distinct[at]) <= len(rows) and not measured_values(cells[at]))
+        or ((several := find_several(cells[at])) is not None and several.is_sure)
+    ]
     repeated.sort(key=lambda at: (at not in likely, [*likely, at].index(at)))
     return next(iter((*named, *repeated)), None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +64,36 @@ class Listing:
         return os.path.join(self.root, picture.path)  # noqa: PTH118 (called a million times)
 
 
-def require_classes(listing: Listing, source: str) -> None:
-    """Check that there are at least two classes.
+def join_unicode_forms(listing: Listing, source: str) -> Listing:
+    """Join the classes whose names are the same text in two Unicode forms, with a warning.
+
+    macOS and some archives write "é" as "e" and an accent, so the folder of a class may be in one
+    form in train and in another in val. Names that occur in one form only are kept.
+    """
+    labels = {picture.label for picture in listing.pictures}
+    composed = {label: unicodedata.normalize("NFC", label) for label in labels}
+    num_forms = Counter(composed.values())
+    joined = {old: new for old, new in composed.items() if num_forms[new] > 1}
+    if not joined:
+        return listing
+    pictures = [
+        replace(picture, label=joined.get(picture.label, picture.label))
+        for picture in listing.pictures
+    ]
+    warning = (
+        f"{source}: joined classes whose names are the same text in different Unicode forms (an "
+        f"accent as a character of its own, or not): {name_some(sorted(set(joined.values())))}"
+    )
+    return replace(listing, pictures=pictures, warnings=(*listing.warnings, warning))
+
+
+def require_classes(listing: Listing, source: str) -> Listing:
+    """Return the listing, in which classes of the same name in two Unicode forms are joined.
 
     Raises:
-        DataError: if there is only one.
+        DataError: if there is only one class.
     """
+    listing = join_unicode_forms(listing, source)
     classes = {picture.label for picture in listing.pictures}
     if len(classes) == 1:
         raise DataError(
@@ -77,6 +103,7 @@ def require_classes(listing: Listing, source: str) -> None:
             fix="In a folder, put the pictures of each class into a folder of their own; in a "
             "table, write the class of each picture into its column of labels (--label-column).",
         )
+    return listing
 
 
 def name_some(names: list[str]) -> str:

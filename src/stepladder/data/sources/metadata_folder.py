@@ -10,14 +10,16 @@ from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_tables.coco import SeveralCategoriesError, of_one_category
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.label_tables.refusals import NoLabelsError
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import assign_splits, named_as_splits
 from stepladder.data.sources.walk import Skipped, is_hidden, printable
-from stepladder.errors import UsageError
+from stepladder.errors import DataError, UsageError
 
-_TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv")
+TABLES: Final = ("metadata.csv", "metadata.jsonl", "_classes.csv", "_annotations.coco.json")
+"""Names of tables that a folder is read by."""
 _MAX_FOLDERS: Final = 20  # a folder with more of them has classes
 
 
@@ -37,7 +39,7 @@ def list_metadata(source: Path, config: PrepareConfig) -> Listing | None:
     table = _table_in(source)
     try:
         if table is not None:
-            return _with_splits_of_folders(_read(table, config))
+            return _with_splits_of_folders(_read(table, source, config))
         return _list_splits(source, config)
     except NoLabelsError:  # as a table of captions
         return None
@@ -60,7 +62,14 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
         if table is None:
             warnings.append(f"{source / name}: skipped, as it has no table of labels")
             continue
-        listing = _read(table, config)
+        try:
+            listing = _read(table, source, config)
+        except SeveralCategoriesError as error:
+            of_splits = [
+                (one, f"{name}/", splits[name].value) for name, one in tables.items() if one
+            ]
+            fix = of_one_category(source / "one-category.csv", of_splits)
+            raise DataError(error.what, where=error.where, why=error.why, fix=fix) from None
         above = os.path.relpath(listing.root, root)
         pictures += [
             replace(one, path=os.path.normpath(f"{above}/{one.path}"), split=splits[name])
@@ -71,8 +80,8 @@ def _list_splits(source: Path, config: PrepareConfig) -> Listing | None:
     return Listing(root, pictures, Skipped(), tuple(warnings), has_group)
 
 
-def _read(table: Path, config: PrepareConfig) -> Listing:
-    listing = list_table(table, replace(config, source=table))
+def _read(table: Path, source: Path, config: PrepareConfig) -> Listing:
+    listing = list_table(table, config, folder=source)
     note = f"{table.parent}: read the labels in {printable(table.name)}"
     return replace(listing, warnings=(note, *listing.warnings))
 
@@ -93,7 +102,7 @@ def _with_splits_of_folders(listing: Listing) -> Listing:
 
 
 def _table_in(folder: Path) -> Path | None:
-    found = [folder / name for name in _TABLES if (folder / name).is_file()]
+    found = [folder / name for name in TABLES if (folder / name).is_file()]
     if len(found) > 1:
         raise UsageError(
             f"both {found[0].name} and {found[1].name} may have the labels",

@@ -58,8 +58,7 @@ def list_pictures(config: PrepareConfig) -> Listing:
             "or JSON lines with the columns path and label, a Delta table, or Parquet, .tar or "
             ".tar.gz files (one file, a folder or a pattern).",
         )
-    require_classes(listing, str(source))
-    return listing
+    return require_classes(listing, str(source))
 
 
 def _did_you_mean(source: Path) -> str:

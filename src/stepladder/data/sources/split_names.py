@@ -43,8 +43,9 @@ _OF_FILES: Final = frozenset(
     | {"photo", "photos", "pic", "pics", "picture", "pictures"}
 )
 _OF_ANNOTATIONS: Final = frozenset(
-    {"annotation", "annotations", "annots", "attributes", "bbox", "boxes", "keypoints", "labels"}
-    | {"mask", "masks", "segmentation", "segmentations", "trimap", "trimaps", "xml", "xmls"}
+    {"annotation", "annotations", "annots", "attributes", "bbox", "boxes", "gt", "keypoints"}
+    | {"groundtruth", "labels", "mask", "masks", "segmentation", "segmentations", "trimap"}
+    | {"trimaps", "truth", "xml", "xmls"}
 )
 
 

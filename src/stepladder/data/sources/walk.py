@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.split_names import is_of_annotations, is_of_files
 from stepladder.data.sources.unread_formats import conversion, is_idx, unread_format
 
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 # formats that are not read are listed too, then written to quarantine.csv with a reason
 _PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
+OF_MASKS = "picture(s) in folders of masks or annotations beside the pictures"
+"""Why a picture is skipped that belongs to another one."""
 _HEAD_BYTES = 64
 
 
@@ -89,11 +92,14 @@ class Walk:
         root: the folder, resolved.
         follow_symlinks: whether links may point outside the root.
         skipped: collects skipped files.
+        top: folder of the classes or splits. Below its subfolders, folders of masks are skipped;
+            None: nowhere.
     """
 
     root: str
     follow_symlinks: bool
     skipped: Skipped
+    top: str | None = None
 
     def start(self) -> Folder:
         """Return the root."""
@@ -109,6 +115,37 @@ class Walk:
 
     def entries(self, folder: Folder) -> Iterator[Folder | str]:
         """Yield a folder's subfolders and pictures; those of its parts are merged by name."""
+        if self.top is None or folder.path == self.top:
+            yield from self._all_entries(folder)
+            return
+        found = list(self._all_entries(folder))
+        masks = self._masks(found)
+        for entry in found:
+            if not isinstance(entry, Folder) or entry not in masks:
+                yield entry
+                continue
+            for path in self.files(entry):
+                self.skipped.add(path, OF_MASKS)
+
+    def _masks(self, entries: Sequence[Folder | str]) -> Collection[Folder]:
+        """Return the folders of masks or annotations beside `images`, or beside pictures.
+
+        If there is another folder with pictures, all of them may be classes: live, photo, mask.
+        """
+        folders = [entry for entry in entries if isinstance(entry, Folder)]
+        masks = [one for one in folders if is_of_annotations(one.name)]
+        if not masks:
+            return ()
+        others = [one for one in folders if one not in masks]
+        has_pictures = len(folders) < len(entries) or any(is_of_files(one.name) for one in others)
+        silent = replace(self, skipped=Skipped())
+        is_unknown = any(
+            not is_of_files(one.name) and next(silent.files(one), None) is not None
+            for one in others
+        )
+        return masks if has_pictures and not is_unknown else ()
+
+    def _all_entries(self, folder: Folder) -> Iterator[Folder | str]:
         if not folder.others:
             yield from self.scan(folder)
             return

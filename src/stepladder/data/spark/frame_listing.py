@@ -108,8 +108,7 @@ def list_facts(
         skipped = Skipped()
         found = list_names(list(named), root, skipped, folders)
         hashes = [named[picture.path].hashed for picture in found.pictures]
-        require_classes(found, source)
-        return HashedListing(found, hashes)
+        return HashedListing(require_classes(found, source), hashes)
     labels = Labels(class_names)
     for path, fact in named.items():
         assert fact.label is not None
@@ -122,8 +121,7 @@ def list_facts(
         if fact.label is not None
     ]
     listing = Listing(root, pictures, Skipped(), tuple(warnings), has_group)
-    require_classes(listing, source)
-    return HashedListing(listing, [fact.hashed for fact in named.values()])
+    return HashedListing(require_classes(listing, source), [fact.hashed for fact in named.values()])
 
 
 def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[str, Fact], int]:

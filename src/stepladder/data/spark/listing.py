@@ -98,7 +98,7 @@ def list_names(
         for part in folders:
             node = node.setdefault(part, {})
         node[file] = None
-    return list_walk(NamesWalk(str(root), False, skipped, tree), root, options)
+    return list_walk(NamesWalk(str(root), False, skipped, tree=tree), root, options)
 
 
 @dataclass(frozen=True)

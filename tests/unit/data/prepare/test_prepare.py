@@ -484,3 +484,35 @@ def test_the_pictures_that_became_val_are_counted(
     assert f"{drawn} of {num} pictures ({100 * drawn / num:.3g} %) became val" in said
     is_other = abs(drawn / num / val_frac - 1) > 0.2
     assert (f"instead of {100 * val_frac:g} %" in said) is is_other
+
+
+def test_val_that_is_taken_from_train_beside_test_is_reported(tmp_path: Path) -> None:
+    for seed in range(40):
+        split = "test" if seed < 8 else "train"
+        save_photo(tmp_path / "in" / split / f"class {seed % 2}" / f"{seed}.png", seed)
+    result = make(tmp_path / "in", tmp_path / "store", val_frac=0.25)
+    counts = result.manifest.class_counts
+    drawn = sum(counts[Split.VAL])
+    assert drawn + sum(counts[Split.TRAIN]) == 32
+    (said,) = [text for text in result.warnings if "no val" in text]
+    share = f"{drawn} of 32 pictures of train ({100 * drawn / 32:.3g} %) became val"
+    assert f"the source has train and test, but no val: {share}" in said
+
+
+@pytest.mark.parametrize(("num", "is_off"), [((3, 11), True), ((200, 200), False)])
+def test_classes_whose_share_of_val_is_far_off_are_named(
+    num: tuple[int, int], is_off: bool, tmp_path: Path
+) -> None:
+    """Pictures are drawn by content, so that adding some moves none: small classes vary."""
+    for label, count in enumerate(num):
+        for at in range(count):
+            save_photo(tmp_path / "in" / f"class {label}" / f"{at}.png", 1000 * label + at)
+    result = make(tmp_path / "in", tmp_path / "store", val_frac=0.5)
+    val = result.manifest.class_counts[Split.VAL]
+    (said,) = [text for text in result.warnings if "no splits" in text]
+    assert ("by class" in said) is is_off
+    if is_off:
+        told = [f"{100 * val[at] / num[at]:.3g} % ({val[at]} of {num[at]})" for at in (0, 1)]
+        low, high = sorted(range(2), key=lambda at: val[at] / num[at])
+        named = f"from {told[low]} of 'class {low}' to {told[high]} of 'class {high}'"
+        assert f", by class {named}" in said

@@ -95,7 +95,7 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
         ("path,label,split\n1.jpg,a,train\n2.jpg,b,tset\n", ["row 3", "'tset'"]),
         ("path,label\n1.jpg,a\n2.jpg,b\n1.jpg,b\n", ["rows 2 and 4", "1.jpg"]),
         ('path,label\n1.jpg,a\n"2.jpg,b\n3.jpg,b\n', ["line 3", "not a CSV"]),
-        (b"path,label\n1.jpg,a\n\xff\x81.jpg,a\n", ["line 3", "UTF-8", "iconv -f WINDOWS-1252"]),
+        (b"path,label\n1.jpg,a\n\xff\x81.jpg,a\n", ["line 3", "not UTF-8", "Save it as UTF-8"]),
         (codecs.BOM_UTF16_LE + "path,label\n".encode("utf-16-le") + b"\x00", ["UTF-16"]),
     ],
 )
@@ -623,6 +623,16 @@ def test_one_column_per_class_is_one_label(tmp_path: Path) -> None:
     assert "read the columns MEL, NV, BCC as classes" in " ".join(found.warnings)
 
 
+def test_another_column_of_paths_keeps_the_columns_of_classes(tmp_path: Path) -> None:
+    text = "path,picture,MEL,NV\nq1,images/000.jpg,0,1\nq2,images/001.jpg,1,0\n"
+    with pytest.raises(
+        DataError, match=r"column 2 names pictures, such as images/000.jpg"
+    ) as error:
+        listed(tmp_path, text)
+    found = typed_listing(str(error.value.fix).partition(": ")[2], tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [(PATHS[0], "NV"), (PATHS[1], "MEL")]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -667,6 +677,30 @@ def test_rows_are_counted_as_in_a_spreadsheet_and_lines_as_in_an_editor(tmp_path
     assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "x"), ("x/1.jpg", "y")]
 
 
+def test_all_that_is_wrong_with_rows_is_in_one_message_and_one_command_removes_it(
+    tmp_path: Path,
+) -> None:
+    rows = ["1.jpg,a", "2.jpg,", "x/1.jpg,a", "a/1.jpg,b", "x/1.jpg,b", "9.jpg,a", "x/1.jpg,a"]
+    with pytest.raises(DataError) as caught:
+        listed(tmp_path, "\n".join(["path,label", *rows]))
+    message = str(caught.value)
+    assert "column 'label' is empty in row 3;" in message
+    assert "rows 4 and 6 have different labels, splits or groups for 'x/1.jpg';" in message
+    assert "no picture exists for row 7" in message
+    command = str(caught.value.fix).partition("To remove all of these rows: ")[2]
+    found = typed_listing(command, tmp_path)
+    assert [(p.path, p.label) for p in found.pictures] == [("1.jpg", "a"), ("a/1.jpg", "b")]
+
+
+def test_many_missing_pictures_are_left_to_the_limit_of_bad_ones(tmp_path: Path) -> None:
+    rows = ["1.jpg,a", "2.jpg,b", "2.jpg,a", "x/1.jpg,b", *(f"no{at}.jpg,a" for at in range(30))]
+    more = [f"no{at}.jpg" for at in range(8)]
+    with pytest.raises(DataError, match="no picture exists for 22 rows: 14, 15, 16") as caught:
+        listed(tmp_path, "\n".join(["path,label", *rows]), more=more)
+    command = str(caught.value.fix).partition("To remove the others: ")[2]
+    assert len(typed_listing(command, tmp_path).pictures) == len(rows) - 2
+
+
 def test_windows_text_is_read_and_told_if_its_words_are_likely(tmp_path: Path) -> None:
     listing = listed(tmp_path, "path,label\n1.jpg,\u00c4pfel\n2.jpg,b\n".encode("cp1252"))
     assert [p.label for p in listing.pictures] == ["\u00c4pfel", "b"]
@@ -698,3 +732,12 @@ def test_paths_of_no_file_are_told(tmp_path: Path, cell: str, told: str, fix: st
 def test_a_path_format_needs_a_place_for_the_cell(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not contain"):
         listed(tmp_path, "path,label\n1,a\n2,b\n", path_format="images/.jpg")
+
+
+@pytest.mark.parametrize("name", ["image_id", "img"])
+def test_of_many_columns_those_named_so_are_paths(tmp_path: Path, name: str) -> None:
+    numbers = ",".join(f"f{at}" for at in range(30))
+    rows = [f"{at},{'ab'[at % 2]}," + ",".join(str(at + by) for by in range(30)) for at in range(6)]
+    names = [f"images/{at}.png" for at in range(6)]
+    listing = listed(tmp_path, "\n".join([f"{name},label,{numbers}", *rows]), more=names)
+    assert [picture.path for picture in listing.pictures] == names

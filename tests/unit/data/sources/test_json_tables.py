@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,6 +218,48 @@ def test_each_split_has_its_table(tmp_path: Path, name: str) -> None:
         (f"{folder}/{idx}.jpg", "ab"[idx], split)
         for folder, split in (("test", Split.TEST), ("train", Split.TRAIN), ("valid", Split.VAL))
         for idx in range(2)
+    ]
+
+
+def typed_listing(command: str) -> Listing:
+    """Run a command before `stepladder prepare` in a shell, and list what that reads."""
+    edit, _, last = command.rpartition("stepladder prepare ")
+    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
+    source, *flags = shlex.split(last)
+    options = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(flags[::2], flags[1::2], strict=True)
+    }
+    return list_pictures(PrepareConfig(source=Path(source), **options))
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "_classes.csv"])
+def test_a_remedy_for_the_table_of_one_split_keeps_the_others(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "my export"
+    for split in ("train", "valid", "test"):
+        fill(root / split, "0.jpg", "1.jpg", "2.jpg")
+        (root / split / name).write_text("filename, a, b\n0.jpg, 1, 0\n1.jpg, 0, 1\n2.jpg, 1, 1\n")
+    with pytest.raises(DataError, match="several classes in row 4") as caught:
+        list_pictures(PrepareConfig(source=root))
+    found = typed_listing(str(caught.value.fix).partition("the first: ")[2])
+    assert [p.label for p in found.pictures] == ["1", "0", "1"] * 3
+    assert Counter(p.split for p in found.pictures) == dict.fromkeys(Split, 3)
+
+
+def test_an_edited_table_of_one_split_replaces_it_and_leaves_a_copy(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        fill(tmp_path / split, "0.jpg", "1.jpg", "2.jpg")
+        rows = ["file_name,label,kind", "0.jpg,a,x", "1.jpg,b,x", "2.jpg,,y"]
+        (tmp_path / split / "metadata.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(DataError, match="'label' is empty in row 4") as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    command = str(caught.value.fix).partition("To remove: ")[2]
+    with pytest.raises(DataError, match="'label' is empty in row 4") as caught:
+        typed_listing(command)
+    assert (tmp_path / "train" / "metadata.csv.bak1").is_file()
+    found = typed_listing(str(caught.value.fix).partition("To remove: ")[2])
+    assert [(p.path, p.label) for p in found.pictures] == [
+        *(("train/0.jpg", "a"), ("train/1.jpg", "b"), ("valid/0.jpg", "a"), ("valid/1.jpg", "b"))
     ]
 
 

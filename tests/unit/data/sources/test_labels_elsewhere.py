@@ -216,6 +216,73 @@ def test_a_table_that_names_the_pictures_is_pointed_to(
     assert all(Path(found.file(picture)).exists() for picture in found.pictures)
 
 
+@pytest.mark.parametrize("source", ["", "Training_Input"])
+@pytest.mark.parametrize("table", ["Training_GroundTruth/truth.csv", "truth.csv"])
+def test_a_column_for_each_class_is_pointed_to_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, source: str
+) -> None:
+    root = tmp_path / "ISIC 2018"
+    fill(root, *(f"Training_Input/{one}.jpg" for one in IDS))
+    bits = ["1.0,0.0,0.0", "0.0,1.0,0.0", "0.0,0.0,1.0"]
+    rows = [f"{one},{bits[at % 3]}" for at, one in enumerate(IDS)]
+    fill_table(root / table, "image,MEL,NV,BCC", *rows)
+    if source and "/" in table:
+        return  # the table is beside the source
+    with pytest.raises(StepladderError, match="a column for each class: MEL, NV, BCC") as caught:
+        listed(root / source)
+    assert "--label-column" not in str(caught.value.fix)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"MEL": 4, "NV": 4, "BCC": 4}
+
+
+def test_columns_with_several_classes_in_a_row_are_not_pointed_to_as_one_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "films", *(f"train/{one}.jpg" for one in IDS))
+    bits = ["1,0,1", "0,1,0", "0,0,1"]
+    rows = [f"{one},{bits[at % 3]}" for at, one in enumerate(IDS)]
+    fill_table(root / "genres.csv", "Id,Drama,Comedy,War", *rows)
+    with pytest.raises(StepladderError, match="4 of its 12 rows have several classes") as caught:
+        listed(root)
+    assert "A picture has one label here" in str(caught.value)
+    assert "learn one of the columns alone, such as the first: " in str(caught.value.fix)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"1": 4, "0": 8}
+
+
+TAGS = ["clear primary", "agriculture clear primary", "primary road", "cloudy"]
+TAGS += ["agriculture primary road water", "clear primary water", "clear road", "primary water"]
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_table_of_tags_is_pointed_to_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    ids = [str(at) for at in range(100, 100 + repeats * len(TAGS))]
+    root = fill(tmp_path / "planet", *(f"train-jpg/train_{one}.jpg" for one in ids))
+    rows = [f"train_{one},{TAGS[at % len(TAGS)]}" for at, one in enumerate(ids)]
+    fill_table(root / "train_v2.csv", "image_name,tags", *rows)
+    with pytest.raises(StepladderError, match="'tags' seems to hold several labels") as caught:
+        listed(root)
+    assert "To learn each combination as a class of its own: " in str(caught.value.fix)
+    assert "A picture has one label here" in str(caught.value)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == dict.fromkeys(TAGS, repeats)
+
+
+def test_tables_of_each_split_are_pointed_to_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "valid"):
+        fill(tmp_path / split, *(f"{at}.jpg" for at in range(len(TAGS))))
+        rows = [f"{at}.jpg,{tags}" for at, tags in enumerate(TAGS)]
+        fill_table(tmp_path / split / "metadata.csv", "file_name,tags", *rows)
+    with pytest.raises(StepladderError, match="'tags' seems to hold several labels") as caught:
+        listed(tmp_path)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert Counter(one.split for one in found.pictures) == {Split.TRAIN: 8, Split.VAL: 8}
+
+
 def test_a_table_in_parts_of_a_folder_is_pointed_to(tmp_path: Path) -> None:
     names = [f"HAM_images_part_{1 + at % 2}/{one}.jpg" for at, one in enumerate(IDS)]
     fill(tmp_path, *names)

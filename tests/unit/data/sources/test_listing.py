@@ -10,6 +10,7 @@ import pytest
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare.split import assign_splits
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.data.sources.walk import printable
@@ -358,7 +359,188 @@ def test_letters_that_are_classes_stay_so(tmp_path: Path) -> None:
 def test_one_shared_folder_in_every_class_is_no_question(tmp_path: Path) -> None:
     found = listed(fill(tmp_path, "cat/images/1.jpg", "dog/images/1.jpg", "dog/boxes/1.jpg"))
     assert {picture.label for picture in found.pictures} == {"cat", "dog"}
-    assert found.warnings == ()
+    (said,) = found.warnings
+    assert "beside the pictures ('dog/boxes/1.jpg')" in said
+
+
+def flag_in(text: str, name: str) -> str:
+    """Return the value of an option as a shell reads it."""
+    return shlex.split(text.partition(f"--{name} ")[2])[0]
+
+
+PLANTS = ["Apple/healthy", "Apple/scab", "Tomato/Leaf mold", "Tomato/healthy"]
+
+
+@pytest.mark.parametrize("above", ["", "plants (v1)/", "splits"])
+def test_class_folders_inside_class_folders_are_reported_with_the_option_that_reads_them(
+    tmp_path: Path, above: str
+) -> None:
+    starts = ["train/", "val/"] if above == "splits" else [above]
+    fill(tmp_path, *(f"{start}{name}/1.jpg" for start in starts for name in PLANTS))
+    listing = listed(tmp_path)
+    assert {picture.label for picture in listing.pictures} == {"Apple", "Tomato"}
+    said = listing.warnings[-1]
+    assert f"Apple, Tomato are classes with pictures in 4 folders: {', '.join(PLANTS)}. If" in said
+    assert ("--group-by folder" in said) is (above != "splits")
+    deeper = listed(tmp_path, label_pattern=flag_in(said, "label-pattern"))
+    assert {picture.label for picture in deeper.pictures} == set(PLANTS)
+    assert [one.split for one in deeper.pictures] == [one.split for one in listing.pictures]
+    assert len(deeper.pictures) == len(listing.pictures)
+
+
+def test_one_class_folder_with_others_in_it_is_reported(tmp_path: Path) -> None:
+    listing = listed(fill(tmp_path, "cat/1.jpg", "cat/kittens/1.jpg", "dog/1.jpg"))
+    (said,) = listing.warnings
+    assert "cat is a class with pictures in 2 folders: cat, cat/kittens" in said
+    assert "--group-by folder" not in said, "which refuses pictures directly in a class folder"
+    deeper = listed(tmp_path, label_pattern=flag_in(said, "label-pattern"))
+    assert {one.label for one in deeper.pictures} == {"cat", "cat/kittens", "dog"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"classes_from": ClassesFrom.TOP}, {"group_by": "folder"}, {"label_pattern": "^(.)"}],
+)
+def test_folders_inside_class_folders_that_the_user_knows_of_are_not_reported(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    fill(tmp_path, *(f"{name}/1.jpg" for name in PLANTS))
+    assert listed(tmp_path, **options).warnings == ()
+
+
+def test_parts_of_a_download_are_no_folders_inside_a_class(tmp_path: Path) -> None:
+    parts = ("photos-20240101T000000Z-001", "photos-20240101T000000Z-002")
+    listing = listed(fill(tmp_path, *each(*(f"{part}/photos" for part in parts))))
+    assert len(listing.pictures) == 4
+    assert not any("with pictures in" in warning for warning in listing.warnings)
+
+
+def masked(*folders: str, masks: tuple[str, ...] = ("masks",)) -> list[str]:
+    return [
+        f"{one}/{kind}/{at}.png" for one in folders for kind in ("images", *masks) for at in "12"
+    ]
+
+
+@pytest.mark.parametrize(
+    "masks", [("masks",), ("infection masks", "lung masks"), ("ground_truth",)]
+)
+@pytest.mark.parametrize("option", [ClassesFrom.AUTO, ClassesFrom.TOP])
+@pytest.mark.parametrize("above", ["", "x/"])
+def test_masks_inside_class_folders_are_left_out_and_reported(
+    tmp_path: Path, masks: tuple[str, ...], option: ClassesFrom, above: str
+) -> None:
+    """As in the COVID-19 radiography data set."""
+    names = masked(f"{above}COVID", f"{above}Normal", masks=masks)
+    listing = listed(fill(tmp_path, *names), classes_from=option)
+    assert paths(listing) == [name for name in names if "/images/" in name]
+    assert {picture.label for picture in listing.pictures} == {"COVID", "Normal"}
+    (said,) = listing.warnings[bool(above) :]
+    assert f"skipped {4 * len(masks)} picture(s) in folders of masks" in said
+    assert f"COVID/{sorted(masks)[0]}/1.png" in said
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        masked("train/a", "train/b", "val/a", "val/b"),
+        masked("a/train", "b/train", "a/val", "b/val"),
+        [
+            f"{split}/{kind}/{label}/1.png"
+            for split in ("train", "val")
+            for kind in ("images", "masks")
+            for label in "ab"
+        ],
+        [f"a/{at}.png" for at in range(4)] + ["a/masks/1.png", "b/1.png", "b/mask/1.png"],
+    ],
+)
+def test_masks_inside_splits_and_beside_pictures_are_left_out(
+    tmp_path: Path, names: list[str]
+) -> None:
+    listing = listed(fill(tmp_path, *names))
+    assert sorted(paths(listing)) == sorted(name for name in names if "/mask" not in name)
+    assert {picture.label for picture in listing.pictures} == {"a", "b"}
+    num_masks = sum("/mask" in name for name in names)
+    assert f"skipped {num_masks} picture(s) in folders of masks" in " ".join(listing.warnings)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train/live", "train/mask", "train/photo", "val/live", "val/mask", "val/photo"),
+        ("with_mask", "without_mask"),
+        ("images", "masks"),
+        ("train/masks", "train/hats", "train/gloves"),
+    ],
+)
+def test_classes_that_are_called_masks_stay_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    listing = listed(fill(tmp_path, *(f"{name}/1.png" for name in names)))
+    assert {one.label for one in listing.pictures} == {name.rpartition("/")[2] for name in names}
+
+
+def test_patients_above_classes_are_asked_for_with_options_that_work(tmp_path: Path) -> None:
+    """As in the breast histopathology images."""
+    patients = [f"1{number}" for number in range(253, 259)]
+    fill(
+        tmp_path,
+        *(f"IDC (50)/{one}/{label}/{one}_{label}.png" for one in patients for label in "01"),
+    )
+    with pytest.raises(UsageError, match="it is unknown which of both are the classes") as caught:
+        listed(tmp_path)
+    fix = str(caught.value.fix)
+    assert fix.startswith(f"If 0, 1 are the classes, and {', '.join(patients)} are for example")
+    assert "0=train" not in fix
+    pattern, group_by = flag_in(fix, "label-pattern"), flag_in(fix, "group-by")
+    found = listed(tmp_path, label_pattern=pattern, group_by=group_by)
+    assert len(found.pictures) == 12
+    assert all(one.label == one.path.rpartition("_")[2][0] for one in found.pictures)
+    hashes = [one.path.encode() * 8 for one in found.pictures]
+    drawn = assign_splits(found, hashes, val_frac=0.5, group_by=group_by)
+    assert (
+        len(
+            {
+                (one.path.split("/")[1], split)
+                for one, split in zip(found.pictures, drawn, strict=True)
+            }
+        )
+        == 6
+    )
+
+
+@pytest.mark.parametrize("inner", [("easy", "hard"), ("session 1", "session 2")])
+def test_classes_above_folders_of_the_same_names_are_offered_first(
+    tmp_path: Path, inner: tuple[str, str]
+) -> None:
+    fill(tmp_path, *(f"{label}/{one}/{label}.jpg" for label in ("COVID", "rain") for one in inner))
+    with pytest.raises(UsageError) as caught:
+        listed(tmp_path)
+    fix = str(caught.value.fix)
+    assert fix.index("--classes-from top") < fix.index("--label-pattern")
+    assert "COVID=" not in fix
+    assert "rain=" not in fix
+    found = listed(tmp_path, label_pattern=flag_in(fix, "label-pattern"))
+    assert {picture.label for picture in found.pictures} == set(inner)
+
+
+@pytest.mark.parametrize(
+    ("train", "val"),
+    [("train", "val"), ("Training", "Testing"), ("", ""), ("images/train", "images/val")],
+)
+def test_classes_in_two_unicode_forms_are_joined_with_a_warning(
+    tmp_path: Path, train: str, val: str
+) -> None:
+    composed, apart = "\u00c4pfel", "A\u0308pfel"
+    assert composed != apart
+    names = [f"{train}/{composed}/1.jpg", f"{train}/{NFD_ONLY}/1.jpg"]
+    names += [f"{val}/{apart}/2.jpg", f"{val}/{NFD_ONLY}/2.jpg"]
+    listing = listed(fill(tmp_path, *(name.lstrip("/") for name in names)))
+    assert {picture.label for picture in listing.pictures} == {composed, NFD_ONLY}
+    assert len(listing.pictures) == 4
+    assert all(Path(listing.file(picture)).exists() for picture in listing.pictures)
+    (said,) = [one for one in listing.warnings if "Unicode" in one]
+    assert said.endswith(f": {composed}")
+
+
+NFD_ONLY = "Cafe\u0301"
 
 
 @pytest.mark.parametrize(

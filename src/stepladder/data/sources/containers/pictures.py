@@ -243,7 +243,7 @@ class ContainerRows:
                 fix="Set --source to Parquet or tar files that contain pictures, or to a folder or "
                 "table of pictures.",
             )
-        require_classes(listing, shown(self._config.source))
+        listing = require_classes(listing, shown(self._config.source))
         return HashedListing(listing, self._hashes)
 
     def _unique(self, name: str, item: Item) -> str:

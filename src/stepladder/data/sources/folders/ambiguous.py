@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
@@ -27,6 +29,8 @@ _MAX_COMPARED: Final = 2000  # pictures of a folder whose names are compared wit
 _MAX_PROBES: Final = 50
 _MIN_SAME: Final = 2
 _MAX_ASKED: Final = 8  # folders in a flag that a message proposes
+_MIN_NEAR: Final = 0.85
+_YEAR: Final = re.compile(r"(19|20)[0-9]{2}")
 _COUNTED: Final = re.compile(r"[^\W\d_]{0,8}[ _-]*[0-9]*[ _]*(\([0-9]+\))?")
 
 
@@ -102,16 +106,30 @@ def ambiguous(
     flag = "--split-folders FOLDER=train,FOLDER=test"
     if likely and len(likely[0]) <= _MAX_ASKED:
         flag = write_split_folders(_guessed(likely[0]))
-    fixes = [f"If one level is train, val and test: {flag} (correct the names)."]
-    if not likely:
-        one = f"To read one of them: stepladder prepare {typed(reading.root / both[0].path)}."
-        has_same = _have_same_names(reading, both, shared, counted=True)
-        fixes = [one] if has_same else [*fixes, one]
+    as_splits = f"If one level is train, val and test: {flag} (correct the names)."
+    as_classes = [f"If {name_some(outer)} are the classes: --classes-from top"]
+    if not any(map(split_candidates, (*outer, *inner))) and all(
+        set(below[folder]) <= set(reading.names_in(folder)) for folder in both
+    ):
+        start = start_of(folder.path for folder in folders)
+        label_in, group_in = f"{start}[^/]+/([^/]+)/", f"{start}([^/]+)/"
+        as_classes.append(
+            f"If {name_some(inner)} are the classes, and {name_some(outer)} are for example "
+            "patients, whose pictures must not be both in train and in val: "
+            f"stepladder prepare {typed(reading.root)} --label-pattern {shlex.quote(label_in)} "
+            f"--group-by {shlex.quote(group_in)}"
+        )
+        if (_are_numbered(outer), len(outer)) > (_are_numbered(inner), len(inner)):
+            as_classes.reverse()
+    fixes = [as_splits, *as_classes] if likely else [*as_classes, as_splits]
+    if not likely and _have_same_names(reading, both, shared, counted=True):
+        one = f"To read one of them: stepladder prepare {typed(reading.root / both[0].path)}"
+        fixes = [one, *as_classes]
     return UsageError(
         f"the folders {name_some(outer)} contain folders of the same names "
         f"({name_some(sorted(shared))}), so it is unknown which of both are the classes",
         where=str(reading.root),
-        fix=" ".join((*fixes, f"If {name_some(outer)} are the classes: --classes-from top")),
+        fix=". ".join(fix.rstrip(".") for fix in fixes),
     )
 
 
@@ -166,21 +184,29 @@ def _is_version(name: str, other: str) -> bool:
 
 
 def _may_be_splits(names: list[str]) -> bool:
-    """Return whether one of the names is similar to a split's, or has a number."""
-    return any(
-        split_candidates(name) or _near_split(name) or any(map(str.isdigit, name)) for name in names
-    )
+    """Return whether the names are numbered, as folds or years, or one resembles a split's."""
+    are_years = all(map(_YEAR.fullmatch, names))
+    return are_years or _are_numbered_or_splits(names) or any(map(_near_split, names))
 
 
 def _are_numbered_or_splits(names: list[str]) -> bool:
     """Return whether names are more than similar to a split's: fold_0 and fold_1, or seg_train."""
+    is_of_numbers = all(map(str.isdigit, names))  # of patients or classes
+    return (_are_numbered(names) and not is_of_numbers) or any(map(split_candidates, names))
+
+
+def _are_numbered(names: list[str]) -> bool:
+    """Return whether names differ only by a number at the end, or are numbers."""
     prefixes = {name.rstrip("0123456789") for name in names}
-    is_numbered = len(names) > 1 and len(prefixes) == 1 and prefixes.pop() not in {"", *names}
-    return is_numbered or any(map(split_candidates, names))
+    return len(names) > 1 and len(prefixes) == 1 and prefixes.pop() not in names
 
 
 def _near_split(name: str) -> list[str]:
-    return difflib.get_close_matches(name.lower(), SPLIT_NAMES, n=1, cutoff=0.6)
+    """Return the name of a split that was probably mistyped, such as `trian`."""
+    word = name.lower()
+    swapped = [split for split in SPLIT_NAMES if sorted(split) == sorted(word)]
+    near = difflib.get_close_matches(word, SPLIT_NAMES, n=1, cutoff=_MIN_NEAR)
+    return swapped or [split for split in near if split[0] == word[0]]
 
 
 def _guessed(names: list[str]) -> dict[str, Split]:

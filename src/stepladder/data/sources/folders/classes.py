@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
 from stepladder.data.sources.walk import Folder, printable
@@ -32,7 +34,10 @@ def list_classes(
     pictures: list[Picture] = []
     full: list[Folder] = []
     empty: list[str] = []
-    for folder, name in _named_classes(reading, folders):
+    num_warnings = len(reading.warnings)
+    named = _named_classes(reading, folders)
+    is_told = len(reading.warnings) > num_warnings
+    for folder, name in named:
         label = printable(name)
         num_before = len(pictures)
         pictures += (Picture(path, label, split) for path in reading.walk.files(folder))
@@ -40,6 +45,8 @@ def list_classes(
             empty.append(folder.path)
         else:
             full.append(folder)
+            if not is_told:
+                _note_nested(reading, folder, [one.path for one in pictures[num_before:]])
     if empty and split in {None, Split.TRAIN}:
         skipped = reading.walk.skipped
         fix = "Put pictures into these folders, or remove the folders."
@@ -54,6 +61,55 @@ def list_classes(
             fix=fix,
         )
     return pictures
+
+
+def nested_warning(reading: FolderReading, *, can_group: bool) -> str:
+    """Return the warning that class folders contain folders that may be the classes.
+
+    Args:
+        can_group: whether val is drawn, so that groups of pictures can be kept together.
+    """
+    classes = sorted({printable(folder.name) for folder in reading.nested})
+    leaves = sorted(
+        {
+            printable(f"{folder.name}/{inner}".rstrip("/"))
+            for folder, inside in reading.nested.items()
+            for inner in inside
+        }
+    )
+    start = start_of(folder.path for folder in reading.nested)
+    pattern = shlex.quote(f"{start}(.+)/[^/]+$")
+    has_own = any("" in inside for inside in reading.nested.values())
+    verb = "is a class" if len(classes) == 1 else "are classes"
+    told = (
+        f"{reading.root}: {name_some(classes)} {verb} with pictures in {len(leaves)} folders: "
+        f"{name_some(leaves)}. If each of these folders is a class, add --label-pattern {pattern} "
+        "--overwrite to the command"
+    )
+    if has_own or not can_group:
+        return told
+    return f"{told}; if each is a scene or a person, add --group-by folder --overwrite"
+
+
+def _note_nested(reading: FolderReading, folder: Folder, paths: Iterable[str]) -> None:
+    """Note a class folder whose pictures are in several folders, unless the user knows of them."""
+    options = reading.options
+    if options.classes_from is ClassesFrom.TOP or options.is_grouped:
+        return
+    starts = [one.path for one in _parts(folder)]
+    inside = set()
+    for path in paths:
+        start = next(start for start in starts if path.startswith(f"{start}/"))
+        inside.add(path[len(start) + 1 :].rpartition("/")[0])
+    if len(inside) > 1:
+        reading.nested[folder] = sorted(inside)
+
+
+def _parts(folder: Folder) -> Iterator[Folder]:
+    """Yield the folder and all that are read as parts of it."""
+    yield folder
+    for other in folder.others:
+        yield from _parts(other)
 
 
 def _named_classes(reading: FolderReading, folders: list[Folder]) -> list[tuple[Folder, str]]:

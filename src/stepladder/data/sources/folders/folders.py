@@ -7,7 +7,7 @@ The readings, in this order:
     dataset/cat, dataset/dog       a single folder around the others is skipped
     images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
     a/airfield, b/bakery           folders of letters are no classes, but those in them
-    cat, dog                       classes, whatever is below them
+    cat, dog                       classes, whatever is below them, except masks beside images
 
 Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
 an error asks for `--split-folders` or `--classes-from top`. So do folders that all have the name of
@@ -16,11 +16,12 @@ a split: their classes are elsewhere, in a table or in the names of the pictures
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
-from stepladder.data.sources.folders.classes import list_classes
+from stepladder.data.sources.folders.classes import list_classes, nested_warning
 from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions, FolderReading
 from stepladder.data.sources.folders.splits import (
     find_inner_splits,
@@ -42,7 +43,7 @@ from stepladder.data.sources.no_classes import (
     refuse_splits_without_classes,
 )
 from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
-from stepladder.data.sources.walk import Folder, Walk, printable
+from stepladder.data.sources.walk import OF_MASKS, Folder, Walk, printable
 
 
 def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> Listing:
@@ -63,8 +64,13 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
         refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures])
     if skipped.counts:
         how = skipped.conversion(str(root), is_beside_pictures=True)
+        if how is None and OF_MASKS in skipped.counts:
+            how = "If masks or annotations are pictures to train on, give their folders other names"
         told = f"{root}: skipped {skipped.describe()}"
         reading.warnings.append(f"{told}. {how}" if how else told)
+    if reading.nested:
+        has_val = any(picture.split is Split.VAL for picture in pictures)
+        reading.warnings.append(nested_warning(reading, can_group=not has_val))
     return Listing(root, pictures, skipped, tuple(reading.warnings))
 
 
@@ -73,6 +79,7 @@ def _pictures(reading: FolderReading) -> list[Picture]:
     top = find_top(reading)
     if options.label_pattern is not None:
         return _list_by_pattern(reading, top, options.label_pattern)
+    reading = replace(reading, walk=replace(reading.walk, top=top.path))
     folders = reading.subfolders(top)
     if options.split_folders is not None:
         return list_named_splits(reading, folders, parse_split_folders(options.split_folders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -24,11 +25,13 @@ class FolderOptions:
         split_folders: value of --split-folders, or None.
         classes_from: where the class folders are.
         label_pattern: value of --label-pattern, or None.
+        is_grouped: whether --group-by says what belongs together.
     """
 
     split_folders: str | None = None
     classes_from: ClassesFrom = ClassesFrom.AUTO
     label_pattern: str | None = None
+    is_grouped: bool = False
 
 
 AS_NAMED: Final = FolderOptions()
@@ -37,7 +40,9 @@ AS_NAMED: Final = FolderOptions()
 
 def folder_options(config: PrepareConfig) -> FolderOptions:
     """Return the options of a source's folders."""
-    return FolderOptions(config.split_folders, config.classes_from, config.label_pattern)
+    return FolderOptions(
+        config.split_folders, config.classes_from, config.label_pattern, bool(config.group_by)
+    )
 
 
 @dataclass(frozen=True)
@@ -49,16 +54,24 @@ class FolderReading:
         root: the source, for messages.
         options: what the user says of the folders.
         warnings: collects what the user should know of how the folders were read.
+        nested: collects the class folders that have several folders of pictures in them, with the
+            paths of these relative to the class folder; empty for the class folder itself.
     """
 
     walk: Walk
     root: Path
     options: FolderOptions
     warnings: list[str] = field(default_factory=list)
+    nested: dict[Folder, list[str]] = field(default_factory=dict)
 
     def entries(self, folder: Folder) -> list[Folder | str]:
         """Return a folder's entries without recording what is skipped."""
         return list(replace(self.walk, skipped=Skipped()).entries(folder))
+
+    def record_skipped(self, folder: Folder) -> None:
+        """Record what is skipped beside the folders in a folder."""
+        for _ in self.walk.entries(folder):
+            pass
 
     def inner_folders(self, folder: Folder) -> list[Folder]:
         """Return a folder's subfolders without recording what is skipped."""
@@ -69,9 +82,13 @@ class FolderReading:
         return [entry.name for entry in self.entries(folder) if isinstance(entry, Folder)]
 
     def names_in(self, folder: Folder) -> list[str]:
-        """Return the names of the subfolders; of a likely split, without a folder around them."""
+        """Return the names of the subfolders, in one Unicode form, to compare them.
+
+        Those of a likely split are without a folder around them.
+        """
         is_likely = split_candidates(folder.name)
-        return self.names_below(self.unwrap(folder) if is_likely else folder)
+        names = self.names_below(self.unwrap(folder) if is_likely else folder)
+        return [unicodedata.normalize("NFC", name) for name in names]
 
     def has_pictures(self, folder: Folder) -> bool:
         """Return True if a folder has pictures that are not in a subfolder."""

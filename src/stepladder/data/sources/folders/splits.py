@@ -137,6 +137,9 @@ def list_splits(
     trains = [folder for folder, split in splits.items() if split is Split.TRAIN]
     if any(inner[folder] == folder for folder in trains):
         inner = {folder: folder for folder in splits}
+    for folder, inside in inner.items():
+        if inside != folder:
+            reading.record_skipped(folder)
     pictures: list[Picture] = []
     for folder in trains:
         pictures += list_classes(reading, reading.subfolders(inner[folder]), split=Split.TRAIN)

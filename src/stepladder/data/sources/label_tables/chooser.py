@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.label_cells import refuse_measured, refuse_several
 from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
     UNREAD_SPLITS,
@@ -45,6 +46,7 @@ from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
 _MAX_CLASSES_NAMED: Final = 5
+_MAX_SEARCHED: Final = 20  # columns of any name whose cells may name files in other folders
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class TableChooser:
     def __init__(self, reading: TableReading) -> None:
         self._reading = reading
 
+    @property
+    def reading(self) -> TableReading:
+        """The table; a first row that is no header is a row once the columns are chosen."""
+        return self._reading
+
     def choose(self) -> Chosen:
         """Return what the columns mean.
 
@@ -103,11 +110,15 @@ class TableChooser:
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         columns = TableColumns(path_at, label_at, split_at)
+        for reader in readers[:1]:
+            refuse_measured(self._reading, columns, reader)
+            if label_at != self._reading.index(config.label_column):
+                refuse_several(self._reading, columns, reader)
         is_asked = config.path_format is None and any(map(is_around, readers))
         if len(readers) != 1 or readers[0].cut or is_asked:
             if not readers:
                 refuse_pixels(self._reading)
-            raise no_file(self._reading, columns, readers)
+            raise no_file(self._reading, columns, readers, is_one_hot=bool(one_hot))
         return Chosen(
             self._reading.file,
             path_at,
@@ -221,6 +232,8 @@ def _find_path(reading: TableReading) -> tuple[int | None, list[PathReader]]:
         for at in able
         if read_plainly(reading.cells(at), reading.root, reading.shape) is not None
     ]
+    if len(able) > _MAX_SEARCHED:
+        able = [at for at in able if _is_named_as_path(header[at])]
     for tried in (plain, named, able):
         found = {at: readers for at in tried if (readers := reading.readers(at))}
         sure = {at: readers for at, readers in found.items() if not readers[0].num_digits}
@@ -235,6 +248,10 @@ def _find_path(reading: TableReading) -> tuple[int | None, list[PathReader]]:
     if len(named) == 1:
         return named[0], []
     return None, []
+
+
+def _is_named_as_path(name: str) -> bool:
+    return plain_name(name) in PATH_NAMES or "id" in words_of(name)
 
 
 def _find_label(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import itertools
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.encodings import (
+    WINDOWS,
+    encoding_of,
+    not_unicode,
+    windows_text,
+)
 from stepladder.data.sources.label_tables.paths import (
     PICTURE_ENDS,
     PathReader,
@@ -24,16 +28,7 @@ from stepladder.data.sources.label_tables.paths import (
 from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
-_MARKS: Final = (  # UTF-32 first: its mark begins with that of UTF-16
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_WINDOWS: Final = "cp1252"
-_USUAL_SIGNS: Final = frozenset("\u20ac\u2018\u2019\u201c\u201d\u2013\u2014\u2026°§·")
 _NUM_SAMPLE_LINES: Final = 50
-_NUM_PROBE_BYTES: Final = 4096
 _MAX_CELL: Final = 1 << 27  # letters; a cell may hold a whole picture
 _SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
 _NAMED: Final = re.compile(
@@ -64,22 +59,15 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
     notes: tuple[str, ...] = ()
     try:
         if encoding == "utf-8-sig":
-            example = _windows_text(path)
+            example = windows_text(path)
             if example is not None:
-                encoding = _WINDOWS
+                encoding = WINDOWS
                 notes = (f"{path}: not UTF-8, read as Windows-1252, such as {example!r}",)
         with path.open(encoding=encoding, newline="") as file:
             table = _read(iter(file), path, wanted, columns, encoding)
             return replace(table, notes=(*notes, *table.notes))
     except UnicodeError:
-        line = _first_bad_line(path.read_bytes(), encoding)
-        utf8 = path.with_name(f"utf8-{path.name}")
-        raise DataError(
-            f"not {encoding.removesuffix('-sig').upper()} text",
-            where=f"{path}: line {line}",
-            fix="Save it as UTF-8. A file of Windows is converted by: "
-            f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(utf8))}",
-        ) from None
+        raise not_unicode(path, encoding) from None
 
 
 def _read(
@@ -293,51 +281,3 @@ def _parse(sample: list[str], delimiter: str) -> list[list[str]]:
             )
         )
     return found
-
-
-def encoding_of(path: Path) -> str:
-    """Return the encoding of a text by its first bytes; UTF-8 if they show no other."""
-    with path.open("rb") as file:
-        head = file.read(_NUM_PROBE_BYTES)
-    for mark, encoding in _MARKS:
-        if head.startswith(mark):
-            return encoding
-    even, odd = head[0:-1:2], head[1::2]
-    if even and odd.count(0) == len(odd):
-        return "utf-16-le"
-    if even and even.count(0) == len(even):
-        return "utf-16-be"
-    return "utf-8-sig"
-
-
-def _windows_text(path: Path) -> str | None:
-    """Return the first word with an accent of a text in Windows-1252; None if it is not one.
-
-    Each byte is a letter in Cyrillic and Asian code pages, too: words of mostly accents are not
-    taken for words.
-    """
-    data = path.read_bytes()
-    try:
-        data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        with contextlib.suppress(UnicodeDecodeError):
-            words = re.findall(r"[^\W\d_]+|[^\w\s]", data.decode(_WINDOWS))
-            odd: list[str] = [word for word in words if not word.isascii()]
-            if odd and all(_is_likely(word) for word in odd):
-                return odd[0]
-    return None
-
-
-def _is_likely(word: str) -> bool:
-    if not word.isalpha():
-        return word in _USUAL_SIGNS
-    num_accents = sum(not letter.isascii() for letter in word)
-    return 2 * num_accents <= len(word) or len(word) == 1
-
-
-def _first_bad_line(data: bytes, encoding: str) -> int:
-    try:
-        data.decode(encoding)
-    except UnicodeDecodeError as error:
-        return data[: error.start].decode(encoding, "replace").count("\n") + 1
-    return 1

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
-from stepladder.data.sources.label_tables.chooser import TableChooser
+from stepladder.data.sources.label_tables.chooser import Chosen, TableChooser
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
-from stepladder.data.sources.label_tables.labels import cells_with_several, classes_of
-from stepladder.data.sources.label_tables.paths import PathReader, are_file_names, parse_format
+from stepladder.data.sources.label_tables.label_cells import find_several
+from stepladder.data.sources.label_tables.labels import classes_of
+from stepladder.data.sources.label_tables.paths import are_file_names, parse_format
 from stepladder.data.sources.label_tables.reading import TableReading, is_empty
-from stepladder.data.sources.label_tables.refusals import WANTED, check_filled
+from stepladder.data.sources.label_tables.refusals import WANTED
+from stepladder.data.sources.label_tables.row_problems import Conflict, row_problems
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.split_names import split_of_cell
 from stepladder.data.sources.walk import Skipped
@@ -32,8 +35,13 @@ class _Row:
     group: str | None
 
 
-def list_table(path: Path, config: PrepareConfig) -> Listing:
+def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None) -> Listing:
     """List the pictures of a CSV; relative paths are relative to its folder.
+
+    Args:
+        path: the table.
+        config: the options of prepare.
+        folder: the source, if it is the folder of the table or of one for each split.
 
     Raises:
         UsageError: if an option for it has a bad value.
@@ -41,14 +49,20 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
             and the column.
     """
     root = path.parent.resolve()
-    table = _read_table(path, config, root)
-    to_path = table.to_path
+    file = _read_cells(path, config)
+    shape = parse_format(config.path_format)
+    reading = TableReading(file, path, config, root, shape, folder=folder)
+    chooser = TableChooser(reading)
+    chosen = chooser.choose()
+    table = _read_table(chosen)
+    to_path = chosen.to_path
     relative_to_root = _Relative(root)
     pictures: dict[str, Picture] = {}
     first_row: dict[str, int] = {}
+    differing: dict[str, int] = {}
     num_repeated = 0
     for row in table.rows:
-        where = f"{path}: {table.unit} {row.number}"
+        where = f"{path}: {file.unit} {row.number}"
         split = None if row.split is None else split_of_cell(row.split, where)
         relative = relative_to_root(to_path(row.path))
         picture = Picture(relative, row.label, split, row.group)
@@ -58,43 +72,55 @@ def list_table(path: Path, config: PrepareConfig) -> Listing:
         elif pictures[relative] == picture:
             num_repeated += 1
         else:
-            raise DataError(
-                f"{table.unit}s {first_row[relative]} and {row.number} have different labels, "
-                f"splits or groups for {row.path!r}",
-                where=str(path),
-                fix=f"Keep one {table.unit} for each picture.",
-            )
-    warnings = [*table.notes, *(f"{path}: {note}" for note in to_path.notes())]
-    warnings += _several_labels(path, table)
+            differing.setdefault(relative, row.number)
+    if table.empty or differing:
+        rows: dict[str, list[_Row]] = {one: [] for one in differing}
+        for row in table.rows if differing else []:
+            rows.get(relative_to_root(to_path(row.path)), []).append(row)
+        raise row_problems(
+            chooser.reading,
+            table.empty,
+            [
+                Conflict(
+                    rows[one][0].path,
+                    [row.number for row in rows[one]],
+                    (first_row[one], differing[one]),
+                )
+                for one in differing
+            ],
+            path_at=chosen.path,
+            to_path=to_path,
+            options=chosen.options,
+        )
+    warnings = [*file.notes, *chosen.notes, *(f"{path}: {note}" for note in to_path.notes())]
+    warnings += _several_labels(path, [row.label for row in table.rows])
     if num_repeated:
-        warnings.append(f"{path}: skipped {num_repeated} repeated {table.unit}s")
-    return Listing(root, list(pictures.values()), Skipped(), tuple(warnings), table.has_group)
+        warnings.append(f"{path}: skipped {num_repeated} repeated {file.unit}s")
+    has_group = chosen.group is not None
+    return Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """All rows, how to make a path of a cell, and whether the table has the group column."""
+    """The rows whose cells are filled; the columns with empty cells, and the rows of these."""
 
     rows: list[_Row]
-    has_group: bool
-    notes: tuple[str, ...]
-    unit: str
-    to_path: PathReader
+    empty: list[tuple[str, list[int]]]
 
 
-def _read_table(path: Path, config: PrepareConfig, root: Path) -> _Table:
+def _read_table(chosen: Chosen) -> _Table:
     """Read the columns that prepare needs."""
-    file = _read_cells(path, config)
-    reading = TableReading(file, path, config, root, parse_format(config.path_format))
-    chosen = TableChooser(reading).choose()
-    file = chosen.file
-    columns = chosen.columns
+    file, columns = chosen.file, chosen.columns
     split_at, group_at = chosen.split, chosen.group
-    check_filled(file, [chosen.path, *columns], path=path, options=chosen.options)
     if split_at is not None and all(is_empty(cells[split_at]) for _, cells in file.body):
         split_at = None  # an empty column is ignored
-    others = [at for at in (split_at, group_at) if at is not None]
-    check_filled(file, others, path=path, options=chosen.options)
+    needed = [at for at in (chosen.path, *columns, split_at, group_at) if at is not None]
+    empty = [
+        (file.header[at], numbers)
+        for at in dict.fromkeys(needed)
+        if (numbers := [number for number, cells in file.body if is_empty(cells[at])])
+    ]
+    without = {number for _, some in empty for number in some}
     rows = [
         _Row(
             number,
@@ -106,9 +132,9 @@ def _read_table(path: Path, config: PrepareConfig, root: Path) -> _Table:
             None if group_at is None else cells[group_at].strip(),
         )
         for number, cells in file.body
+        if number not in without
     ]
-    notes = (*file.notes, *chosen.notes)
-    return _Table(rows, group_at is not None, notes, file.unit, chosen.to_path)
+    return _Table(rows, empty)
 
 
 def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
@@ -134,15 +160,15 @@ def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
     return replace(file, body=body, notes=(*file.notes, note))
 
 
-def _several_labels(path: Path, table: _Table) -> list[str]:
+def _several_labels(path: Path, labels: Sequence[str]) -> list[str]:
     """Warn if cells seem to hold several labels."""
-    labels = [row.label for row in table.rows]
-    several = cells_with_several(labels)
-    if not several:
+    several = find_several(labels)
+    if several is None:
         return []
     return [
-        f"{path}: {len(several)} of {len(labels)} labels seem to be several in one cell, such as "
-        f"{several[0]!r}; each combination is a class of its own ({len(set(labels))} classes)"
+        f"{path}: {len(several.cells)} of {len(labels)} labels seem to be several in one cell, "
+        f"such as {several.cells[0]!r}; each combination is a class of its own "
+        f"({len(set(labels))} classes)"
     ]
 
 

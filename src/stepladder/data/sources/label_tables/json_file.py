@@ -7,6 +7,7 @@
 {"path": ["1.jpg"], "label": ["cat"]}         an object of columns, as pandas writes it
 [["1.jpg", 0, "cat"]]                         an array of arrays: path, number and label
 {"train": …, "val": …}                        an object of splits of any of these
+{"images": […], "annotations": […]}           COCO annotations
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
-from stepladder.data.sources.label_tables.csv_file import encoding_of
+from stepladder.data.sources.label_tables.coco import is_coco, rows_of_coco
+from stepladder.data.sources.label_tables.encodings import encoding_of, not_unicode
 from stepladder.data.sources.label_tables.labels import LABEL_NAMES, plain_name
 from stepladder.data.sources.label_tables.paths import PATH_NAMES, are_file_names, some
 from stepladder.data.sources.split_names import SPLIT_WORDS
@@ -49,10 +51,11 @@ def read_json(path: Path) -> TableCells:
     Raises:
         DataError: if it is not JSON, or not a list of objects; names the line.
     """
+    encoding = encoding_of(path)
     try:
-        text = path.read_text(encoding=encoding_of(path))
+        text = path.read_text(encoding=encoding)
     except UnicodeError:
-        raise DataError("not Unicode text", where=str(path), fix="Save it as UTF-8.") from None
+        raise not_unicode(path, encoding) from None
     is_array = text.lstrip().startswith("[")
     whole = None if is_array else _object(text, path)
     unit, kind = "item", "a JSON array"
@@ -140,7 +143,7 @@ def _object(text: str, path: Path) -> tuple[str, list[dict[str, Any]]] | None:
             where=str(path),
             fix="Keep one of them.",
         )
-    found = _rows_of(record)
+    found = rows_of_coco(record, path) if is_coco(record) else _rows_of(record)
     if found is None:
         raise _not_a_list(record, path)
     return found

@@ -1,4 +1,4 @@
-"""Find the labels of a table: their column, one column of 0 and 1 per class, several in a cell."""
+"""Find the labels of a table: their column, or one column of 0 and 1 per class."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ _BITS: Final = {
 _MIN_CLASSES: Final = 2
 _MANY_BITS: Final = 4
 _MIN_DISTINCT: Final = 3  # rows that show that a column is different in each of them
-_LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
 
 
 def words_of(name: str) -> list[str]:
@@ -116,7 +115,7 @@ def label_candidates(table: TableCells, taken: Set[int]) -> list[int]:
         found = usual or [at for at in found if _is_like_label(table.header[at])] or found
     found = sorted(found, key=lambda at: _rank(table.header[at], cells[at]))
     same = {tuple(_partition(cells[at])) for at in found}
-    texts = [at for at in found if not all(map(_is_number, counts[at]))]
+    texts = [at for at in found if not all(map(is_number, counts[at]))]
     is_repeated = any(len(counts[at]) < num_rows for at in found)
     are_named = all(names[at] in _NAMES for at in found)
     is_same = len(same) == 1 and (is_repeated or are_named)
@@ -162,7 +161,7 @@ def _is_like_label(name: str) -> bool:
 def _rank(name: str, cells: Sequence[str]) -> tuple[object, ...]:
     """Return a sort key: the likeliest column of labels is the least."""
     plain, distinct = plain_name(name), set(cells)
-    is_text = not all(map(_is_number, distinct))
+    is_text = not all(map(is_number, distinct))
     numbers = [] if is_text else [float(cell) for cell in cells]
     is_sorted = len(distinct) > _MIN_DISTINCT and numbers == sorted(numbers)
     return (
@@ -183,7 +182,8 @@ def _partition(cells: Sequence[str]) -> Iterator[int]:
         yield first.setdefault(cell.strip(), len(first))
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return True if a cell is a number."""
     return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", cell) is not None
 
 
@@ -244,24 +244,3 @@ def class_columns(table: TableCells, taken: Set[int]) -> list[int]:
 def classes_of(cells: Sequence[str], columns: Sequence[int]) -> list[int]:
     """Return the columns of a row that are 1."""
     return [at for at in columns if _BITS[cells[at].strip().lower()]]
-
-
-def cells_with_several(labels: Sequence[str]) -> list[str]:
-    """Return the labels that seem to be several: `a|b`, `['a', 'b']`, `a,b` or `a b`.
-
-    Commas and blanks count only if each part is in another label, too, and a part is a label.
-    """
-    distinct = set(labels)
-    found = {label for label in distinct if re.search(r"\S\s*[|;]\s*\S", label)}
-    found |= {label for label in distinct if _LIST.fullmatch(label)}
-    for separator in (",", " "):
-        parts = {label: {part.strip() for part in label.split(separator)} for label in distinct}
-        uses = Counter(part for some in parts.values() for part in some)
-        several = [
-            label
-            for label, some in parts.items()
-            if len(some) > 1 and "" not in some and all(uses[part] > 1 for part in some)
-        ]
-        if any(part in distinct for label in several for part in parts[label]):
-            found |= set(several)
-    return [label for label in labels if label in found]

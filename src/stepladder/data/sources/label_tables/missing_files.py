@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.label_tables.edits import sed_command
 from stepladder.data.sources.label_tables.paths import SLOT, PathReader, is_found, search
 from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
     is_empty,
-    prepare_command,
 )
-from stepladder.data.sources.label_tables.refusals import edit_command
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
@@ -26,7 +25,11 @@ _MAX_LETTERS: Final = 200  # of a path in a message
 
 
 def no_file(
-    reading: TableReading, columns: TableColumns, readers: Sequence[PathReader]
+    reading: TableReading,
+    columns: TableColumns,
+    readers: Sequence[PathReader],
+    *,
+    is_one_hot: bool,
 ) -> DataError:
     """Return an error for paths that name no file, or names that are in several folders.
 
@@ -34,6 +37,7 @@ def no_file(
         reading: the table.
         columns: those that are chosen.
         readers: the ways in which paths name files, if there are several or none is certain.
+        is_one_hot: whether each class has its own column.
     """
     number, cell = _first_in_several(reading, columns.path, readers)
     where = f"{reading.path}: {reading.file.unit} {number}"
@@ -50,7 +54,7 @@ def no_file(
     if readers:
         what, fix = _found_elsewhere(reading, columns, readers, cell, is_address=is_address)
         return DataError(f"{problem}: {what}", where=where, fix=fix)
-    other = _other_column(reading, columns)
+    other = _other_column(reading, columns, is_one_hot=is_one_hot)
     if other is not None:
         what, fix = other
         return DataError(f"{problem}: {what}", where=where, fix=fix)
@@ -138,16 +142,14 @@ def _other_start(
         cut in cell.replace("\\", "/") for _, cells in file.body for cell in cells[: columns.path]
     )
     script = f"s|{pattern}||{'g' if is_before or file.unit == 'item' else ''}"
-    here = reading.path.with_name(f"here-{reading.path.name}")
     options = reading.options(columns, replace(reader, cut=""))
-    edit = edit_command(reading.path, script, here, file.encoding)
-    return (
-        f"{exists} exists, {what}",
-        f"Remove it: {edit} && {f'{prepare_command(here)} {options}'.rstrip()}",
-    )
+    command = sed_command(reading, script, "here", options)
+    return f"{exists} exists, {what}", f"Remove it: {command}"
 
 
-def _other_column(reading: TableReading, columns: TableColumns) -> tuple[str, str] | None:
+def _other_column(
+    reading: TableReading, columns: TableColumns, *, is_one_hot: bool
+) -> tuple[str, str] | None:
     """Return which column names pictures instead, and the command that reads it."""
     for other in range(len(reading.file.header)):
         if (
@@ -156,7 +158,8 @@ def _other_column(reading: TableReading, columns: TableColumns) -> tuple[str, st
             and (better := reading.readers(other))
             and not better[0].cut
         ):
-            label = columns.path if columns.label in {None, other} else columns.label
+            is_taken = columns.label == other or (columns.label is None and not is_one_hot)
+            label = columns.path if is_taken else columns.label
             command = reading.command(TableColumns(other, label, columns.split), better[0])
             exists = printable(better[0](reading.cells(other)[0]))
             return f"column {other + 1} names pictures, such as {exists}", f"Use it: {command}"

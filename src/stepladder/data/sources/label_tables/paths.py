@@ -19,6 +19,7 @@ from stepladder.errors import UsageError
 SLOT: Final = "{}"
 PICTURE_ENDS: Final = tuple(sorted(PICTURE_SUFFIXES))
 _ENDINGS: Final = (*PICTURE_ENDS, *(ending.upper() for ending in PICTURE_ENDS))
+_MAX_CUT: Final = 30  # folders at the start of paths
 _MAX_LOOKED_AT: Final = 50  # paths whose files are looked for before any is read
 _NUM_PROBES: Final = 5  # of these, the ones that every folder and ending is tried with
 _MAX_FOLDERS_TRIED: Final = 200
@@ -178,7 +179,8 @@ def _search_tails(plain: PathReader, cells: Sequence[str], root: Path) -> list[P
     """
     folders = _folders_below(root)
     common = os.path.commonprefix(list(map(plain, cells)))  # noqa: RUF071 (cut at slashes)
-    for at in (at for at, letter in enumerate(common) if letter == "/"):
+    ends = (at for at, letter in enumerate(common) if letter == "/")
+    for at in itertools.islice(ends, _MAX_CUT):
         found = _best(replace(plain, cut=common[: at + 1]), cells, root, folders)
         if found:
             return found

@@ -49,6 +49,7 @@ class TableReading:
         root: folder of the table, resolved.
         shape: how a cell names a file according to --path-format.
         is_headerless: whether the first row is no header, but describes a picture.
+        folder: the source, if it is the folder of the table or of one for each split.
     """
 
     file: TableCells
@@ -57,6 +58,12 @@ class TableReading:
     root: Path
     shape: PathReader
     is_headerless: bool = False
+    folder: Path | None = None
+
+    @property
+    def source(self) -> Path:
+        """What a command names as the source."""
+        return self.path if self.folder is None else self.folder
 
     @property
     def where(self) -> str:
@@ -126,7 +133,7 @@ class TableReading:
 
     def command(self, columns: TableColumns, reader: PathReader) -> str:
         """Return the command that reads the table in this way."""
-        return f"{prepare_command(self.path)} {self.options(columns, reader)}".rstrip()
+        return f"{prepare_command(self.source)} {self.options(columns, reader)}".rstrip()
 
 
 def is_empty(cell: str) -> bool:

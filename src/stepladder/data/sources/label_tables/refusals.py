@@ -10,6 +10,11 @@ from typing import Final
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.label_cells import (
+    ONE_LABEL,
+    refuse_measured,
+    refuse_several,
+)
 from stepladder.data.sources.label_tables.labels import LABEL_NAMES, classes_of, plain_name
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
@@ -22,7 +27,6 @@ from stepladder.data.sources.label_tables.pixel_cells import find_pixels
 from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
-    is_empty,
     prepare_command,
 )
 from stepladder.data.sources.split_names import SPLIT_WORDS
@@ -33,9 +37,7 @@ WANTED: Final = "Write a header row such as path,label, then one row for each pi
 """What a table must have."""
 _MAX_ROWS_NAMED: Final = 5
 _MAX_COLUMNS_NAMED: Final = 5
-_MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
 _ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
-_ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
 
 
 class NoLabelsError(DataError):
@@ -69,7 +71,7 @@ def check_rows(file: TableCells, *, path: Path) -> None:
     num_columns = len(file.header)
     wrong = [(number, len(cells)) for number, cells in file.body if len(cells) != num_columns]
     if wrong:
-        rows = _name_rows([number for number, _ in wrong], file)
+        rows = name_rows([number for number, _ in wrong], file)
         what = "the header has" if file.header_row else "--columns names"
         raise DataError(
             f"wrong number of cells in {rows}: "
@@ -77,30 +79,6 @@ def check_rows(file: TableCells, *, path: Path) -> None:
             where=str(path),
             fix="Put quotes around cells that contain a comma.",
         )
-
-
-def check_filled(file: TableCells, columns: list[int], *, path: Path, options: str) -> None:
-    """Check that no cell of some columns is empty.
-
-    Args:
-        file: the cells.
-        columns: their indices.
-        path: the table.
-        options: those with which it is read.
-
-    Raises:
-        DataError: if there are empty cells.
-    """
-    for column in columns:
-        empty = [number for number, cells in file.body if is_empty(cells[column])]
-        if empty:
-            raise DataError(
-                f"column {file.header[column]!r} is empty in {_name_rows(empty, file)}",
-                where=str(path),
-                why="NaN counts as empty.",
-                fix=f"Fill in these cells or remove the {file.unit}s."
-                + _removal(file, empty, path=path, options=options),
-            )
 
 
 def check_one_hot(
@@ -127,9 +105,9 @@ def check_one_hot(
             reader = readers[0] if readers else PathReader()
             command = reading.command(TableColumns(path_at, columns[0]), reader)
             raise DataError(
-                f"one column per class, and {what} in {_name_rows(rows, file)}",
+                f"one column per class, and {what} in {name_rows(rows, file)}",
                 where=str(reading.path),
-                why=_ONE_LABEL,
+                why=ONE_LABEL,
                 fix=f"Leave one 1 in each {file.unit}, or learn one of the columns "
                 f"{_name_columns([file.header[at] for at in columns])} alone, such as the first: "
                 f"{command}",
@@ -147,9 +125,25 @@ def refuse_nested(reading: TableReading, name: str) -> None:
         raise DataError(
             f"{name!r} holds lists or objects, such as several boxes or labels",
             where=f"{reading.path}: {reading.file.unit} {nested[name]}",
-            why=_ONE_LABEL,
+            why=ONE_LABEL,
             fix='Write the class of each picture as text or a number: "label": "cat"',
         )
+
+
+def refuse_cells(
+    reading: TableReading, columns: TableColumns, readers: Sequence[PathReader]
+) -> None:
+    """Refuse a column that may be the one of labels if its cells are not one class each.
+
+    Raises:
+        NoLabelsError: if they are numbers that look measured, or several labels.
+    """
+    reader = readers[0] if readers else reading.shape
+    try:
+        refuse_measured(reading, columns, reader)
+        refuse_several(reading, columns, reader)
+    except DataError as error:
+        raise NoLabelsError(error.what, where=error.where, why=error.why, fix=error.fix) from None
 
 
 def refuse_pixels(reading: TableReading) -> None:
@@ -192,13 +186,16 @@ def no_column(
         path_at: the column of paths, if it is found.
         readers: how its cells name files.
         able: columns that may be the missing one.
+
+    Raises:
+        NoLabelsError: if the cells of the column that it would suggest are no classes.
     """
     header, config = reading.file.header, reading.config
     name = str(getattr(config, option))
     kind = NoLabelsError if option == "label_column" else DataError
     if reading.is_headerless:
         columns = _guess_columns(reading.file.body[0][1], path_at)
-        command = f"{prepare_command(reading.path)} --columns {shlex.quote(','.join(columns))}"
+        command = f"{prepare_command(reading.source)} --columns {shlex.quote(','.join(columns))}"
         if readers and readers[0].written != SLOT:
             command += "" if readers[0].others else f" {flag_of(readers[0])}"
         return kind(
@@ -207,6 +204,8 @@ def no_column(
             fix=f"Name the columns: {command}",
         )
     near = _near_columns(reading, name, path_at, able)
+    if near and path_at is not None:
+        refuse_cells(reading, TableColumns(path_at, near[0]), readers)
     problem = f"no column {name!r} among {_name_columns(header)}"
     if len(able) > 1:
         some_able = _name_columns([header[at] for at in able])
@@ -221,17 +220,8 @@ def no_column(
     return kind(
         problem,
         where=reading.where,
-        fix=f"Name the column: {prepare_command(reading.path)} {flag}",
+        fix=f"Name the column: {prepare_command(reading.source)} {flag}",
     )
-
-
-def edit_command(path: Path, script: str, out: Path, encoding: str) -> str:
-    """Return the shell command that writes an edited copy of a text as UTF-8."""
-    source, copy = (shlex.quote(printable(str(one))) for one in (path, out))
-    if encoding.startswith("utf-8"):
-        return f"sed {shlex.quote(script)} {source} > {copy}"
-    name = "WINDOWS-1252" if encoding == "cp1252" else encoding.upper()
-    return f"iconv -f {name} -t UTF-8 {source} | sed {shlex.quote(script)} > {copy}"
 
 
 def _near_columns(
@@ -277,7 +267,7 @@ def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:
     return names
 
 
-def _name_rows(numbers: Sequence[int], file: TableCells) -> str:
+def name_rows(numbers: Sequence[int], file: TableCells) -> str:
     """Name the first rows; and the lines of an editor, if rows have several lines."""
     some_rows = numbers[:_MAX_ROWS_NAMED]
     shown = ", ".join(str(number) for number in some_rows)
@@ -286,16 +276,3 @@ def _name_rows(numbers: Sequence[int], file: TableCells) -> str:
     if list(lines) != list(some_rows):
         shown += f" (line {', '.join(map(str, lines))})"
     return f"{file.unit} {shown}" if len(numbers) == 1 else f"{len(numbers)} {file.unit}s: {shown}"
-
-
-def _removal(file: TableCells, rows: Sequence[int], *, path: Path, options: str) -> str:
-    """Return the command that reads a table without some of its rows; empty if they are many."""
-    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
-        return ""
-    lines = [file.lines_of(number) for number in rows]
-    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
-    out = path.with_name(f"without-{path.name}")
-    command = (
-        f"{edit_command(path, script, out, file.encoding)} && {prepare_command(out)} {options}"
-    )
-    return f" To remove: {command}".rstrip()

@@ -1,0 +1,203 @@
+"""Find and refuse cells that are not one class each: measured numbers, or several labels."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stepladder.data.sources.label_tables.edits import cells_command
+from stepladder.data.sources.label_tables.labels import is_number
+from stepladder.data.sources.label_tables.paths import PathReader
+from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
+from stepladder.data.sources.walk import printable
+from stepladder.errors import DataError
+
+ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
+"""Why a table with several labels for a picture is refused."""
+_LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
+_BARS: Final = re.compile(r"\S\s*[|;]\s*\S")
+_MARKS: Final = " []{}()\"'"  # around a label in a cell
+_ID: Final = re.compile(r"0[0-9]|[-+]?[0-9]{7,}$")
+_NUM_RANGES: Final = 4
+_MIN_MEASURED: Final = 10
+_MIN_FRACTIONS: Final = 20
+_MIN_SIZES: Final = 3
+_MAX_TAGS: Final = 100  # sentences have more different words
+_MAX_LETTERS: Final = 60
+_MAX_TRIED: Final = 4  # cells for an example
+
+
+@dataclass(frozen=True)
+class SeveralLabels:
+    """Cells that seem to hold several labels each.
+
+    Attributes:
+        cells: these cells.
+        num_cells: number of all cells.
+        pattern: of what is between labels.
+        tags: number of cells with each label.
+        is_sure: whether a label of theirs is in another cell, too.
+    """
+
+    cells: list[str]
+    num_cells: int
+    pattern: str
+    tags: Counter[str]
+    is_sure: bool
+
+    def describe(self, name: str) -> str:
+        """Return the sentence about a column."""
+        example = max(self.cells[:_MAX_TRIED], key=len)
+        return (
+            f"column {name!r} seems to hold several labels in {len(self.cells)} of "
+            f"{self.num_cells} cells, such as {printable(example)[:_MAX_LETTERS]!r}"
+        )
+
+
+def find_several(labels: Sequence[str]) -> SeveralLabels | None:
+    """Return the labels that seem to be several: `a|b`, `['a', 'b']`, `a,b` or `a b`.
+
+    Commas and blanks count only if each part is in another label, too, and either a part is a
+    label, or there are more combinations than parts, of different sizes.
+    """
+    distinct = set(labels)
+    kinds = {
+        "[|;]": {label for label in distinct if _BARS.search(label)},
+        "[,;|]": {label for label in distinct if _LIST.fullmatch(label)},
+        ",": _of_recurring_parts(distinct, ","),
+        "[ ]+": _of_recurring_parts(distinct, " "),
+    }
+    found = set().union(*kinds.values())
+    if not found:
+        return None
+    pattern = max(kinds, key=lambda one: len(kinds[one]))
+    parts = {label: _parts(label, pattern) for label in distinct}
+    uses = Counter(part for some in parts.values() for part in some)
+    tags = Counter(part for label in labels for part in parts[label])
+    cells = [label for label in labels if label in found]
+    is_sure = any(uses[part] > 1 for label in kinds[pattern] for part in parts[label])
+    return SeveralLabels(cells, len(labels), pattern, tags, is_sure)
+
+
+def _parts(label: str, pattern: str) -> set[str]:
+    return {part.strip(_MARKS) for part in re.split(pattern, label)} - {""}
+
+
+def _of_recurring_parts(distinct: set[str], separator: str) -> set[str]:
+    parts = {label: {part.strip() for part in label.split(separator)} for label in distinct}
+    uses = Counter(part for some in parts.values() for part in some)
+    several = {
+        label: some
+        for label, some in parts.items()
+        if len(some) > 1 and "" not in some and all(uses[part] > 1 for part in some)
+    }
+    is_label = any(part in distinct for some in several.values() for part in some)
+    sizes = {len(some) for some in several.values()}
+    num_parts = len(set().union(*several.values()))
+    are_many = len(sizes) >= _MIN_SIZES and _MAX_TAGS >= num_parts < len(several)
+    return set(several) if is_label or are_many else set()
+
+
+def measured_values(labels: Sequence[str]) -> list[float]:
+    """Return the numbers of labels that are many different ones; an empty list if they are not.
+
+    Fractions are no names of classes. Whole numbers may be: they are not, if most of them have one
+    picture and some between them have none. Numbers with leading zeros, or long ones, are names.
+    """
+    distinct = set(labels)
+    if len(distinct) < _MIN_MEASURED or not all(map(is_number, distinct)):
+        return []
+    if any(map(_ID.match, distinct)):
+        return []
+    values = list(map(float, labels))
+    ordered = sorted(set(values))
+    num_fractions = sum(not value.is_integer() for value in ordered)
+    are_single = 2 * len(ordered) > len(values)
+    if 2 * num_fractions >= len(ordered):
+        is_measured = len(ordered) >= _MIN_FRACTIONS or are_single
+    else:
+        is_measured = are_single and ordered[-1] - ordered[0] >= len(ordered)
+    return values if is_measured and len(ordered) >= _MIN_MEASURED else []
+
+
+def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathReader) -> None:
+    """Refuse a column of labels that are many different numbers.
+
+    Args:
+        reading: the table.
+        columns: those of paths and labels.
+        reader: how paths name files.
+
+    Raises:
+        DataError: if they are; the fix makes classes of ranges.
+    """
+    at = columns.label
+    values = [] if at is None else measured_values([cell.strip() for cell in reading.cells(at)])
+    if at is None or not values:
+        return
+    ordered = sorted(values)
+    cuts = sorted({ordered[k * len(ordered) // _NUM_RANGES] for k in range(1, _NUM_RANGES)})
+    numbers = [repr(cut).removesuffix(".0") for cut in cuts]
+    names = [f"below {numbers[0]}"]
+    names += [f"{low} to below {high}" for low, high in itertools.pairwise(numbers)]
+    names += [f"{numbers[-1]} and above"]
+    function = (
+        f"lambda c,cuts=[{','.join(numbers)}],names={json.dumps(names)}:"
+        'names[bisect.bisect(cuts,float(c))] if re.fullmatch("[-+.0-9eE]+",c) else c'
+    )
+    command = cells_command(reading, at, function, "ranges", reading.options(columns, reader))
+    how = (
+        f"To learn {len(names)} ranges of it as classes, whose cuts you may change: {command}"
+        if command
+        else f"To learn ranges of it as classes, write them in place of the numbers, such as "
+        f"{names[0]!r}."
+    )
+    raise DataError(
+        f"column {reading.file.header[at]!r} has {len(set(values))} different numbers in "
+        f"{len(values)} {reading.file.unit}s ({ordered[0]:g} to {ordered[-1]:g}), as a measured "
+        "quantity has",
+        where=str(reading.path),
+        why="A classifier learns classes with several pictures each; it does not predict numbers. "
+        f"If they are names of classes, write them as text, such as 'no {ordered[0]:g}'.",
+        fix=how,
+    )
+
+
+def refuse_several(reading: TableReading, columns: TableColumns, reader: PathReader) -> None:
+    """Refuse a column that no option names as labels, if its cells hold several of them.
+
+    Args:
+        reading: the table.
+        columns: those of paths and labels.
+        reader: how paths name files.
+
+    Raises:
+        DataError: if they do; the fix reads one of the labels, or each combination as a class.
+    """
+    at = columns.label
+    several = None if at is None else find_several([cell.strip() for cell in reading.cells(at)])
+    if at is None or several is None or not several.is_sure:
+        return
+    tags = sorted(several.tags)
+    tag = min(tags, key=lambda one: abs(2 * several.tags[one] - several.num_cells))
+    typed, others = (json.dumps(one, ensure_ascii=False) for one in (tag, f"not {tag}"))
+    marks = json.dumps(_MARKS).replace("'", r"\x27")  # no quote within the quotes of a shell
+    function = (
+        f"lambda c:{typed} if {typed} in [p.strip({marks}) for p in "
+        f're.split("{several.pattern}",c)] else {others}'
+    )
+    options = reading.options(columns, reader)
+    command = cells_command(reading, at, function, "one-label", options)
+    each = f"each combination as a class of its own: {reading.command(columns, reader)}"
+    one = f"one of them, such as {tag!r} or not: {command}; or " if command else ""
+    raise DataError(
+        several.describe(reading.file.header[at]),
+        where=str(reading.path),
+        why=ONE_LABEL,
+        fix=f"To learn {one}{each}",
+    )

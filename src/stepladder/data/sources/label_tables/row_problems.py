@@ -1,0 +1,102 @@
+"""Collect what is wrong with the rows of a table, for one message and one command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from stepladder.data.sources.label_tables.edits import sed_command
+from stepladder.data.sources.label_tables.paths import PathReader, is_found
+from stepladder.data.sources.label_tables.reading import TableReading
+from stepladder.data.sources.label_tables.refusals import name_rows
+from stepladder.errors import DataError
+
+_MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
+_MAX_ROWS_TRIED: Final = 10_000  # whose files are looked for
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Rows of one picture that differ in their label, split or group.
+
+    Attributes:
+        path: the picture, as the table names it.
+        rows: numbers of all its rows.
+        differing: numbers of the first row and of the first one that differs from it.
+    """
+
+    path: str
+    rows: Sequence[int]
+    differing: tuple[int, int]
+
+
+def row_problems(
+    reading: TableReading,
+    empty: Sequence[tuple[str, Sequence[int]]],
+    conflicts: Sequence[Conflict],
+    *,
+    path_at: int,
+    to_path: PathReader,
+    options: str,
+) -> DataError:
+    """Return the error for empty cells and rows that contradict each other.
+
+    Rows of missing pictures are named, too. Without another problem, they are no error: up to a
+    limit, they are skipped.
+
+    Args:
+        reading: the table.
+        empty: name of each column with empty cells, and their rows.
+        conflicts: pictures whose rows differ.
+        path_at: index of the column of paths.
+        to_path: makes a path of a cell.
+        options: those with which the table is read.
+    """
+    unit = reading.file.unit
+    missing = _missing(reading, path_at, to_path)
+    what = [f"column {name!r} is empty in {name_rows(rows, reading.file)}" for name, rows in empty]
+    fixes = [f"Fill in these cells or remove the {unit}s."] if empty else []
+    if conflicts:
+        first, second = conflicts[0].differing
+        more = f", and so do those of {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+        what.append(
+            f"{unit}s {first} and {second} have different labels, splits or groups for "
+            f"{conflicts[0].path!r}{more}"
+        )
+        fixes.append(f"Keep one {unit} for each picture.")
+    if missing:
+        what.append(f"no picture exists for {name_rows(missing, reading.file)}")
+    bad = {row for _, rows in empty for row in rows}
+    bad |= {row for one in conflicts for row in one.rows}
+    every = _removal(reading, bad | set(missing), options)
+    command = every or _removal(reading, bad, options)
+    if command:
+        is_one_kind = len(what) == 1 and bool(empty)
+        which = "" if is_one_kind else f" all of these {unit}s" if every else " the others"
+        fixes.append(f"To remove{which}: {command}")
+    return DataError(
+        "; ".join(what),
+        where=str(reading.path),
+        why="NaN counts as empty." if empty else None,
+        fix=" ".join(fixes),
+    )
+
+
+def _missing(reading: TableReading, path_at: int, to_path: PathReader) -> list[int]:
+    """Return the rows whose pictures do not exist; an empty list if the table is long."""
+    body = reading.file.body
+    if len(body) > _MAX_ROWS_TRIED:
+        return []
+    named = [(number, cells[path_at]) for number, cells in body if cells[path_at].strip()]
+    return [number for number, cell in named if not is_found(reading.root, to_path(cell))]
+
+
+def _removal(reading: TableReading, rows: Set[int], options: str) -> str:
+    """Return the command that reads a table without some of its rows; empty if they are many."""
+    file = reading.file
+    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
+        return ""
+    lines = [file.lines_of(number) for number in sorted(rows)]
+    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
+    return sed_command(reading, script, "without", options)

@@ -1,0 +1,141 @@
+"""Cells that are not one class each are refused, with a command that makes classes of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_tables.label_cells import find_several, measured_values
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import list_pictures
+from stepladder.errors import DataError
+
+PLANET = ["clear primary", "agriculture clear primary", "primary road", "cloudy"]
+PLANET += ["agriculture primary road water", "clear primary water", "clear road", "primary water"]
+AGES = [18, 55, 21, 89, 34, 62, 47, 71, 29, 80, 66, 40]
+
+
+def table_of(folder: Path, header: str, cells: Sequence[str], delimiter: str = ",") -> Path:
+    (folder / "images").mkdir()
+    for at in range(len(cells)):
+        (folder / "images" / f"{at}.jpg").write_bytes(b"x")
+    rows = [delimiter.join((str(at), f'"{cell}"')) for at, cell in enumerate(cells)]
+    table = folder / "my labels.csv"
+    table.write_text("\n".join([header.replace(",", delimiter), *rows]) + "\n")
+    return table
+
+
+def typed_listing(command: str) -> Listing:
+    edit, _, last = command.rpartition("stepladder prepare ")
+    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
+    source, *flags = shlex.split(last)
+    options = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(flags[::2], flags[1::2], strict=True)
+    }
+    return list_pictures(PrepareConfig(source=Path(source), **options))
+
+
+@pytest.mark.parametrize(
+    ("labels", "tag"),
+    [
+        (PLANET, "clear"),
+        ([one.replace(" ", ", ") for one in PLANET], "clear"),
+        (["Mass|Edema", "No Finding", "Mass", "Edema", "Mass", "Mass|Edema|Hernia"], "Edema"),
+        (["['cat', 'dog']", "['cat']", "['dog', 'it's']", "['cat']", "['dog']", "['x']"], "cat"),
+    ],
+)
+@pytest.mark.parametrize("header", ["image_name,tags", "image,Finding Labels"])
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_cells_with_several_labels_are_refused_unless_an_option_names_them(
+    tmp_path: Path, labels: list[str], tag: str, header: str, delimiter: str
+) -> None:
+    table = table_of(tmp_path, header, labels, delimiter)
+    with pytest.raises(DataError, match="seems to hold several labels in") as caught:
+        list_pictures(PrepareConfig(source=table))
+    assert "A picture has one label here" in str(caught.value)
+    one, _, each = str(caught.value.fix).partition("; or each combination as a class of its own: ")
+    found = typed_listing(one.partition(f"such as {tag!r} or not: ")[2])
+    is_in = [tag in label for label in labels]
+    assert [p.label for p in found.pictures] == [tag if one else f"not {tag}" for one in is_in]
+    found = typed_listing(each)
+    assert [p.label for p in found.pictures] == labels
+    assert "several in one cell" in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["golden retriever", "labrador retriever", "great dane", "cat"],
+        [f"{state} {fruit}" for state in ("ripe", "unripe") for fruit in ("kiwi", "fig", "plum")],
+        [f"{one} {two} {three}" for one in "abc" for two in "def" for three in "ghi"],
+        ["tomato healthy", "tomato early blight", "potato early blight", "potato late blight"],
+    ],
+)
+def test_names_of_several_words_are_classes(labels: list[str]) -> None:
+    assert find_several(labels * 3) is None
+
+
+@pytest.mark.parametrize("written", ["{}", "{}.0", "{}.25"])
+@pytest.mark.parametrize("column", ["age", "label", "target"])
+def test_many_different_numbers_are_refused_and_ranges_work(
+    tmp_path: Path, written: str, column: str
+) -> None:
+    cells = [written.format(age) for age in AGES]
+    table = table_of(tmp_path, f"image,{column}", cells)
+    for options in ({}, {"label_column": column}):
+        with pytest.raises(DataError, match="12 different numbers in 12 rows") as caught:
+            list_pictures(PrepareConfig(source=table, **options))
+        found = typed_listing(str(caught.value.fix).partition("you may change: ")[2])
+        assert sorted(Counter(p.label for p in found.pictures).values()) == [3, 3, 3, 3]
+        assert {p.label.partition(" ")[0] for p in found.pictures[:1]} == {"below"}
+
+
+def test_numbers_without_a_header_or_in_json_are_refused_as_well(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "0,18.5", [f"{age}.5" for age in AGES])
+    table.write_text("".join(f"{at},{age}.5\n" for at, age in enumerate(AGES)))
+    with pytest.raises(DataError, match="different numbers") as caught:
+        list_pictures(PrepareConfig(source=table, columns="path,label"))
+    found = typed_listing(str(caught.value.fix).partition("you may change: ")[2])
+    assert len(found.pictures) == len(AGES)
+    rows = [{"file_name": f"{at}.jpg", "age": age} for at, age in enumerate(AGES)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError, match="different numbers in 12 items"):
+        list_pictures(PrepareConfig(source=tmp_path / "rows.json", label_column="age"))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [str(at) for at in range(102)],  # names of classes, in a sample
+        [str(7 * at) for at in range(50)] * 2,
+        ["0001", "0017", "0342", "0555", "0601", "0702", "0803", "0907", "1001", "1102"],
+        [str(7_000_000 + 7 * at) for at in range(40)],
+        ["0.5", "1.0", "1.5", "2.0", "2.5"] * 5,
+        ["18", "21", "x", *map(str, range(40, 60, 2))],
+    ],
+)
+def test_numbers_that_may_be_names_of_classes_are_read(labels: list[str]) -> None:
+    assert measured_values(labels) == []
+
+
+def test_fractions_are_measured_even_if_they_repeat() -> None:
+    assert len(measured_values([f"{at / 8}" for at in range(40)] * 20)) == 800
+
+
+def test_scores_beside_class_folders_change_nothing(tmp_path: Path) -> None:
+    names = [f"{'cat' if at % 2 else 'dog'}/{at}.jpg" for at in range(12)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    rows = [f"{name},{at}.25" for at, name in enumerate(names)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,score", *rows]) + "\n")
+    found = list_pictures(PrepareConfig(source=tmp_path))
+    assert {p.label for p in found.pictures} == {"cat", "dog"}
