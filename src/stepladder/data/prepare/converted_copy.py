@@ -22,6 +22,8 @@ _TO_16_BITS: Final = (
 def scaled_copy(source: Path, form: str, *, white: float, factor: float) -> str:
     """Return the command that copies a folder and multiplies the samples of some pictures.
 
+    It is part of a warning, after a store was written.
+
     Args:
         source: the folder.
         form: format of the pictures, which are grey and have 16 bits.
@@ -36,7 +38,10 @@ def scaled_copy(source: Path, form: str, *, white: float, factor: float) -> str:
         f'if i.mode[0]=="I" for a in [numpy.asarray(i)] if a.max()<={white:g}]'
     )
     copy = _beside(source, "scaled")
-    return f"{_python(script)} {_shown(source)} {_shown(copy)} && {_prepare(copy)}"
+    return (
+        f"{_python(script)} {_shown(source)} {_shown(copy)}; then prepare {_shown(copy)} with the "
+        "same options and --overwrite"
+    )
 
 
 def three_bands(reason: str, source: Path) -> str | None:
@@ -71,16 +76,12 @@ def three_bands(reason: str, source: Path) -> str | None:
     copy = _beside(source, "rgb")
     return (
         f"{said}pip install tifffile imagecodecs && {_python(script)} {_shown(source)} "
-        f"{_shown(copy)} {bands} && {_prepare(copy)}"
+        f"{_shown(copy)} {bands} && stepladder prepare {_shown(copy)}"
     )
 
 
 def _python(script: str) -> str:
     return f"python -c {shlex.quote(script)}"
-
-
-def _prepare(source: Path) -> str:
-    return f"stepladder prepare {_shown(source)}"
 
 
 def _beside(source: Path, what: str) -> Path:

@@ -140,7 +140,7 @@ def save_16_bit_tiff(grey: np.ndarray, path: Path) -> None:
     ],
 )
 def test_the_range_of_others_hides_nothing_and_the_command_scales_a_copy(
-    tmp_path: Path, save: Save, words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, save: Save, words: str
 ) -> None:
     """The option would clip the others: it is said so, and only the dark ones are scaled."""
     source = mixed(tmp_path, save, "dark")
@@ -148,12 +148,13 @@ def test_the_range_of_others_hides_nothing_and_the_command_scales_a_copy(
     (told,) = [warning for warning in result.warnings if re.match(words, warning)]
     assert "add --max-sample-value" not in told
     assert "if white is 4095 in these, multiply their values by 16" in told
-    command = told[told.index("python -c") :].split(" && stepladder prepare ")
-    python, flag, script, *given = shlex.split(command[0])
+    command, then = told[told.index("python -c") :].split("; then prepare ")
+    python, flag, script, *given = shlex.split(command)
     assert (python, flag) == ("python", "-c")
     subprocess.run([sys.executable, flag, script, *given], check=True)
-    (copy,) = shlex.split(command[1])
-    mended = make(Path(copy), tmp_path / "mended")
+    copy, *words = shlex.split(then)
+    assert words == ["with", "the", "same", "options", "and", "--overwrite"]
+    mended = make(Path(copy), tmp_path / "store", overwrite=True)
     assert not any("eighth" in said or "nothing" in said for said in mended.warnings)
     for path in sorted(Path(copy).rglob("dark*")):
         assert int(np.asarray(Image.open(path)).max()) == 255 * 256
