@@ -127,8 +127,9 @@ def check_classes(
             pairs = [
                 f"{one!r} in {split} looks like {train_one!r} in train" for one, train_one in near
             ]
+            have = "has" if len(unknown) == 1 else "have"
             raise DataError(
-                f"{len(unknown)} of the classes in {split} have no pictures in train: {shown}",
+                f"{len(unknown)} of the classes in {split} {have} no pictures in train: {shown}",
                 why=f"{'; '.join(pairs[:_MAX_PAIRS])}."
                 if pairs
                 else "A model cannot learn classes that it never sees in training.",

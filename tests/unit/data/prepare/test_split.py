@@ -179,7 +179,7 @@ def test_a_pattern_that_groups_nothing_is_refused(pattern: str, message: str) ->
 def test_a_class_that_train_lacks_is_an_error_with_its_name() -> None:
     counts = {Split.TRAIN: Counter(a=5), Split.VAL: Counter(a=1), Split.TEST: Counter(a=1, b=2)}
     with pytest.raises(
-        DataError, match=r"1 of the classes in test have no pictures in train: b \(2 in test\)"
+        DataError, match=r"1 of the classes in test has no pictures in train: b \(2 in test\)"
     ):
         check_classes(counts)
 
