@@ -354,7 +354,7 @@ def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Pa
 
 def test_a_class_only_in_test_is_an_error(split_photos: Path, tmp_path: Path) -> None:
     save_photo(split_photos / "test" / "new" / "1.jpg", 7)
-    with pytest.raises(DataError, match="classes in test have no pictures in train: new"):
+    with pytest.raises(DataError, match="classes in test has no pictures in train: new"):
         make(split_photos, tmp_path / "store")
 
 
