@@ -6,8 +6,7 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# each module is compiled when it is first imported: most are never
-INSTALL := $(PIP) install --no-compile --constraint $(CONSTRAINTS)
+INSTALL := $(PIP) install --constraint $(CONSTRAINTS)
 
 .PHONY: demo test test-distributed lint docs bench bench-gpu clean
 
