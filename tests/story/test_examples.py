@@ -266,7 +266,8 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--rdzv-endpoint",
         "--rdzv-id",
         "--total",
-    }  # of sha256sum, watched scripts, bench/, pip, torchrun, an example; an alias of --source
+        "--val",
+    }  # of sha256sum, watched scripts, bench/, pip, torchrun, an example; aliases in prepare
     assert set(flags_in(page.read_text())) - known - others == set()
 
 
