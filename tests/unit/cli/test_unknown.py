@@ -88,6 +88,7 @@ def test_a_misspelled_or_foreign_option_is_suggested_and_works(
 def test_an_option_of_another_command_is_not_suggested() -> None:
     assert fix_of("prepare", "--imgsz", "96")[1] == "Did you mean --size 96?"
     assert fix_of("prepare", "--output", "s")[1] == "Did you mean --out s?"
+    assert fix_of("prepare", "--vall", "0.2")[1] == "Did you mean --val-frac 0.2?"
     assert fix_of("train", "--budget", "3m")[1] == "`stepladder train --help` lists the options."
     assert "lists the options" in fix_of("doctor", "--lr", "3")[1]
 

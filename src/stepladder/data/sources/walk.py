@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.split_names import is_of_annotations, is_of_files
@@ -15,7 +17,13 @@ _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 _PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
 OF_MASKS = "picture(s) in folders of masks or annotations beside the pictures"
+OF_MASK_FILES = "mask(s) of a picture in the same folder"
 """Why a picture is skipped that belongs to another one."""
+_MASK_OF: Final = re.compile(
+    r"(.+?)[ _.-]+(?:mask|seg|segmentation|gt|groundtruth|trimap)(?:[ _.-]*\d+)?\.\w+",
+    re.IGNORECASE,
+)
+"""A name such as `benign (1)_mask.png` or `benign (1)_mask_2.png`; the group is the picture's."""
 _HEAD_BYTES = 64
 
 
@@ -120,12 +128,15 @@ class Walk:
             return
         found = list(self._all_entries(folder))
         masks = self._masks(found)
+        files = _mask_files(entry for entry in found if isinstance(entry, str))
         for entry in found:
-            if not isinstance(entry, Folder) or entry not in masks:
+            if isinstance(entry, Folder) and entry in masks:
+                for path in self.files(entry):
+                    self.skipped.add(path, OF_MASKS)
+            elif entry in files:
+                self.skipped.add(str(entry), OF_MASK_FILES)
+            else:
                 yield entry
-                continue
-            for path in self.files(entry):
-                self.skipped.add(path, OF_MASKS)
 
     def _masks(self, entries: Sequence[Folder | str]) -> Collection[Folder]:
         """Return the folders of masks or annotations beside `images`, or beside pictures.
@@ -202,6 +213,19 @@ class Walk:
 
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
+
+
+def _mask_files(paths: Iterable[str]) -> Collection[str]:
+    """Return the files of a folder that are masks of another of its pictures, by their names."""
+    found = {}
+    stems = set()
+    for path in paths:
+        mask = _MASK_OF.fullmatch(path)
+        if mask is not None:
+            found[path] = mask[1]
+        else:
+            stems.add(path.rpartition(".")[0])
+    return {path for path, stem in found.items() if stem in stems}
 
 
 def merge(folders: Sequence[Folder]) -> Folder:

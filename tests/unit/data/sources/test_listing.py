@@ -477,6 +477,24 @@ def test_classes_that_are_called_masks_stay_classes(tmp_path: Path, names: tuple
     assert {one.label for one in listing.pictures} == {name.rpartition("/")[2] for name in names}
 
 
+def test_masks_beside_their_pictures_are_left_out_and_reported(tmp_path: Path) -> None:
+    """As in the breast ultrasound images: one picture may have several masks."""
+    own = [f"{label}/{label} ({at}).png" for label in ("benign", "normal") for at in (1, 2)]
+    masks = [name.replace(".png", end) for name in own for end in ("_mask.png", "_mask_1.png")]
+    listing = listed(fill(tmp_path, *own, *masks))
+    assert sorted(paths(listing)) == sorted(own)
+    (said,) = listing.warnings
+    assert f"skipped {len(masks)} mask(s) of a picture in the same folder" in said
+    assert "benign (1)_mask.png" in said
+
+
+def test_a_name_of_a_mask_without_its_picture_is_a_picture(tmp_path: Path) -> None:
+    names = ["on/1_mask.png", "on/face-with-mask.jpg", "off/1_mask.png", "off/2.png"]
+    listing = listed(fill(tmp_path, *names))
+    assert sorted(paths(listing)) == sorted(names)
+    assert listing.warnings == ()
+
+
 def test_patients_above_classes_are_asked_for_with_options_that_work(tmp_path: Path) -> None:
     """As in the breast histopathology images."""
     patients = [f"1{number}" for number in range(253, 259)]

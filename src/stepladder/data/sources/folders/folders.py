@@ -7,7 +7,7 @@ The readings, in this order:
     dataset/cat, dataset/dog       a single folder around the others is skipped
     images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
     a/airfield, b/bakery           folders of letters are no classes, but those in them
-    cat, dog                       classes, whatever is below them, except masks beside images
+    cat, dog                       classes, whatever is below them, except masks beside pictures
 
 Parts of one download are merged first. Folders that share subfolders in another way are ambiguous:
 an error asks for `--split-folders` or `--classes-from top`. So do folders that all have the name of
@@ -43,7 +43,7 @@ from stepladder.data.sources.no_classes import (
     refuse_splits_without_classes,
 )
 from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
-from stepladder.data.sources.walk import OF_MASKS, Folder, Walk, printable
+from stepladder.data.sources.walk import OF_MASK_FILES, OF_MASKS, Folder, Walk, printable
 
 
 def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> Listing:
@@ -66,6 +66,8 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
         how = skipped.conversion(str(root), is_beside_pictures=True)
         if how is None and OF_MASKS in skipped.counts:
             how = "If masks or annotations are pictures to train on, give their folders other names"
+        if how is None and OF_MASK_FILES in skipped.counts:
+            how = "If masks are pictures to train on, move them to a folder of their own class"
         told = f"{root}: skipped {skipped.describe()}"
         reading.warnings.append(f"{told}. {how}" if how else told)
     if reading.nested:
