@@ -6,28 +6,41 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-INSTALL := $(PIP) install --constraint $(CONSTRAINTS)
+INSTALL := $(PIP) install --no-compile --constraint $(CONSTRAINTS)
+# pip compiles on one core, and processes that may write no bytecode import torch twice as slowly
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+SPARK := $(VENV)/wheels/.pyspark
+
+MAKEFLAGS += --jobs=2  # PySpark's wheel is built while torch is installed
 
 .PHONY: demo test test-distributed lint docs bench bench-gpu clean
 
-# What a user installs: enough for the demo
-$(CORE): pyproject.toml $(CONSTRAINTS)
+$(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stepladder needs Python 3.11 or later: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# the pip of older Pythons takes minutes to choose versions
 	$(PIP) install --upgrade pip
+	touch $@
+
+# What a user installs: enough for the demo
+$(CORE): pyproject.toml $(CONSTRAINTS) | $(VENV)/.pip
 	$(INSTALL) torch
 	$(INSTALL) --editable .
-	touch $(CORE)
+	$(COMPILE)
+	touch $@
+
+# PySpark has no wheel; one that is not compressed takes half the time
+$(SPARK): $(CONSTRAINTS) | $(VENV)/.pip
+	$(PIP) wheel --no-deps --config-settings '--build-option=--compression=stored' \
+		--wheel-dir $(@D) pyspark --constraint $(CONSTRAINTS)
+	touch $@
 
 # Everything that the tests need
-$(STAMP): $(CORE)
-	@# PySpark has no wheel; one that is not compressed takes half the time
-	$(PIP) wheel --no-deps --config-settings '--build-option=--compression=stored' \
-		--wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS)
+$(STAMP): $(CORE) $(SPARK)
 	$(INSTALL) --find-links $(VENV)/wheels --editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,ray,s3,delta]'
-	touch $(STAMP)
+	$(COMPILE)
+	touch $@
 
 demo: $(CORE)
 	$(BIN)/python examples/demo/get_photos.py demo_data
