@@ -139,3 +139,24 @@ def test_scores_beside_class_folders_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,score", *rows]) + "\n")
     found = list_pictures(PrepareConfig(source=tmp_path))
     assert {p.label for p in found.pictures} == {"cat", "dog"}
+
+
+@pytest.mark.parametrize("column", ["age", "Age (years)", "num_count"])
+def test_whole_numbers_of_a_quantity_are_classes_with_a_warning_whose_command_works(
+    tmp_path: Path, column: str
+) -> None:
+    """As in UTKFace: each age has many pictures."""
+    ages = [str(age) for age in range(20, 32)] * 4
+    found = list_pictures(
+        PrepareConfig(source=table_of(tmp_path, f"image,{column}", ages), label_column=column)
+    )
+    assert len({picture.label for picture in found.pictures}) == 12
+    (said,) = (line for line in found.warnings if "different numbers" in line)
+    ranges = typed_listing(said.partition("you may change: ")[2])
+    assert len({picture.label for picture in ranges.pictures}) == 4
+
+
+def test_numbers_of_classes_have_no_warning(tmp_path: Path) -> None:
+    numbers = [str(number) for number in range(12)] * 4
+    found = list_pictures(PrepareConfig(source=table_of(tmp_path, "image,label", numbers)))
+    assert "different numbers" not in " ".join(found.warnings)

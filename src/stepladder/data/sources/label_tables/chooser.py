@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stepladder.data.sources.label_tables.cells import TableCells
-from stepladder.data.sources.label_tables.label_cells import refuse_measured, refuse_several
+from stepladder.data.sources.label_tables.label_cells import (
+    quantity_warnings,
+    refuse_measured,
+    refuse_several,
+)
 from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
     UNREAD_SPLITS,
@@ -110,8 +114,10 @@ class TableChooser:
         taken = {at for at in (path_at, split_at, group_at) if at is not None}
         label_at, one_hot = self._choose_label(taken, path_at, readers)
         columns = TableColumns(path_at, label_at, split_at)
+        warnings: tuple[str, ...] = ()
         for reader in readers[:1]:
             refuse_measured(self._reading, columns, reader)
+            warnings = quantity_warnings(self._reading, columns, reader)
             if label_at != self._reading.index(config.label_column):
                 refuse_several(self._reading, columns, reader)
         is_asked = config.path_format is None and any(map(is_around, readers))
@@ -127,7 +133,7 @@ class TableChooser:
             split_at,
             group_at,
             readers[0],
-            tuple(_notes(self._reading, columns, one_hot, readers[0])),
+            (*_notes(self._reading, columns, one_hot, readers[0]), *warnings),
             self._reading.options(columns, readers[0]),
         )
 

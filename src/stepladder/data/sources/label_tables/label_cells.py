@@ -23,6 +23,12 @@ _LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
 _BARS: Final = re.compile(r"\S\s*[|;]\s*\S")
 _MARKS: Final = " []{}()\"'"  # around a label in a cell
 _ID: Final = re.compile(r"0[0-9]|[-+]?[0-9]{7,}$")
+_QUANTITY: Final = re.compile(
+    r"(?:\b|_)(?:ages?|amount|angle|area|bmi|cost|counts?|depth|distance|height|length|price|size|"
+    r"speed|temperature|volume|weight|width|years?)(?:\b|_)",
+    re.IGNORECASE,
+)
+"""Names of columns of a quantity."""
 _NUM_RANGES: Final = 4
 _MIN_MEASURED: Final = 10
 _MIN_FRACTIONS: Final = 20
@@ -140,6 +146,47 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
     values = [] if at is None else measured_values([cell.strip() for cell in reading.cells(at)])
     if at is None or not values:
         return
+    how, ordered = _ranges(reading, columns, reader, at, values), sorted(values)
+    raise DataError(
+        f"column {reading.file.header[at]!r} has {len(set(values))} different numbers in "
+        f"{len(values)} {reading.file.unit}s ({ordered[0]:g} to {ordered[-1]:g}), as a measured "
+        "quantity has",
+        where=str(reading.path),
+        why="A classifier learns classes with several pictures each; it does not predict numbers. "
+        f"If they are names of classes, write them as text, such as 'no {ordered[0]:g}'.",
+        fix=how,
+    )
+
+
+def quantity_warnings(
+    reading: TableReading, columns: TableColumns, reader: PathReader
+) -> tuple[str, ...]:
+    """Return a warning if labels are whole numbers of a quantity, such as ages.
+
+    They are classes, as each has several pictures, but 20 is no nearer to 21 than to 80.
+    """
+    at = columns.label
+    if at is None or not _QUANTITY.search(reading.file.header[at]):
+        return ()
+    cells = [cell.strip() for cell in reading.cells(at)]
+    if len(set(cells)) < _MIN_MEASURED or not all(map(is_number, set(cells))):
+        return ()
+    how = _ranges(reading, columns, reader, at, list(map(float, cells)))
+    return (
+        f"{reading.path}: column {reading.file.header[at]!r} has {len(set(cells))} different "
+        "numbers; each becomes a class, which is as different from the next number as from any "
+        f"other. {how}",
+    )
+
+
+def _ranges(
+    reading: TableReading,
+    columns: TableColumns,
+    reader: PathReader,
+    at: int,
+    values: Sequence[float],
+) -> str:
+    """Return the sentence with the command that makes classes of ranges of numbers."""
     ordered = sorted(values)
     cuts = sorted({ordered[k * len(ordered) // _NUM_RANGES] for k in range(1, _NUM_RANGES)})
     numbers = [repr(cut).removesuffix(".0") for cut in cuts]
@@ -151,20 +198,13 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
         'names[bisect.bisect(cuts,float(c))] if re.fullmatch("[-+.0-9eE]+",c) else c'
     )
     command = cells_command(reading, at, function, "ranges", reading.options(columns, reader))
-    how = (
-        f"To learn {len(names)} ranges of it as classes, whose cuts you may change: {command}"
-        if command
-        else f"To learn ranges of it as classes, write them in place of the numbers, such as "
+    if command:
+        return (
+            f"To learn {len(names)} ranges of it as classes, whose cuts you may change: {command}"
+        )
+    return (
+        f"To learn ranges of it as classes, write them in place of the numbers, such as "
         f"{names[0]!r}."
-    )
-    raise DataError(
-        f"column {reading.file.header[at]!r} has {len(set(values))} different numbers in "
-        f"{len(values)} {reading.file.unit}s ({ordered[0]:g} to {ordered[-1]:g}), as a measured "
-        "quantity has",
-        where=str(reading.path),
-        why="A classifier learns classes with several pictures each; it does not predict numbers. "
-        f"If they are names of classes, write them as text, such as 'no {ordered[0]:g}'.",
-        fix=how,
     )
 
 
