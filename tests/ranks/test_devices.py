@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import stepladder
+from stepladder.cli.main import main
 from stepladder.errors import UsageError
 from tests.ranks.together import (
     ROOT,
@@ -134,10 +135,11 @@ def test_a_rank_that_does_not_answer_is_named(start: Start, tmp_path: Path, rank
         (("--devices", "0"), "--devices: 0 is not 1 or more"),
     ],
 )
-def test_too_many_devices_are_refused(start: Start, words: tuple[str, ...], message: str) -> None:
-    command = start("Plain", *words, "--epochs", "1")
-    printed = command.ended()
-    assert command.process.returncode == 2, printed
+def test_too_many_devices_are_refused_before_they_start(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", f"{TASKS}:Plain", *words, "--epochs", "1"]) == 2
+    printed = capsys.readouterr().err
     assert printed.count(message) == 1, printed
     assert "Traceback" not in printed
 

@@ -18,7 +18,7 @@ from stepladder.data.remote.places import is_address
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.activity import paused
 from stepladder.parallel.failures import LOGS, log_file
-from stepladder.parallel.place import Place, place_of
+from stepladder.parallel.place import Place, place_of, too_many_devices
 from stepladder.parallel.world import World
 
 if TYPE_CHECKING:
@@ -44,11 +44,15 @@ def launch(
         fleet: other hosts on which a climb was started; used if this one has too few devices.
 
     Raises:
-        UsageError: if other processes cannot make the Task, or the launcher is not installed.
+        UsageError: if other processes cannot make the Task, the launcher is not installed, or the
+            batch has too few examples.
         ResourceError: if there are fewer GPUs, or a process died too often.
     """
     del dry_run  # one process tries two steps
     num, name = job.recipe.device.count, _name_for_others(task)
+    error = too_many_devices(num, batch=job.recipe.batch.global_batch_size)
+    if error is not None:
+        raise error
     launcher, kind = job.run.launch, job.recipe.device.kind
     is_wide = fleet is not None and num > fleet.place.local_size
     is_local = launcher is Launcher.PROCESSES and not is_wide

@@ -61,6 +61,27 @@ class Place:
     node: int = 0
 
 
+def too_many_devices(num: int, *, batch: int, num_train: int | None = None) -> UsageError | None:
+    """Return the error of more devices than examples at a step, or None if each has one.
+
+    Args:
+        num: number of devices.
+        batch: number of examples at each step, on all devices.
+        num_train: number of training examples; None: not known yet.
+    """
+    most = batch if num_train is None else min(batch, num_train)
+    if num <= most:
+        return None
+    kind = "a batch of" if most == batch else "the training data of"
+    what = f"{kind} {most} example{'' if most == 1 else 's'}"
+    return UsageError(
+        f"{what} cannot be divided among {num} devices: {num - most} of them would have no example",
+        where="device.count",
+        fix=f"Type --devices {most}"
+        + (f", or --batch-size {num} or more." if most == batch else "."),
+    )
+
+
 def place_of(environ: Mapping[str, str] = os.environ) -> Place | None:
     """Return the place that a launcher such as torchrun gave this process; None: it is alone.
 

@@ -16,6 +16,7 @@ from stepladder.errors import DivergedError, InterruptedRun, UsageError
 from stepladder.models.features import hash_trunk
 from stepladder.parallel.agreement import Wishes
 from stepladder.parallel.handshake import differences_of_hosts
+from stepladder.parallel.place import too_many_devices
 from stepladder.parallel.world import World
 from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, Against
@@ -127,17 +128,9 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
             "one device: --devices 1",
         )
     batch = recipe.batch.global_batch_size
-    most = min(batch, len(sources.train))
-    if world.size > most:
-        kind = "a batch of" if most == batch else "the training data of"
-        what = f"{kind} {most} example{'' if most == 1 else 's'}"
-        raise UsageError(
-            f"{what} cannot be divided among {world.size} devices: "
-            f"{world.size - most} of them would have no example",
-            where="device.count",
-            fix=f"Type --devices {most}"
-            + (f", or --batch-size {world.size} or more." if most == batch else "."),
-        )
+    error = too_many_devices(world.size, batch=batch, num_train=len(sources.train))
+    if error is not None:
+        raise error
 
 
 def share_start(model: nn.Module, world: World) -> list[int]:
