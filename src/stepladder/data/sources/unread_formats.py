@@ -110,7 +110,7 @@ def conversion(
     script = (
         f"import sys,pathlib,{found.imports};from PIL import Image;"
         f'f=[p for p in pathlib.Path(sys.argv[1]).rglob("*") '
-        f"if p.name.lower().endswith({_quoted(found.endings)})];"
+        f'if p.name.lower().endswith({_quoted(found.endings)}) and p.name[0]!="."];'
         f"{to_picture}"
         f'[g(numpy.asarray({found.picture})).save(str(p)+"{found.out}") for p in f]'
     )

@@ -12,7 +12,15 @@ from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.split_names import is_of_annotations, is_of_files
 from stepladder.data.sources.unread_formats import conversion, is_idx, unread_format
 
-_JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
+_JUNK: Final = re.compile(
+    r"(?:[._ ]*ds_store|__macosx|icon[\r\uf00d]|network trash folder|temporary items"  # macOS
+    r"|(?:eh)?thumbs(?:_vista)?\.db|desktop\.ini|folder\.htt|zbthumbnail\.info|picasa\.ini"
+    r"|\$recycle\.bin|recycler|system volume information|found\.[0-9]{3}"  # Windows
+    r"|[#@](?:recycle|snapshot|eadir|tmp|recently-snapshot)|lost\+found"  # servers of files, Linux
+    r"|__pycache__|~\$.*|.*:(?:encryptable|zone\.identifier))(?: \([0-9]+\))?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Names that file managers, operating systems and editors give to what is no data."""
 # formats that are not read are listed too, then written to quarantine.csv with a reason
 _PICTURES_TO_A_PERSON = PICTURE_SUFFIXES | {".jp2", ".jxl"}
 _NUM_EXAMPLES = 5
@@ -236,7 +244,7 @@ def merge(folders: Sequence[Folder]) -> Folder:
 
 def is_hidden(name: str) -> bool:
     """Return True if a file is hidden or was left by a file manager or an archive tool."""
-    return name.startswith(".") or name.lower() in _JUNK
+    return name.startswith(".") or _JUNK.fullmatch(name) is not None
 
 
 def why_no_picture(name: str) -> str | None:

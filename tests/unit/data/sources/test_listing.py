@@ -621,6 +621,46 @@ def test_junk_of_file_managers_is_never_a_class(tmp_path: Path) -> None:
     assert listing.warnings == ()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".DS_Store", "_DS_Store", "DS_Store", "._1.jpg", "Icon\r", "__MACOSX", ".Trashes"),
+        *("Thumbs.db", "Thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"),
+        *("$RECYCLE.BIN", "System Volume Information", "found.000", "~$labels.docx", "picasa.ini"),
+        *("1.jpg:Zone.Identifier", "@eaDir", "#recycle", "#snapshot", "@Recycle", "lost+found"),
+        *(".directory", ".fseventsd", ".Trash-1000", ".ipynb_checkpoints", "__pycache__"),
+    ],
+)
+def test_junk_is_skipped_wherever_it_is(name: str, tmp_path: Path) -> None:
+    inside = f"{name}/1.jpg"
+    for number, found in enumerate((name, inside)):
+        root = fill(tmp_path / str(number), *each("train", "test"))
+        fill(root, found, f"train/{found}", f"train/a/{found}", f"test/{found}", f"test/b/{found}")
+        listing = listed(root)
+        assert paths(listing) == each("train", "test")
+        assert listing.warnings == ()
+
+
+def test_classes_with_names_similar_to_junk_are_kept(tmp_path: Path) -> None:
+    names = ["icon", "recycle", "thumbs", "desktop", "lost", "snapshot", "found.1", "#tag", "a:b"]
+    root = fill(tmp_path, *(f"{name}/1.jpg" for name in names))
+    assert sorted(picture.label for picture in listed(root).pictures) == sorted(names)
+
+
+def test_a_doubled_folder_of_a_split_with_junk_in_it_is_read(tmp_path: Path) -> None:
+    files = [
+        f"{split}/{split}/{name}"
+        for split in ("training_set", "test_set")
+        for name in ("cats/1.jpg", "cats/_DS_Store", "dogs/1.jpg", "dogs/_DS_Store")
+    ]
+    listing = listed(fill(tmp_path, *files))
+    assert splits(listing) == {
+        f"{folder}/{folder}/{label}/1.jpg": (label, split)
+        for folder, split in (("training_set", Split.TRAIN), ("test_set", Split.TEST))
+        for label in ("cats", "dogs")
+    }
+
+
 def test_files_that_are_no_pictures_are_counted(tmp_path: Path) -> None:
     listing = listed(fill(tmp_path, "a/1.jpg", "a/notes.txt", "b/1.jpg", "b/2.gif", "stray.jpg"))
     assert "b/2.gif" in paths(listing)
