@@ -12,13 +12,23 @@ from typing import Final
 from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.labels_elsewhere import find_labels, find_table, typed
 from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.split_names import (
     assign_splits,
     is_of_files,
     named_as_splits,
     write_split_folders,
 )
-from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
+from stepladder.data.sources.walk import (
+    OF_ANNEX,
+    OF_DVC,
+    OUTSIDE,
+    Folder,
+    Skipped,
+    Walk,
+    is_hidden,
+    why_no_picture,
+)
 from stepladder.errors import DataError, UsageError
 
 _TOP: Final = "If these folders are the classes: --classes-from top"
@@ -41,7 +51,7 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
     fix = "In it, create one folder for each class, with the pictures of the class."
-    if not paths and (how := skipped.conversion(str(root))):
+    if how := remedy(skipped, root) if not paths or OUTSIDE in skipped.counts else None:
         fix = how
     if elsewhere is not None:
         why, fix = elsewhere.where, elsewhere.fix
@@ -53,12 +63,20 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     )
 
 
-def refuse_one_folder(root: Path, label: str, paths: Sequence[str]) -> None:
-    """Refuse a single class folder if the labels are elsewhere.
+def refuse_one_folder(root: Path, label: str, paths: Sequence[str], skipped: Skipped) -> None:
+    """Refuse a single class folder if the labels, or pictures of other classes, are elsewhere.
 
     Raises:
         DataError: if they are.
     """
+    if skipped.counts.keys() & {OUTSIDE, OF_ANNEX, OF_DVC}:
+        raise DataError(
+            f"only one class folder has pictures that can be read, {label!r}, but a classifier "
+            "needs two classes",
+            where=str(root),
+            why=f"Skipped: {skipped.describe()}",
+            fix=remedy(skipped, root),
+        )
     elsewhere = find_labels(root, paths)
     if elsewhere is not None and label not in elsewhere.labels:
         raise DataError(

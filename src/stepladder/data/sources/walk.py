@@ -27,6 +27,14 @@ _NUM_EXAMPLES = 5
 OF_MASKS = "picture(s) in folders of masks or annotations beside the pictures"
 OF_MASK_FILES = "mask(s) of a picture in the same folder"
 """Why a picture is skipped that belongs to another one."""
+OUTSIDE: Final = "link(s) that point outside the source (--follow-symlinks)"
+BROKEN: Final = "broken link(s)"
+OF_ANNEX: Final = "link(s) of git-annex whose content is not on this machine"
+OF_DVC: Final = "pointer(s) of DVC whose files are not on this machine"
+_NAMED: Final = frozenset({BROKEN, OF_ANNEX, OF_DVC})
+"""Reasons with which several of the files are named, as there is one to repair for each."""
+_ANNEX_OBJECTS: Final = ".git/annex/objects/"
+_DVC: Final = ".dvc"
 _MASK_OF: Final = re.compile(
     r"(.+?)[ _.-]+(?:mask|seg|segmentation|gt|groundtruth|trimap)(?:[ _.-]*\d+)?\.\w+",
     re.IGNORECASE,
@@ -75,9 +83,14 @@ class Skipped:
     def describe(self) -> str:
         """Return a one-line summary of the skipped files; empty if nothing was skipped."""
         return "; ".join(
-            f"{count} {reason} ({self.examples[reason][0]!r}{', …' if count > 1 else ''})"
+            f"{count} {reason} ({self._examples(reason)})"
             for reason, count in sorted(self.counts.items())
         )
+
+    def _examples(self, reason: str) -> str:
+        shown = self.examples[reason][: _NUM_EXAMPLES if reason in _NAMED else 1]
+        more = ", …" if self.counts[reason] > len(shown) else ""
+        return ", ".join(map(repr, shown)) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +220,17 @@ class Walk:
     def _why_not(self, entry: os.DirEntry[str]) -> str | None:
         if entry.is_symlink():
             if not os.path.exists(entry.path):  # noqa: PTH110 (Path raises on a loop)
-                return "broken link(s)"
+                is_of_annex = _ANNEX_OBJECTS in os.readlink(entry.path)  # noqa: PTH115
+                return OF_ANNEX if is_of_annex else BROKEN
             if not self.follow_symlinks and not self._is_inside(os.path.realpath(entry.path)):
-                return "link(s) that point outside the source (--follow-symlinks)"
+                return OUTSIDE
         if entry.is_dir():
             return None
         if not entry.is_file():
             return "neither a file nor a folder"
+        if entry.name.lower().endswith(_DVC):
+            is_here = os.path.exists(entry.path[: -len(_DVC)])  # noqa: PTH110
+            return why_no_picture(entry.name) if is_here else OF_DVC
         return why_no_picture(entry.name)
 
     def _is_inside(self, real_path: str) -> bool:

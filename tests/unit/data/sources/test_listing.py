@@ -722,6 +722,81 @@ def test_links_are_followed_inside_only(tmp_path: Path) -> None:
     assert followed == ["a/1.jpg", "b/1.jpg", "b/folder/secret.jpg", "b/inner.jpg", "b/outer.jpg"]
 
 
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder whose class b is a link, and whose class a has links, two of them broken."""
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path, "pool/others/1.jpg", "pool/others/2.jpg", "ok/1.jpg", "ok/2.jpg", "my set/a/up")
+    root = tmp_path / "my set"
+    (root / "a" / "up").unlink()
+    for name in ("1.jpg", "2.jpg", "7.jpg", "8.jpg"):
+        (root / "a" / f"link_{name}").symlink_to(f"../../pool/others/{name}")
+    (root / "b").symlink_to("../ok")
+    return root
+
+
+def test_links_out_of_the_source_are_refused_with_the_command_that_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = links(tmp_path, monkeypatch)
+    with pytest.raises(DataError, match="contain no pictures that can be read: a") as caught:
+        listed(root)
+    assert "2 broken link(s) ('a/link_7.jpg', 'a/link_8.jpg')" in str(caught.value.why)
+    assert "3 link(s) that point outside the source" in str(caught.value.why)
+    assert str(caught.value.fix).endswith(": stepladder prepare 'my set' --follow-symlinks")
+    followed = listed(root, follow_symlinks=True)
+    assert [(one.path, one.label) for one in followed.pictures] == [
+        *(("a/link_1.jpg", "a"), ("a/link_2.jpg", "a"), ("b/1.jpg", "b"), ("b/2.jpg", "b"))
+    ]
+    (warning,) = followed.warnings
+    assert "skipped 2 broken link(s) ('a/link_7.jpg', 'a/link_8.jpg')" in warning
+
+
+def test_a_class_that_is_a_link_out_of_the_source_is_never_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(links(tmp_path, monkeypatch), "a/1.jpg")
+    with pytest.raises(DataError, match="only one class folder") as caught:
+        listed(root)
+    assert str(caught.value.fix).endswith(": stepladder prepare 'my set' --follow-symlinks")
+    (warning,) = listed(fill(root, "c/1.jpg")).warnings
+    assert "3 link(s) that point outside the source" in warning
+    assert warning.endswith("add --follow-symlinks --overwrite to the command")
+    only_links = tmp_path / "linked"
+    only_links.mkdir()
+    for name in "ab":
+        (only_links / name).symlink_to(root / name)
+    with pytest.raises(DataError, match="no class folders with pictures") as caught:
+        listed(only_links)
+    assert str(caught.value.fix).endswith(": stepladder prepare linked --follow-symlinks")
+
+
+def test_content_that_git_annex_or_dvc_has_not_fetched_is_named_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path, "dvc/a/1.jpg.dvc", "dvc/b/1.jpg.dvc", "annex/a/x", "annex/b/x", "top/a.dvc")
+    for label in "ab":
+        (tmp_path / "annex" / label / "x").unlink()
+        for name in ("1.jpg", "2.jpg"):
+            link = f"../../.git/annex/objects/aa/bb/SHA256E-s9--{label}{name}/SHA256E-s9--{name}"
+            (tmp_path / "annex" / label / name).symlink_to(link)
+    for place, command, told in (
+        ("annex", "git annex get .", "4 link(s) of git-annex whose content is not on this machine"),
+        ("dvc", "dvc pull", "2 pointer(s) of DVC whose files are not on this machine"),
+        ("top", "dvc pull", "1 pointer(s) of DVC whose files are not on this machine ('a.dvc')"),
+    ):
+        with pytest.raises(DataError) as caught:
+            listed(tmp_path / place)
+        assert told in str(caught.value)
+        fix = f": (cd {place} && {command}) && stepladder prepare {place}"
+        assert str(caught.value.fix).endswith(fix)
+    (warning,) = listed(fill(tmp_path / "dvc", "a/2.jpg", "b/2.jpg")).warnings
+    assert warning.endswith("(cd dvc && dvc pull)")
+    fill(tmp_path / "dvc", "a/1.jpg", "b/1.jpg")
+    (warning,) = listed(tmp_path / "dvc").warnings
+    assert "2 file(s) without a picture extension (.dvc)" in warning, "its picture is there"
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_loops_of_links_end(tmp_path: Path, follow: bool) -> None:
     root = fill(tmp_path, "a/1.jpg", "b/1.jpg")

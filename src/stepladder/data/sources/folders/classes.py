@@ -11,6 +11,7 @@ from stepladder.config.choices import ClassesFrom, Split
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
+from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.walk import Folder, printable
 from stepladder.errors import DataError
 
@@ -50,7 +51,7 @@ def list_classes(
     if empty and split in {None, Split.TRAIN}:
         skipped = reading.walk.skipped
         fix = "Put pictures into these folders, or remove the folders."
-        fix = skipped.conversion(str(reading.root)) or fix
+        fix = remedy(skipped, reading.root) or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "
             fix += f"use --source {reading.root / full[0].path}"

@@ -42,6 +42,7 @@ from stepladder.data.sources.no_classes import (
     refuse_one_folder,
     refuse_splits_without_classes,
 )
+from stepladder.data.sources.not_here import advice
 from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
 from stepladder.data.sources.walk import OF_MASK_FILES, OF_MASKS, Folder, Walk, printable
 
@@ -61,9 +62,9 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     labels = {picture.label for picture in pictures}
     is_told = options.classes_from is ClassesFrom.TOP or options.label_pattern is not None
     if len(labels) == 1 and not is_told:
-        refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures])
+        refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures], skipped)
     if skipped.counts:
-        how = skipped.conversion(str(root), is_beside_pictures=True)
+        how = advice(skipped, root)
         if how is None and OF_MASKS in skipped.counts:
             how = "If masks or annotations are pictures to train on, give their folders other names"
         if how is None and OF_MASK_FILES in skipped.counts:
