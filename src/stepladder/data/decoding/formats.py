@@ -29,7 +29,18 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
 }
 """The formats that are read from files, and their usual extensions. NPY is read in containers."""
 
+_SUPPORTED = frozenset({*SUFFIXES, "NPY"})
 PICTURE_SUFFIXES = frozenset(suffix for some in SUFFIXES.values() for suffix in some)
+
+LFS_POINTER = "a Git LFS pointer"
+ANNEX_POINTER = "a git-annex pointer"
+WEB_PAGE = "a web page (HTML)"
+ERROR_MESSAGE = "an error message of a server"
+"""What is often saved in place of a picture, as in the reasons."""
+_SVG = "an SVG drawing"
+_XML = "XML"
+MARKUP = frozenset({WEB_PAGE, ERROR_MESSAGE, _SVG, _XML})
+"""Formats of text that may have an SVG drawing in it."""
 
 _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, JPEG_MAGIC, "JPEG"),
@@ -49,9 +60,11 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"8BPS", "Photoshop"),
     (0, b"%PDF", "PDF"),
     (0, b"PK\x03\x04", "ZIP"),
-    (0, b"version https://git-lfs", "a Git LFS pointer"),
-    (0, b"\x80\x04\x95", "a Python pickle"),
-    (0, b"\x80\x05\x95", "a Python pickle"),
+    (0, b"version https://git-lfs", LFS_POINTER),
+    (0, b"/annex/objects/", ANNEX_POINTER),
+    (0, b"../../.git/annex/objects/", ANNEX_POINTER),  # a link, on a disk that has no links
+    (0, b"\x00\x05\x16\x07", "an AppleDouble file of macOS"),
+    *((0, bytes((0x80, protocol)), "a Python pickle") for protocol in range(2, 6)),
 )
 _PPM_START = re.compile(rb"P[1-6][ \t\r\n#]")
 _BMP_HEADER_BYTES = frozenset({12, 16, 40, 52, 56, 64, 108, 124})
@@ -59,7 +72,11 @@ _AVIF_BRANDS = frozenset({b"avif", b"avis"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs"})
 _ISO_IMAGE_BRANDS = frozenset({b"mif1", b"msf1", b"mif2", b"miaf"})
 _MAX_BRANDS = 32
-_HTML_STARTS = (b"<!doctype html", b"<html", b"<?xml", b"<svg")
+_HTML_STARTS = (b"<!doctype html", b"<html", b"<head", b"<body")
+_XML_STARTS = (b"<?xml", b"<svg", b"<error")
+_ERRORS = re.compile(
+    rb"(?:[345]\d\d:? |not found|forbidden|access denied|{\s*\"(?:error|message)\")"
+)
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the rest are tables
 _MARKERS_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # no length follows
 _EXIF_ORIENTATION = 0x0112
@@ -81,8 +98,23 @@ def name_format(data: bytes) -> str:
         return "BMP"
     if _PPM_START.match(data):
         return "PPM"
-    if data[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML_STARTS):
-        return "HTML or XML"
+    return _text_format(data[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower())
+
+
+def why_unsupported(data: bytes) -> str | None:
+    """Return why a file is no picture that can be decoded, by its first bytes; None: it may be."""
+    kind = name_format(data)
+    return None if kind in _SUPPORTED else f"is {kind}, not a supported picture format"
+
+
+def _text_format(head: bytes) -> str:
+    """Return the format of a file of text by its first letters in lower case."""
+    if head.startswith(_HTML_STARTS) or (head.startswith((b"<!--", b"<?xml")) and b"<html" in head):
+        return WEB_PAGE
+    if head.startswith(_XML_STARTS):
+        return _SVG if b"<svg" in head else ERROR_MESSAGE if b"<error" in head else _XML
+    if _ERRORS.match(head):
+        return ERROR_MESSAGE
     return "an unknown format"
 
 

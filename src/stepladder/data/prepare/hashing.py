@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from stepladder.data.decoding.formats import BadPictureError
+from stepladder.data.decoding.formats import BadPictureError, why_unsupported
 from stepladder.data.reading.threads import map_in_order
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.source_file import read_file
@@ -139,6 +139,8 @@ def hash_file(path: str, known: Hashed | None, max_pixels: int) -> Hashed:
         data, status = read_file(path, max_pixels=max_pixels)
     except BadPictureError as error:
         return Hashed(b"", (0, 0, 0), error.what)
+    if (reason := why_unsupported(data)) is not None:
+        return Hashed(b"", (0, 0, 0), reason)
     changed_ns = status.st_ctime_ns
     is_settled = time.time_ns() - max(changed_ns, status.st_mtime_ns) > _SETTLED_NS
     return Hashed(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepladder.data.decoding.by_pillow import BANDS
-from stepladder.data.prepare.converted_copy import three_bands
+from stepladder.data.prepare.bad_remedies import remedy
 from stepladder.data.sources.source_file import NO_FILE
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
@@ -53,20 +53,17 @@ def check_share(
     share = 100 * len(bad) / num_pictures
     allowed = min(1.0, 1.1 * len(bad) / num_pictures + 0.001)
     what = "pictures in the source" if are_all_known else "files"
-    fix = next(
-        (said for _, reason in bad if (said := three_bands(reason, source)) is not None),
-        f"Replace or remove these {what}.",
-    )
+    skip = ""
     if not are_all_known:
-        fix += " Or skip all such pictures, however many: --max-bad 1"
+        skip = "Or skip all such pictures, however many: --max-bad 1"
     elif 2 * len(bad) <= num_pictures and can_skip:
-        fix += f" Or skip them, and allow a share of up to {allowed:.3f}: --max-bad {allowed:.3f}"
+        skip = f"Or skip them, and allow a share of up to {allowed:.3f}: --max-bad {allowed:.3f}"
     raise DataError(
         f"{'' if are_all_known else 'at least '}{len(bad)} of {num_pictures} pictures "
         f"({share:.1f} %) cannot be used, more than the limit of {100 * max_bad:g} %",
         where=str(source),
         why=_name_bad(bad, is_table=source.is_file()),
-        fix=fix,
+        fix=remedy({reason for _, reason in bad}, source, what=what, skip=skip),
     )
 
 

@@ -8,6 +8,7 @@ import stat
 from stepladder.data.decoding.formats import BadPictureError
 
 NO_FILE = "does not exist"
+EMPTY = "empty (0 bytes)"
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 _MAX_BYTES = 2**31 - _BYTES_AROUND  # lengths in a Parquet page have 31 bits
@@ -30,7 +31,7 @@ def read_file(path: str, *, max_pixels: int) -> tuple[bytes, os.stat_result]:
         if not stat.S_ISREG(status.st_mode):
             raise BadPictureError("is not a regular file")
         if status.st_size == 0:
-            raise BadPictureError("is empty (0 bytes)")
+            raise BadPictureError(f"is {EMPTY}")
         if status.st_size > min(max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND, _MAX_BYTES):
             raise BadPictureError(
                 f"is {status.st_size} bytes, more than --max-pixels allows for a picture"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepladder.data.decoding.formats import SUFFIXES, name_format
+from stepladder.data.decoding.formats import MARKUP, SUFFIXES, name_format
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.csv_log import has_header, read_csv
 from stepladder.diagnosis.logs.json_log import (
@@ -226,7 +226,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
 def _picture_kind(data: bytes) -> str | None:
     """Return the format of a picture, or of a page that is one; None if a file is neither."""
     kind = name_format(data)
-    if kind == "HTML or XML":
+    if kind in MARKUP:
         return "SVG" if b"<svg" in data[:_SVG_START].lower() else None
     is_text = kind == "PPM" and b"\x00" not in data  # "P1 " may begin a line of a log
     return kind if kind in {*SUFFIXES, "PDF"} and not is_text else None

@@ -13,6 +13,7 @@ from stepladder.config.choices import Encoding
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.prepare import PrepareResult, prepare
+from stepladder.errors import DataError
 from stepladder.records import read_json
 
 
@@ -85,6 +86,71 @@ def test_one_unusable_picture_is_one_picture(shop: Path) -> None:
     (shop / "shoe" / "bad.jpg").write_bytes(b"")
     said = "\n".join(make(shop, max_bad=0.1).warnings)
     assert "1 picture cannot be used and is left out of the store" in said
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:41f7\nsize 89207\n"
+
+
+def refused(source: Path) -> DataError:
+    with pytest.raises(DataError, match="cannot be used") as caught:
+        make(source)
+    return caught.value
+
+
+@pytest.mark.parametrize("is_cloned", [False, True])
+def test_pointers_of_git_lfs_are_to_be_pulled(
+    is_cloned: bool, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop.parent)
+    if is_cloned:
+        (shop.parent / ".git").mkdir()
+    for path in shop.rglob("*.jpg"):
+        path.write_bytes(LFS)
+    error = refused(shop)
+    assert "is a Git LFS pointer" in str(error.why)
+    if is_cloned:
+        command = ": git lfs install && git -C shop lfs pull && stepladder prepare shop"
+        assert str(error.fix).endswith(command)
+    else:
+        assert "Clone the repository that these files are from" in str(error.fix)
+        assert str(error.fix).endswith(": git lfs install && git lfs pull")
+    assert "emove" not in str(error.fix)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "told"),
+    [
+        (b"<!DOCTYPE html><title>Log in", "is a web page (HTML)", "their download failed."),
+        (b"\n<html><body>", "is a web page (HTML)", "their download failed."),
+        (b"404: Not Found", "is an error message of a server", "their download failed."),
+        (b"<?xml version='1.0'?><Error>", "is an error message", "their download failed."),
+        (b'{"message": "Bad credentials"}', "is an error message", "their download failed."),
+        (b"", "is empty", "Download or copy the empty files again, or remove them."),
+        (b"/annex/objects/SHA256E-s9--1.jpg\n", "is a git-annex pointer", "git annex get ."),
+        (b"\x80\x02}q\x00.", "is a Python pickle", "Replace or remove these pictures"),
+        (b"\x00\x05\x16\x07\x00\x02", "is an AppleDouble file", "Replace or remove these"),
+    ],
+)
+def test_what_was_saved_in_place_of_a_picture_is_named_with_what_to_do(
+    data: bytes, reason: str, told: str, shop: Path
+) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        (shop / "shoe" / name).write_bytes(data)
+    error = refused(shop)
+    assert reason in str(error.why)
+    assert told in str(error.fix)
+    assert "--max-bad 0.101" in str(error.fix)
+
+
+def test_each_reason_has_its_remedy(shop: Path) -> None:
+    for name, data in (("a", b"<html>"), ("b", b""), ("c", LFS), ("d", b"what is this?")):
+        (shop / "shoe" / f"{name}.jpg").write_bytes(data)
+    fix = str(refused(shop).fix)
+    assert "error pages" in fix
+    assert "empty files" in fix
+    assert "Replace or remove the other pictures in the source." in fix
+    assert "--max-bad 0.184" in fix
+    assert fix.endswith("git lfs pull")
 
 
 def test_copies_within_a_class_are_one_line_if_they_are_many(shop: Path) -> None:

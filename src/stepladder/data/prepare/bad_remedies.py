@@ -1,0 +1,69 @@
+"""What to type for pictures that cannot be used, by the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from stepladder.data.decoding.formats import ANNEX_POINTER, ERROR_MESSAGE, LFS_POINTER, WEB_PAGE
+from stepladder.data.prepare.converted_copy import three_bands
+from stepladder.data.sources.labels_elsewhere import typed
+from stepladder.data.sources.not_here import fetch
+from stepladder.data.sources.source_file import EMPTY
+
+_PLAIN: Final = (
+    ((WEB_PAGE, ERROR_MESSAGE), "Download again, or remove, the files that are error pages: their "
+     "download failed."),
+    ((EMPTY,), "Download or copy the empty files again, or remove them."),
+)  # fmt: skip
+
+
+def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str:
+    """Return what to do about pictures that cannot be used; the last is a command, if there is one.
+
+    Args:
+        reasons: why they cannot be used.
+        source: the pictures.
+        what: they are called.
+        skip: what to type to leave them out, as a sentence; empty if that is impossible.
+    """
+    left = set(reasons)
+    bands = next((said for one in sorted(left) if (said := three_bands(one, source))), None)
+    if bands is not None:
+        return f"{bands} {skip}".strip()
+    said: list[str] = []
+    for starts, words in _PLAIN:
+        if found := _starting(left, starts):
+            said.append(words)
+            left -= found
+    lfs, annex = (_starting(left, (start,)) for start in (LFS_POINTER, ANNEX_POINTER))
+    left -= lfs | annex
+    if left:
+        said.append(f"Replace or remove {'the other' if said or lfs or annex else 'these'} {what}.")
+    command = _pull(source) if lfs else fetch(source, "git annex get .") if annex else ""
+    if skip:
+        said.append(skip if said else skip.replace("Or skip", "Skip"))
+    if skip and command:
+        said[-1] += "."
+        command = f"Or {command[0].lower()}{command[1:]}"
+    return " ".join((*said, command)).strip()
+
+
+def _starting(reasons: Collection[str], starts: Iterable[str]) -> set[str]:
+    return {one for one in reasons if one.removeprefix("is ").startswith(tuple(starts))}
+
+
+def _pull(source: Path) -> str:
+    """Return how to download what pointers of Git LFS stand for."""
+    folder = (source if source.is_dir() else source.parent).expanduser()
+    above = folder.absolute()
+    if any((place / ".git").exists() for place in (above, *above.parents)):
+        return (
+            f"Download the files that the pointers stand for: git lfs install && git -C "
+            f"{typed(folder)} lfs pull && stepladder prepare {typed(source)}"
+        )
+    return (
+        "Clone the repository that these files are from, as this folder is in no repository and a "
+        "ZIP of one has pointers only; in the clone, type: git lfs install && git lfs pull"
+    )
