@@ -773,6 +773,35 @@ def test_a_fifo_and_a_link_out_are_left_out(tmp_path: Path) -> None:
     assert [file.name for file in followed.files] == ["a.parquet", "c.parquet"]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "tar"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_files_that_are_pointers_of_git_lfs_are_to_be_pulled(
+    tmp_path: Path, ending: str, is_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:41f7\nsize 9\n"
+        (tmp_path / "in" / f"{name}.{ending}").write_bytes(pointer)
+    source = Path("in") if is_folder else Path("in", f"a.{ending}")
+    with pytest.raises(DataError, match="are pointers of Git LFS, without their content") as caught:
+        prepare(config_of(source))
+    command = f": git lfs install && git -C in lfs pull && stepladder prepare {source}"
+    assert str(caught.value.fix).endswith(command)
+
+
+def test_files_that_are_all_links_out_are_refused_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "c.parquet").symlink_to(table(tmp_path / "outside.parquet"))
+    with pytest.raises(UsageError, match="no file that ends in") as caught:
+        files_module.find_files(Path("in"), suffixes=(".parquet",), follow_symlinks=False)
+    assert str(caught.value.fix).endswith(": stepladder prepare in --follow-symlinks")
+
+
 def test_pictures_in_class_folders_come_before_files_next_to_them(tmp_path: Path) -> None:
     for row in range(20):
         path = tmp_path / "in" / "train" / LABELS[row] / f"{row}.jpg"

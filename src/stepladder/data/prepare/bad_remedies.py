@@ -8,8 +8,7 @@ from typing import Final
 
 from stepladder.data.decoding.formats import ANNEX_POINTER, ERROR_MESSAGE, LFS_POINTER, WEB_PAGE
 from stepladder.data.prepare.converted_copy import three_bands
-from stepladder.data.sources.labels_elsewhere import typed
-from stepladder.data.sources.not_here import fetch
+from stepladder.data.sources.not_here import fetch, pull_lfs
 from stepladder.data.sources.source_file import EMPTY
 
 _PLAIN: Final = (
@@ -41,7 +40,7 @@ def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str
     left -= lfs | annex
     if left:
         said.append(f"Replace or remove {'the other' if said or lfs or annex else 'these'} {what}.")
-    command = _pull(source) if lfs else fetch(source, "git annex get .") if annex else ""
+    command = pull_lfs(source) if lfs else fetch(source, "git annex get .") if annex else ""
     if skip:
         said.append(skip if said else skip.replace("Or skip", "Skip"))
     if skip and command:
@@ -52,18 +51,3 @@ def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str
 
 def _starting(reasons: Collection[str], starts: Iterable[str]) -> set[str]:
     return {one for one in reasons if one.removeprefix("is ").startswith(tuple(starts))}
-
-
-def _pull(source: Path) -> str:
-    """Return how to download what pointers of Git LFS stand for."""
-    folder = (source if source.is_dir() else source.parent).expanduser()
-    above = folder.absolute()
-    if any((place / ".git").exists() for place in (above, *above.parents)):
-        return (
-            f"Download the files that the pointers stand for: git lfs install && git -C "
-            f"{typed(folder)} lfs pull && stepladder prepare {typed(source)}"
-        )
-    return (
-        "Clone the repository that these files are from, as this folder is in no repository and a "
-        "ZIP of one has pointers only; in the clone, type: git lfs install && git lfs pull"
-    )

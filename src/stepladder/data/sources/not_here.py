@@ -1,4 +1,4 @@
-"""Files whose content is elsewhere, with what to type: links, and pointers of git-annex and DVC."""
+"""Files whose content is elsewhere, with what to type: links, and pointers such as of Git LFS."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ def fetch(root: Path, command: str) -> str:
     """Return what to type to download the content of files in a folder, and to read them."""
     place = typed(root)
     return f"Download their content: (cd {place} && {command}) && stepladder prepare {place}"
+
+
+def pull_lfs(source: Path) -> str:
+    """Return how to download what pointers of Git LFS stand for."""
+    folder = (source if source.is_dir() else source.parent).expanduser()
+    above = folder.absolute()
+    if any((place / ".git").exists() for place in (above, *above.parents)):
+        return (
+            f"Download the files that the pointers stand for: git lfs install && git -C "
+            f"{typed(folder)} lfs pull && stepladder prepare {typed(source)}"
+        )
+    return (
+        "Clone the repository that these files are from, as this folder is in no repository and a "
+        "ZIP of one has pointers only; in the clone, type: git lfs install && git lfs pull"
+    )

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.arrays import arrays_refused
+from stepladder.data.sources.not_here import pull_lfs
 from stepladder.data.sources.unread_formats import is_idx
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError, StepladderError, UsageError
 
 _NUM_HEAD_BYTES: Final = 64
 _SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods", ".numbers")
+_LFS: Final = "a placeholder of Git LFS"
 _NPY: Final = b"\x93NUMPY"
 _STARTS: Final = (
     (b"\x89PNG", "a picture"),
@@ -26,14 +28,13 @@ _STARTS: Final = (
     (b"SQLite format 3", "an SQLite database"),
     (b"Rar!", "a RAR archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"version https://git-lfs", "a placeholder of Git LFS"),
+    (b"version https://git-lfs", _LFS),
 )
 _UNPACKERS: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"))
 _FIXES: Final = {
     "a picture": "Name the folder that contains it: stepladder prepare {folder}",
     "a NumPy array": "Save the pictures as PNG files, in one folder for each class, and prepare "
     "that folder.",
-    "a placeholder of Git LFS": "Download the content: git lfs pull",
     "a RAR archive": "Unpack it, and prepare the folder with its contents: unrar x {file}",
     "a 7z archive": "Unpack it, and prepare the folder with its contents: 7z x {file}",
 }
@@ -61,7 +62,7 @@ def refuse_other_files(path: Path) -> None:
             raise _packed(path, program)
     for start, what in _STARTS:
         if head.startswith(start):
-            fix = _FIXES.get(what, _EXPORT)
+            fix = pull_lfs(path) if what == _LFS else _FIXES.get(what, _EXPORT)
             raise DataError(
                 f"this file is {what}, not a table",
                 where=str(path),

@@ -12,19 +12,21 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from stepladder.config.choices import Split
+from stepladder.data.decoding.formats import LFS_POINTER, name_format
 from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.not_here import pull_lfs, remedy
 from stepladder.data.sources.split_names import SPLIT_WORDS
-from stepladder.data.sources.walk import Skipped, is_hidden
+from stepladder.data.sources.walk import OUTSIDE, Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ else:
 
 _AHEAD_BYTES = 1 << 20
 _FAR_AHEAD_BYTES = 8 << 20
+_MAX_POINTER = 1024  # bytes, by the specification of Git LFS
 
 _MAGIC = re.compile(r"[*?\[]")
 _MAGIC_OR_BRACE = re.compile(r"[*?\[{]")
@@ -251,12 +254,15 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
                 skipped.add(name, reason)
             else:
                 found.append(_local_file(entry, name))
+    _refuse_pointers(found, source)
     if not found:
+        follow = remedy(skipped, source) if OUTSIDE in skipped.counts else None
         raise UsageError(
             f"the source has no file that ends in {' or '.join(suffixes)}",
             where=str(source),
             why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
-            fix="Set --source to such a file, a folder of such files, or a pattern in quotes, such "
+            fix=follow
+            or "Set --source to such a file, a folder of such files, or a pattern in quotes, such "
             f"as 'FOLDER/*{suffixes[0]}'.",
         )
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
@@ -355,8 +361,29 @@ def _why_not(path: Path, root: Path, *, follow_symlinks: bool) -> str | None:
     if not stat.S_ISREG(status.st_mode):  # a FIFO would block
         return "neither a file nor a folder"
     if path.is_symlink() and not follow_symlinks and not path.resolve().is_relative_to(root):
-        return "link(s) that point outside the source (--follow-symlinks)"
+        return OUTSIDE
     return None
+
+
+def _refuse_pointers(files: Sequence[SourceFile], source: Path) -> None:
+    """Refuse pointers of Git LFS, which a clone without it has in place of the files.
+
+    Raises:
+        DataError: if one of the files is one.
+    """
+    names = [file.name for file in files if file.size_bytes <= _MAX_POINTER and _is_pointer(file)]
+    if names:
+        raise DataError(
+            f"{len(names)} of {len(files)} files are pointers of Git LFS, without their content: "
+            f"{name_some(names)}",
+            where=str(source),
+            fix=pull_lfs(source),
+        )
+
+
+def _is_pointer(file: SourceFile) -> bool:
+    with Path(file.path).open("rb") as opened:
+        return name_format(opened.read(_MAX_POINTER)) == LFS_POINTER
 
 
 def _local_file(path: Path, name: str) -> SourceFile:
