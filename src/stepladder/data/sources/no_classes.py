@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.arrays import arrays_refused
+from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.labels_elsewhere import find_labels, find_table, typed
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.not_here import remedy
@@ -48,6 +49,8 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     of_arrays = None if paths else skipped.folder_of_arrays()
     if of_arrays is not None and (refused := arrays_refused(root / of_arrays)) is not None:
         return refused
+    if not paths and not remedy(skipped, root) and (found := data_files_refused(root)):
+        return found
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
     fix = "In it, create one folder for each class, with the pictures of the class."

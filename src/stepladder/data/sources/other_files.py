@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.arrays import arrays_refused
+from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.not_here import pull_lfs
 from stepladder.data.sources.unread_formats import is_idx
-from stepladder.data.sources.walk import printable
+from stepladder.data.sources.walk import is_pickle, printable
 from stepladder.errors import DataError, StepladderError, UsageError
 
 _NUM_HEAD_BYTES: Final = 64
@@ -53,6 +54,10 @@ def refuse_other_files(path: Path) -> None:
     is_array = head.startswith(_NPY) or is_idx(path.name)
     if is_array and (refused := arrays_refused(path.parent)) is not None:
         raise refused
+    if is_pickle(head):
+        raise data_files_refused(path.parent) or DataError(
+            "this file is a Python pickle, not a table", where=str(path), fix=_EXPORT
+        )
     if head.startswith(b"PK\x03\x04"):
         raise _zipped(path)
     if head.startswith(_OLE):

@@ -41,6 +41,20 @@ AS_BYTES: Final = (
 )
 """Python code: `g(array)` is a picture; shares, other ranges and (c, h, w) become 8-bit pixels."""
 _IDX: Final = re.compile(r"(?:^|[.-])idx\d-ubyte(?:\.gz)?$")
+PICKLE: Final = "Python pickle"
+_OF_MANY: Final = {
+    kind: re.compile(ends, re.IGNORECASE)
+    for kind, ends in {
+        PICKLE: r"\.(?:pkl|pickle)$",
+        "HDF5": r"\.(?:h5|hdf5|hdf)$",
+        "MATLAB": r"\.mat$",
+        "PyTorch": r"\.pth?$",
+        "TFRecord": r"\.tfrecords?(?:\.gz)?(?:-[0-9]+-of-[0-9]+)?$|-[0-9]{5}-of-[0-9]{5}$",
+        "LMDB": r"\.(?:lmdb|mdb)$",
+        "RecordIO": r"\.rec$",
+    }.items()
+}
+"""Formats of files that may have many pictures each, by the ends of their names."""
 _TO_8_BITS: Final = "(a-a.min())*255./max(float(a.max()-a.min()),1e-9)"
 _FORMATS: Final = (
     _Format(
@@ -84,11 +98,13 @@ _FORMATS: Final = (
 
 
 def unread_format(name: str) -> str | None:
-    """Return the format of a file by its name, if it is one that can be converted."""
+    """Return the format of a file of one picture, or of many, by its name; None if it is none."""
     if is_idx(name):
         return "MNIST idx"
     found = _format_of(name)
-    return None if found is None else found.name
+    if found is not None:
+        return found.name
+    return next((kind for kind, ends in _OF_MANY.items() if ends.search(name)), None)
 
 
 def is_idx(name: str) -> bool:

@@ -8,9 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.decoding.formats import (
+    ANNEX_POINTER,
+    LFS_POINTER,
+    PICTURE_SUFFIXES,
+    SUFFIXES,
+    name_format,
+)
 from stepladder.data.sources.split_names import is_of_annotations, is_of_files
-from stepladder.data.sources.unread_formats import conversion, is_idx, unread_format
+from stepladder.data.sources.unread_formats import PICKLE, conversion, is_idx, unread_format
 
 _JUNK: Final = re.compile(
     r"(?:[._ ]*ds_store|__macosx|icon[\r\uf00d]|network trash folder|temporary items"  # macOS
@@ -41,6 +47,10 @@ _MASK_OF: Final = re.compile(
 )
 """A name such as `benign (1)_mask.png` or `benign (1)_mask_2.png`; the group is the picture's."""
 _HEAD_BYTES = 64
+_CONTENTS: Final = frozenset(
+    {*SUFFIXES, "JPEG 2000", "JPEG XL", "Photoshop", LFS_POINTER, ANNEX_POINTER}
+)
+"""What a file without an extension is listed with, by its first bytes."""
 
 
 @dataclass
@@ -212,8 +222,8 @@ class Walk:
                     self.skipped.add(path, "link(s) to a parent folder")
                 else:
                     yield Folder(path, (*folder.chain, identity))
-            elif "." not in entry.name[1:] and _is_text(entry.path):
-                self.skipped.add(path, "file(s) of text")  # such as annotations
+            elif "." not in entry.name[1:] and (reason := _content(entry.path)):
+                self.skipped.add(path, reason)
             else:
                 yield path
 
@@ -269,25 +279,40 @@ def why_no_picture(name: str) -> str | None:
     at = name.rfind(".")  # pathlib would intern the name, and keep memory for each file
     suffix = name[at:].lower() if 0 < at < len(name) - 1 else ""
     if (kind := unread_format(name)) is not None:
-        return f"{kind} file(s), which cannot be read ({printable(suffix)})"
+        return f"{kind} file(s), which cannot be read" + (f" ({printable(suffix)})" * bool(suffix))
     if suffix and suffix not in _PICTURES_TO_A_PERSON:
         return f"file(s) without a picture extension ({printable(suffix)})"
     return None
 
 
-def _is_text(path: str) -> bool:
-    """Return whether a file without an extension begins with text, as no picture does."""
+def is_pickle(head: bytes) -> bool:
+    """Return True if the first bytes of a file are those of a pickle, of protocol 2 or later."""
+    return head[:1] == b"\x80" and head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}
+
+
+def _content(path: str) -> str | None:
+    """Return why a file without an extension is no picture, by its first bytes."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (faster than Path, for each such file)
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return False  # reading it as a picture reports the error
+        return None  # reading it as a picture reports the error
+    if is_pickle(head):
+        return f"{PICKLE} file(s), which cannot be read"
+    if not head:
+        return "empty file(s) without an extension"
+    if name_format(head) in _CONTENTS:
+        return None
+    return "file(s) of text" if _is_text(head) else "file(s) without an extension, no pictures"
+
+
+def _is_text(head: bytes) -> bool:
     try:
         # the last letter of a long head may be cut
         letters = (head if len(head) < _HEAD_BYTES else head[:-3]).decode("utf-8")
     except UnicodeDecodeError:
         return False
-    return bool(head) and all(letter.isprintable() or letter in "\t\r\n" for letter in letters)
+    return all(letter.isprintable() or letter in "\t\r\n" for letter in letters)
 
 
 def printable(path: str) -> str:

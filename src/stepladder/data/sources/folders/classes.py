@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import Picture, name_some
@@ -51,7 +52,10 @@ def list_classes(
     if empty and split in {None, Split.TRAIN}:
         skipped = reading.walk.skipped
         fix = "Put pictures into these folders, or remove the folders."
-        fix = remedy(skipped, reading.root) or fix
+        how = remedy(skipped, reading.root)
+        if not how and not pictures and (refused := data_files_refused(reading.root)):
+            raise refused
+        fix = how or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "
             fix += f"use --source {reading.root / full[0].path}"
