@@ -28,7 +28,7 @@ def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str
         skip: what to type to leave them out, as a sentence; empty if that is impossible.
     """
     left = set(reasons)
-    bands = next((said for one in sorted(left) if (said := three_bands(one, source))), None)
+    bands = next((how for one in sorted(left) if (how := three_bands(one, source))), None)
     if bands is not None:
         return f"{bands} {skip}".strip()
     said: list[str] = []

@@ -27,11 +27,12 @@ from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
     class_columns,
     classes_of,
+    is_number,
     label_candidates,
     plain_name,
 )
 from stepladder.data.sources.metadata_folder import TABLES
-from stepladder.data.sources.split_names import assign_splits, named_as_splits
+from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
@@ -71,12 +72,14 @@ class Elsewhere:
         fix: what to type.
         labels: labels that were found.
         are_folders: whether each folder has a label of its own: its name in another form.
+        is_in_names: whether they are in the names of the pictures.
     """
 
     where: str
     fix: str
     labels: frozenset[str]
     are_folders: bool = False
+    is_in_names: bool = False
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -86,13 +89,17 @@ def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
         root: the source's folder.
         paths: the pictures, relative to it.
     """
-    return find_table(root, paths) or _in_names(root, paths)
+    return find_table(root, paths) or find_in_names(root, paths)
 
 
 def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
-    """Look for a table in a folder, in its subfolders and above it that has the labels."""
+    """Look for a table in a folder, in its subfolders and above it that has the labels.
+
+    If it has only numbers for classes that the names of the pictures contain, these are preferred.
+    """
+    pictures = without_masks(paths)
     index: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
+    for path in pictures:
         name = PurePosixPath(path).name
         for key in {name, PurePosixPath(name).stem}:
             index[key].append(path)
@@ -100,6 +107,7 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     if not found:
         return None
     best = max(found, key=lambda match: match.num_named)
+    named = find_in_names(root, paths) if best.are_numbers_of_names else None
     where = f"{printable(best.table.name)} names these pictures, with {best.described}"
     command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
     alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
@@ -118,6 +126,9 @@ def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
             best.labels,
         )
     how = "Type" if not best.problem else best.remedy
+    if named is not None:
+        numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
+        return replace(named, where=f"{named.where} {numbers}")
     return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
 
 
@@ -167,7 +178,20 @@ def typed(path: Path) -> str:
     return shlex.quote(printable(str(path)))
 
 
-def _in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+def without_masks(paths: Sequence[str]) -> list[str]:
+    """Leave out files in folders of masks or annotations that have the name of another file."""
+    masks = {path for path in paths if any(map(is_of_annotations, path.split("/")[:-1]))}
+    stems = {PurePosixPath(path).stem for path in paths if path not in masks}
+    return [path for path in paths if path not in masks or PurePosixPath(path).stem not in stems]
+
+
+def find_in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Look for the labels of pictures in their names; masks beside them are left out."""
+    pictures = without_masks(paths)
+    folder = ""
+    if len(pictures) < len(paths):
+        folder = os.path.commonpath([path.rpartition("/")[0] for path in pictures])
+    paths = pictures
     counts = class_counts(paths)
     if counts is None:
         return None
@@ -177,8 +201,9 @@ def _in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     example = printable(PurePosixPath(paths[0]).name)
     return Elsewhere(
         f"Names such as {example} contain {len(counts)} classes: {some}.",
-        f"Type: stepladder prepare {typed(root)} --label-pattern {shlex.quote(NUMBERED)}",
+        f"Type: stepladder prepare {typed(root / folder)} --label-pattern {shlex.quote(NUMBERED)}",
         frozenset(counts),
+        is_in_names=True,
     )
 
 
@@ -196,6 +221,8 @@ class _Match:
         num_folders: number of different places of the pictures relative to the cells.
         are_folders: whether each folder of pictures has a label of its own.
         delimiter: between the cells; empty in JSON.
+        are_numbers_of_names: whether the labels are numbers, one for each class in the names of
+            the pictures.
     """
 
     table: Path
@@ -211,6 +238,7 @@ class _Match:
     num_folders: int
     are_folders: bool
     delimiter: str
+    are_numbers_of_names: bool
 
 
 def _flags(match: _Match) -> str:
@@ -318,6 +346,7 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
             [(cells[path_at].strip(), found_labels.label(cells)) for cells in sample], index
         ),
         delimiter=_delimiter_of(file),
+        are_numbers_of_names=found_labels.are_of_names and all(map(is_number, found_labels.labels)),
     )
 
 
@@ -373,6 +402,7 @@ class _Labels:
         labels: all of them.
         label: the one of a row.
         described, problem, remedy: as in _Match.
+        are_of_names: whether the names of the pictures contain a class for each label.
     """
 
     at: int | None
@@ -381,6 +411,7 @@ class _Labels:
     described: str
     problem: str = ""
     remedy: str = ""
+    are_of_names: bool = False
 
 
 def _labels_of(
@@ -394,6 +425,8 @@ def _labels_of(
     is_named = at is not None and plain_name(file.header[at]) in _LABEL_NAMES
     if one_hot and not is_named and not (len(likely) == 1 and likely[0] not in one_hot):
         return _of_class_columns(file, rows, one_hot)
+    of_names = _column_of_names(rows, path_at) if at is not None and not is_named else None
+    at = at if of_names is None else of_names
     if at is None:
         return None
     name = file.header[at] if has_header else _LABEL
@@ -408,7 +441,26 @@ def _labels_of(
         f"labels in its column {name!r}",
         "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
         "To learn each combination as a class of its own",
+        are_of_names=of_names is not None,
     )
+
+
+def _column_of_names(rows: Sequence[Sequence[str]], path_at: int) -> int | None:
+    """Return the column that has one value for each class in the names of the pictures."""
+    stems = [PurePosixPath(row[path_at].strip()).name for row in rows]
+    matches = [re.search(NUMBERED, stem) or re.search(NUMBERED, f"{stem}.x") for stem in stems]
+    if None in matches:
+        return None
+    classes = [match[1] for match in matches if match]
+    if not _MIN_CLASSES <= len(set(classes)) <= len(classes) // 2:
+        return None
+    for at in range(len(rows[0])):
+        cells = [row[at].strip() for row in rows]
+        if at != path_at and len({*zip(cells, classes, strict=True)}) == len(set(cells)) == len(
+            set(classes)
+        ):
+            return at
+    return None
 
 
 def _of_class_columns(

@@ -11,7 +11,14 @@ from typing import Final
 
 from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.data_files import data_files_refused
-from stepladder.data.sources.labels_elsewhere import find_labels, find_table, typed
+from stepladder.data.sources.labels_elsewhere import (
+    Elsewhere,
+    find_in_names,
+    find_labels,
+    find_table,
+    typed,
+    without_masks,
+)
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.split_names import (
@@ -150,16 +157,28 @@ def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder])
     are_numbered = len({re.sub(r"[0-9]+", "", name) for name in names}) < len(names)
     if not are_numbered and not any(map(is_of_files, names)):
         return
-    elsewhere = find_table(root, list(_files(_silent(walk), folders)))
+    paths = list(_files(_silent(walk), folders))
+    elsewhere = find_table(root, paths) or _beside_masks(root, paths)
     is_other = elsewhere is not None and not elsewhere.are_folders
     if elsewhere is not None and is_other and not elsewhere.labels & set(names):
         raise UsageError(
-            f"the folders {name_some(names)} are probably not classes, because a table has labels "
-            "for the pictures in them",
+            f"the folders {name_some(names)} are probably not classes, because "
+            + (
+                "the names of the pictures contain classes"
+                if elsewhere.is_in_names
+                else "a table has labels for the pictures in them"
+            ),
             where=str(root),
-            why=f"{elsewhere.where} {_TOP}",
+            why=f"{_TOP}. {elsewhere.where}",  # which may end in a command
             fix=elsewhere.fix,
         )
+
+
+def _beside_masks(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Return the labels in the names of pictures that have masks in other folders."""
+    pictures = without_masks(paths)
+    is_one = len({path.partition("/")[0] for path in pictures}) == 1
+    return find_in_names(root, paths) if is_one and len(pictures) < len(paths) else None
 
 
 def _files(walk: Walk, folders: Sequence[Folder]) -> Iterator[str]:

@@ -39,7 +39,7 @@ _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")  # seg_train, trainingSet, TES
 _ENDS: Final = re.compile(r"(?<=.)(set|data|images|imgs|split)$")  # as in `testset`
 _OF_FILES: Final = frozenset(
     {"data", "dataset", "files", "set", "split", "v", "version"}
-    | {"image", "images", "img", "imgs", "jpeg", "jpg", "png"}
+    | {"image", "images", "img", "imgs", "jpeg", "jpegimages", "jpg", "png"}
     | {"photo", "photos", "pic", "pics", "picture", "pictures"}
 )
 _OF_ANNOTATIONS: Final = frozenset(

@@ -176,6 +176,54 @@ def test_a_label_pattern_for_a_table_is_refused(tmp_path: Path) -> None:
         open_pictures(PrepareConfig(source=tmp_path / "table.csv", label_pattern="(a)"))
 
 
+BREEDS = ["Abyssinian", "Egyptian_Mau", "american_bulldog", "saint_bernard"]
+PETS = [f"{breed}_{number}" for breed in BREEDS for number in (1, 14, 27)]
+
+
+def pets(root: Path, *, masks: str = "annotations/trimaps", images: str = "images") -> Path:
+    """Write pictures with the breed in their names beside masks of them."""
+    fill(
+        root, *(f"{images}/{name}.jpg" for name in PETS), *(f"{masks}/{name}.png" for name in PETS)
+    )
+    return fill(root, f"{images}/{PETS[0]}.mat", f"{masks}/._{PETS[0]}.png")
+
+
+@pytest.mark.parametrize("images", ["images", "JPEGImages", "photos/all"])
+@pytest.mark.parametrize("masks", ["annotations/trimaps", "masks", "SegmentationClass"])
+@pytest.mark.parametrize("has_list", [False, True])
+def test_masks_are_never_the_pictures_if_the_classes_are_in_the_names(
+    images: str, masks: str, has_list: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pets(tmp_path / "pets", masks=masks, images=images)
+    if has_list:
+        lines = [
+            f"{name} {at // 3 + 1} {at // 6 + 1} {at % 6 // 3 + 1}" for at, name in enumerate(PETS)
+        ]
+        head = ["#Image CLASS-ID SPECIES BREED ID", "#ID: 1:37 Class ids"]
+        (root / "annotations").mkdir(exist_ok=True)
+        (root / "annotations" / "list.txt").write_text("\n".join((*head, *lines)))
+    with pytest.raises(UsageError) as caught:
+        listed(root)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == dict.fromkeys(BREEDS, 3)
+    assert {Path(found.file(one)).parent for one in found.pictures} == {root / images}
+    if has_list:
+        by_numbers = str(caught.value.why).partition("With the numbers in list.txt")[2]
+        assert f"--path-format '../{images}/{{}}.jpg'" in by_numbers
+        found = typed_listing(UsageError("", fix=by_numbers), tmp_path, monkeypatch)
+        assert num_of_classes(found) == dict.fromkeys("1234", 3)
+
+
+def test_a_label_pattern_leaves_out_masks_with_the_names_of_pictures(tmp_path: Path) -> None:
+    root = pets(tmp_path)
+    found = listed(root, label_pattern=r"([^/]+)_[0-9]+\.")
+    assert num_of_classes(found) == dict.fromkeys(BREEDS, 3)
+    assert "12 picture(s) in folders of masks or annotations" in found.warnings[0]
+    fill(root, "with_mask/1.jpg", "mask/1.jpg", "no/1.jpg")
+    found = listed(root, label_pattern="^([a-z_]+)/[0-9]")
+    assert num_of_classes(found) == {"mask": 1, "no": 1, "with_mask": 1}
+
+
 IDS = [str(1000 + 7 * idx) for idx in range(12)]
 
 

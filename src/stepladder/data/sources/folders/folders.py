@@ -17,7 +17,7 @@ a split: their classes are elsewhere, in a table or in the names of the pictures
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from stepladder.config.choices import ClassesFrom, Split
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
@@ -34,6 +34,7 @@ from stepladder.data.sources.folders.splits import (
 )
 from stepladder.data.sources.folders.top import find_top
 from stepladder.data.sources.label_pattern import LabelPattern
+from stepladder.data.sources.labels_elsewhere import without_masks
 from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.no_classes import (
     no_class_folders,
@@ -139,6 +140,23 @@ def _list_by_pattern(reading: FolderReading, top: Folder, pattern: str) -> list[
             f"{reading.root}: skipped everything that is not in a folder of train, val or test: "
             f"{name_some(others)}"
         )
+    pictures = _without_masks(reading, pictures)
     if not pictures:
         raise label_in.matches_nothing(reading.walk.skipped)
     return pictures
+
+
+def _without_masks(reading: FolderReading, pictures: list[Picture]) -> list[Picture]:
+    """Leave out masks and annotations of other pictures, which have their names and classes."""
+    kept = set(without_masks([one.path for one in pictures]))
+    known = {(_stem(one), one.label) for one in pictures if one.path in kept}
+    masks = {
+        one.path for one in pictures if one.path not in kept and (_stem(one), one.label) in known
+    }
+    for path in sorted(masks):
+        reading.walk.skipped.add(path, OF_MASKS)
+    return [one for one in pictures if one.path not in masks]
+
+
+def _stem(picture: Picture) -> str:
+    return PurePosixPath(picture.path).stem
