@@ -61,6 +61,7 @@ BANDS = re.compile(r"is a TIFF of (\d+) bands")
 
 _MAX_FEW_COLOURS = 16
 _MIN_BANDS = 3
+_OPAQUE = 255
 _PHOTOMETRIC, _BITS, _FORMAT, _NUM_BANDS = 262, 258, 339, 277  # tags of TIFF
 _MAX_SAMPLE_TAGS = (281, 341)  # MaxSampleValue, SMaxSampleValue
 _WHITE_IS_ZERO, _SIGNED, _FLOAT = 0, 2, 3
@@ -306,8 +307,9 @@ def _deep(
         opaque = found.white if alpha.max() <= found.white else WHITE_16
         pixels = np.concatenate([pixels, convert(alpha, opaque)[0]], axis=2)
     grey = {Trait.GREY} if samples.ndim == 2 or samples.shape[2] < 3 else set()
-    traits = {Trait.FLOAT if found.is_float else Trait.DEEP} | grey
-    return Opened(np.array(_to_rgb(Image.fromarray(pixels))), found, frozenset(traits))
+    picture, seen = _to_rgb(Image.fromarray(pixels))
+    traits = {Trait.FLOAT if found.is_float else Trait.DEEP} | grey | seen
+    return Opened(np.array(picture), found, frozenset(traits))
 
 
 def _plain(picture: ImageFile, chosen: float | None, *, by_mode: bool = False) -> Opened:
@@ -316,22 +318,25 @@ def _plain(picture: ImageFile, chosen: float | None, *, by_mode: bool = False) -
     Args:
         by_mode: whether to add the traits that Pillow's mode shows.
     """
-    traits = set()
+    traits: set[Trait] = set()
     if picture.mode == "P" and sum(map(bool, picture.histogram())) <= _MAX_FEW_COLOURS:
         traits.add(Trait.FEW_COLOURS)
     if by_mode and picture.mode in _MODE_TRAITS:
         traits.add(_MODE_TRAITS[picture.mode])
-    pixels = np.array(_to_rgb(picture))
-    return Opened(rescale(pixels, chosen), None, frozenset(traits))
+    opaque, seen = _to_rgb(picture)
+    return Opened(rescale(np.array(opaque), chosen), None, frozenset(traits | seen))
 
 
-def _to_rgb(picture: Picture) -> Picture:
+def _to_rgb(picture: Picture) -> tuple[Picture, set[Trait]]:
+    """Put a picture on white, and return a trait if some of it is transparent."""
     from PIL import Image
 
-    if picture.mode == "La":  # multiplied with its transparency
-        picture = picture.convert("LA")
+    if picture.mode in {"La", "RGBa"}:  # multiplied with its transparency
+        picture = picture.convert(picture.mode.upper())
     if picture.mode in {"LA", "PA", "RGBA"} or "transparency" in picture.info:
         front = picture.convert("RGBA")
         white = Image.new("RGBA", front.size, "white")
-        return Image.alpha_composite(white, front).convert("RGB")
-    return picture.convert("RGB")
+        is_opaque = front.getchannel("A").getextrema()[0] == _OPAQUE
+        seen = set() if is_opaque else {Trait.TRANSPARENT}
+        return Image.alpha_composite(white, front).convert("RGB"), seen
+    return picture.convert("RGB"), set()

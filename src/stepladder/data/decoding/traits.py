@@ -28,6 +28,7 @@ class Trait(StrEnum):
     DEEP = "16 bits a channel"
     FLOAT = "floating-point samples"
     ALPHA = "transparency channel"
+    TRANSPARENT = "transparent parts, put on white"
     PROGRESSIVE = "progressive"
     PROFILE = "colour profile, not applied"
     TURNED = "turned by EXIF"

@@ -25,7 +25,7 @@ from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, nea
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.ranges import merge_ranges, range_warnings
+from stepladder.data.prepare.ranges import NEARLY_BLACK, merge_ranges, range_warnings
 from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
@@ -125,7 +125,10 @@ def find(
             shown_names = first_names(names, traits[trait], "")
             warnings.append(f"{pictures(traits[trait], said[0])}: {shown_names}{said[1]}")
     ranges = merge_ranges(done.ranges for done in finished)
-    warnings += range_warnings(ranges, config.source.expanduser())
+    of_ranges = list(range_warnings(ranges, config.source.expanduser()))
+    of_ranges.sort(key=lambda said: NEARLY_BLACK not in said)
+    num_black = sum(NEARLY_BLACK in said for said in of_ranges)
+    warnings = [*of_ranges[:num_black], *warnings, *of_ranges[num_black:]]
     near, near_log, near_warnings = _compare_looks(
         looks, rows, copies, can_group=listing.has_drawn_val and not config.group_by
     )
@@ -231,6 +234,7 @@ def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
         Trait.BAD_EXIF: "have damaged EXIF data, which was ignored, with any rotation in it",
         Trait.MISNAMED: "have the wrong extension (for example a PNG named .jpg): the actual "
         "format was read",
+        Trait.TRANSPARENT: "have transparent parts, which are read as white",
         Trait.SEVERAL: "have several frames or pages: only the first is stored",
     }
     told = [pictures(traits[trait], words) for trait, words in said.items() if traits[trait]]

@@ -24,6 +24,8 @@ _MIN_NARROW_FRAC = 0.1
 _MIN_NARROW = 2  # of the pictures of a kind, if there are several kinds
 _NARROW_PART = 8  # photographs of nights and fog use more than an eighth
 _LOW_FRAC = 0.5
+NEARLY_BLACK = "nearly black in the store"
+_BLACK = 32  # of 255
 _STORED = (Trait.FEW_COLOURS, Trait.CMYK, Trait.YCCK, Trait.INVERTED)
 
 
@@ -117,6 +119,7 @@ def range_warnings(ranges: Ranges, source: Path) -> Iterator[str]:
                 what=f"{form} pictures of 8 bits".lstrip(),
             )
             + f" (values {narrow.low:g} to {narrow.high:g} of 255)"
+            + (f": they are {NEARLY_BLACK}" if kind.all.high < _BLACK else "")
             + (_advice(kind.all.high, kind, ranges, source) if is_low else "")
         )
 
@@ -165,7 +168,8 @@ def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
         return f"{said}: larger values are clipped" + _advice(one.high, kind, ranges, source)
     if one.high < _LOW_FRAC * one.white:
         stored = math.floor(one.high * WHITE_8 / one.white)
-        said += f": nothing is stored above {stored} of 255"
+        black = f"they are {NEARLY_BLACK}, as " if stored < _BLACK else ""
+        said += f": {black}nothing is stored above {stored} of 255"
         return said + _advice(one.high, kind, ranges, source)
     if narrow is not None:
         said += (
@@ -187,7 +191,9 @@ def _advice(high: float, kind: _Kind, ranges: Ranges, source: Path) -> str:
         return ""
     others = (other for other in _kinds(ranges) if other.name != kind.name)
     if kind.all.high <= white and not any(_is_spoiled(other, white) for other in others):
-        return f"; if white is {white:g}, add --max-sample-value {white:g}"
+        return (
+            f"; if white is {white:g}, add --max-sample-value {white:g} --overwrite to the command"
+        )
     is_float = kind.depth == Trait.FLOAT.value
     factor = kind.all.white / white if is_float else (kind.all.white + 1) / (white + 1)
     said = (

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stepladder.config.choices import Encoding
+from stepladder.config.choices import Encoding, Fit
 from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.decode import decode_picture
 from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.prepare import PrepareResult, prepare
 from stepladder.errors import DataError
@@ -86,6 +87,37 @@ def test_one_unusable_picture_is_one_picture(shop: Path) -> None:
     (shop / "shoe" / "bad.jpg").write_bytes(b"")
     said = "\n".join(make(shop, max_bad=0.1).warnings)
     assert "1 picture cannot be used and is left out of the store" in said
+
+
+def save_transparent(path: Path, seed: int, kind: str) -> None:
+    """Write a photo whose left half is transparent and hides magenta."""
+    save_photo(path, seed)
+    with Image.open(path) as photo:
+        picture = photo.convert("RGBA")
+    clear = Image.new("RGBA", (20, 30), (255, 0, 255, 0))
+    picture.paste(clear, (0, 0))
+    if kind == "grey":
+        picture = picture.convert("LA")
+    picture.save(path)
+
+
+def test_transparent_pictures_are_put_on_white_and_counted(shop: Path) -> None:
+    for seed, kind in enumerate(("colour", "grey", "colour")):
+        save_transparent(shop / "shoe" / f"clear{seed}.png", 80 + seed, kind)
+    save_transparent(shop / "shoe" / "clear9.webp", 89, "colour")
+    result = make(shop, encoding=Encoding.PIXELS)
+    assert "4 pictures have transparent parts, which are read as white" in result.warnings
+    log = read_json(result.folder / "prepare_log.json")
+    assert log["traits"]["transparent parts, put on white"] == 4
+    for path in shop.rglob("clear*"):
+        pixels = decode_picture(path.read_bytes(), size=40, fit=Fit.PAD)
+        assert (pixels[10:30, 2:16] == 255).all()
+        assert (pixels[10:30, 24:] < 255).any()
+
+
+def test_opaque_pictures_with_an_alpha_channel_are_not_counted(shop: Path) -> None:
+    Image.open(shop / "shoe" / "1.jpg").convert("RGBA").save(shop / "shoe" / "opaque.png")
+    assert not any("transparent" in warning for warning in make(shop).warnings)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:41f7\nsize 89207\n"

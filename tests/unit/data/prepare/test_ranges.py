@@ -79,6 +79,10 @@ def test_range_is_told_and_the_remedy_restores_it(
     result = make(source, tmp_path / "store", encoding=encoding)
     (told,) = [warning for warning in result.warnings if re.search(words, warning)]
     assert brightest(result) == dark
+    is_black = dark < 32
+    assert ("they are nearly black in the store" in told) == is_black
+    assert (told == result.warnings[0]) == is_black
+    assert re.search(r"add --max-sample-value [\d.]+ --overwrite to the command", told)
     typed = re.search(r"--max-sample-value ([\d.]+)", told)
     assert typed is not None
     mended = make(source, tmp_path / "mended", encoding=encoding, max_sample_value=float(typed[1]))
