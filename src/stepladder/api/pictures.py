@@ -79,7 +79,7 @@ def prepared(
                 error.fix = f"Use it as it is with --data {config.out}, or replace it: {replace_it}"
         raise
     for warning in result.warnings:
-        display.warning(warning)
+        display.warning(display.complete(warning))
     return result
 
 

@@ -13,6 +13,8 @@ from stepladder.config.schema import options
 _WORD: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _COMMAND: Final = re.compile(rf"(?<=: |& )stepladder prepare (?!-)({_WORD})")
 """A command to type, after a colon or `&&`, up to its source; prose has neither before it."""
+_ADD: Final = re.compile(rf"\badd (--{_WORD}(?: {_WORD})*?) to the command\b")
+"""Options to add to the command that the user typed."""
 _OF_SOURCE: Final = frozenset(
     {"source", "source_format", "path_column", "image_column", "label_column", "split_column"}
     | {"columns", "path_format", "split_folders", "classes_from", "label_pattern"}
@@ -42,6 +44,26 @@ def with_kept_options(text: str, argv: Sequence[str]) -> str:
         return " ".join((head, *map(shlex.join, kept))) + end
 
     return _COMMAND.sub(add, text)
+
+
+def with_whole_commands(text: str, argv: Sequence[str]) -> str:
+    """Return a message in which options to add are written with the whole command.
+
+    If the user gave one of them already, the message is unchanged.
+
+    Args:
+        text: the message, such as `add --val-frac 0.2 --overwrite to the command`.
+        argv: what the user typed after `prepare`.
+    """
+
+    def whole(match: re.Match[str]) -> str:
+        added = shlex.split(match[1])
+        typed = [word for word in argv if word not in added or _key(word) is None]
+        is_twice = {_key(word) for word in typed} & {_key(word) for word in added} - {None}
+        command = shlex.join(["stepladder", "prepare", *typed, *added])
+        return match[0] if is_twice else f"type: {command}"
+
+    return _ADD.sub(whole, text)
 
 
 def _given(argv: Sequence[str]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from stepladder.cli.commands.prepare import read
-from stepladder.cli.kept_options import with_kept_options
+from stepladder.cli.kept_options import with_kept_options, with_whole_commands
 from stepladder.cli.main import main
 from stepladder.config.options import JobConfig
 
@@ -127,3 +127,51 @@ def test_names_of_other_tools_set_the_option(word: str, name: str) -> None:
         assert str(getattr(config, name)) == "0.25"
         assert config.source == Path("photos")
     assert str(getattr(JobConfig().prepare, name)) != "0.25"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "if white is 4095, add --max-sample-value 4095 --overwrite to the command",
+            "if white is 4095, type: stepladder prepare 'my photos' --out=store "
+            "--max-sample-value 4095 --overwrite",
+        ),
+        (
+            "add --label-pattern '^a b/(.+)/' --overwrite to the command; if not, add --size 9 to "
+            "the command",
+            "type: stepladder prepare 'my photos' --out=store --label-pattern '^a b/(.+)/' "
+            "--overwrite; if not, type: stepladder prepare 'my photos' --out=store --size 9",
+        ),
+        ("add --out=b to the command", "add --out=b to the command"),
+        ("add it to the command", "add it to the command"),
+    ],
+)
+def test_options_to_add_are_written_with_the_whole_command(text: str, expected: str) -> None:
+    assert with_whole_commands(text, ["my photos", "--out=store"]) == expected
+
+
+def test_a_command_has_overwrite_once() -> None:
+    text = "add --size 9 --overwrite to the command"
+    whole = "type: stepladder prepare a --size 9 --overwrite"
+    assert with_whole_commands(text, ["a", "--overwrite"]) == whole
+
+
+def test_the_command_in_a_warning_works_as_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for row in range(20):
+        grey = np.random.default_rng(row).integers(300, 3600, size=(30, 36)).astype(np.uint16)
+        path = tmp_path / "my scans" / "ab"[row % 2] / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(grey).save(path)
+    assert main(["prepare", "my scans", "--out", "store", "--size", "32"]) == 0
+    said = capsys.readouterr().out
+    assert "nearly black" in said
+    command = re.search(r"type: stepladder (prepare .*)", said)
+    assert command is not None
+    assert main(shlex.split(command[1])) == 0
+    said = capsys.readouterr().out
+    assert "4095 is stored as 255" in said
+    assert "nearly black" not in said

@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from stepladder.api.runs import prepare
 from stepladder.cli.job_flags import print_config
-from stepladder.cli.kept_options import with_kept_options
+from stepladder.cli.kept_options import with_kept_options, with_whole_commands
 from stepladder.cli.parse import (
     CONFIG_FLAG,
     Output,
@@ -77,10 +77,11 @@ def run(argv: list[str]) -> int:
     if flags.show_config:
         return print_config(resolved, flags.output)
     display = flags.output.display()
+    words = with_full_names(argv)
+    display.complete = lambda said: with_whole_commands(with_kept_options(said, words), words)
     try:
         result = prepare(config=resolved.job.prepare, display=display)
     except StepladderError as error:
-        words = with_full_names(argv)
         error.why = error.why and with_kept_options(error.why, words)
         error.fix = error.fix and with_kept_options(error.fix, words)
         raise

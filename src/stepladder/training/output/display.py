@@ -180,6 +180,8 @@ class Display:
         self._every_s = every_s
         self._clock = clock
         self._shown_at = -math.inf
+        self.complete: Callable[[str], str] = str
+        """Completes the commands in warnings of `prepare` with the options that a user typed."""
 
     def is_due(self) -> bool:
         """Return True if `step` would show anything now; also if the clock jumps back."""

@@ -93,7 +93,9 @@ def nested_warning(reading: FolderReading, *, can_group: bool) -> str:
     )
     if has_own or not can_group:
         return told
-    return f"{told}; if each is a scene or a person, add --group-by folder --overwrite"
+    return (
+        f"{told}; if each is a scene or a person, add --group-by folder --overwrite to the command"
+    )
 
 
 def _note_nested(reading: FolderReading, folder: Folder, paths: Iterable[str]) -> None:
