@@ -44,6 +44,7 @@ from stepladder.data.sources.no_classes import (
     refuse_splits_without_classes,
 )
 from stepladder.data.sources.not_here import advice
+from stepladder.data.sources.split_lists import unused_splits
 from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
 from stepladder.data.sources.walk import OF_MASK_FILES, OF_MASKS, Folder, Walk, printable
 
@@ -75,6 +76,9 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     if reading.nested:
         has_val = any(picture.split is Split.VAL for picture in pictures)
         reading.warnings.append(nested_warning(reading, can_group=not has_val))
+    has_splits = any(picture.split is not None for picture in pictures)
+    if not has_splits and (unused := unused_splits(root, pictures)):
+        reading.warnings.append(unused)
     return Listing(root, pictures, skipped, tuple(reading.warnings))
 
 
