@@ -12,6 +12,7 @@ from typing import Any
 
 from stepladder.data.decoding.formats import SUFFIXES, name_format
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
+from stepladder.diagnosis.logs.crash import last_error
 from stepladder.diagnosis.logs.csv_log import has_header, read_csv
 from stepladder.diagnosis.logs.json_log import (
     find_dicts,
@@ -29,6 +30,7 @@ from stepladder.diagnosis.logs.mlflow_log import (
 )
 from stepladder.diagnosis.logs.notebook_log import printed_text, read_notebook, shown_tables
 from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_printed_table
+from stepladder.diagnosis.logs.processes import split_processes
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
@@ -279,17 +281,45 @@ def _tables(text: str, path: Path) -> Sequence[Table]:
         given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
     is_lines = path.suffix in (".jsonl", ".ndjson") or "\n{" in text
     if not is_lines and is_keras_output(text):
-        return read_keras_output(text, **given)
+        return _printed(text, **given)
     if _JSON.match(text):
         return read_json_lines(text, **given) if is_lines else read_json_log(text, **given)
+    return _printed(text, **given) or read_csv(text, **given)
+
+
+def _printed(text: str, *, name: str, path: str) -> list[Table]:
+    """Read what a trainer printed, of each of its processes; empty for a CSV file."""
+    tables: list[Table] = []
+    for part in split_processes(text):
+        title = f"{name} {part.name}".strip()
+        found = _of_one_process(part.text, name=title, path=path)
+        tables += [replace(table, notes=(*part.notes, *table.notes)) for table in found]
+    error = last_error(text)
+    if error is None:
+        return tables
+    said, after = error
+    if not tables and not has_header(text):
+        raise DataError(
+            "this log contains no evaluation: no loss or accuracy was printed before the program "
+            f"stopped with {said!r}",
+            where=path,
+            fix="Correct that error, and pass the log of a training that has finished at least one "
+            "epoch.",
+        )
+    if not tables or is_text_log(after):
+        return tables
+    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, f"it ended with {said!r}"))]
+
+
+def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
+    given = {"name": name, "path": path}
     if is_keras_output(text):
         return read_keras_output(text, **given)
     if is_printed_table(text):
         return read_printed_table(text, **given)
     if len(items := find_dicts(text)) > 1:
         return read_dicts(items, **given)
-    is_text = not has_header(text) and is_text_log(text)
-    return read_text(text, **given) if is_text else read_csv(text, **given)
+    return read_text(text, **given) if not has_header(text) and is_text_log(text) else []
 
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:

@@ -1,9 +1,10 @@
 r"""Printed logs: lines such as `Epoch 3/10 train loss: 0.5, val acc: 0.9`, of any script.
 
 Read are names followed by numbers. The epoch and the split are those that the line names; a line
-without an epoch belongs to the one before. Lines of single batches (`[10/35]`) make up an epoch:
-training values are averaged, or the running average in brackets is used (`Loss 0.41 (0.52)`); of
-an evaluation the last line counts. A line that sums up an epoch replaces them.
+without an epoch belongs to the one before, and one without a step to the step before. Lines of
+single batches (`[10/35]`) make up an epoch: training values are averaged, or the running average in
+brackets is used (`Loss 0.41 (0.52)`); of an evaluation the last line counts. A line that sums up an
+epoch replaces them.
 """
 
 from __future__ import annotations
@@ -181,14 +182,20 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     Beside each row: whether its batches are counted again from an earlier one, in the same epoch.
     """
     epoch: str | None = None
-    split = "train"
+    announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
+    split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
     for place, values in _lines(text):
         if place.split is not None or place.epoch is not None:
-            split = place.split or "train"
+            split, is_of_values = place.split or "train", bool(values)
+        elif place.step is not None and values and is_of_values:
+            split = "train"  # after `Test net output`, `Iteration 8000, loss = …` is of training
         epoch = place.epoch if place.epoch is not None else epoch
         if not values:
+            announced = place.step or announced
             continue
+        announced = announced if place.step is None else None
+        place.step = place.step or announced
         own = place.first_split or split
         named = {_named(name, own): text for name, text in values.items()}
         is_same = (

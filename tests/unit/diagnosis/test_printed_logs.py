@@ -1,0 +1,179 @@
+"""What programs print beside their evaluations: other processes, steps announced, errors."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepladder.diagnosis.audit.audit import audit
+from stepladder.errors import DataError
+from stepladder.records.audit import AuditedRun
+
+ACC = (0.61, 0.70, 0.76, 0.80, 0.83, 0.82, 0.81, 0.815)
+OTHER = (0.60, 0.72, 0.75, 0.81, 0.82, 0.86, 0.80, 0.81)  # of other ranks: another best epoch
+LOSS = (1.6, 1.1, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
+BEST, BEST_EPOCH = 0.83, 5
+
+
+def runs_of(folder: Path, text: str, name: str = "out.log") -> tuple[AuditedRun, ...]:
+    (folder / name).write_text(text, encoding="utf-8")
+    return audit([str(folder / name)]).runs
+
+
+def line(k: int, acc: float) -> str:
+    return f"Epoch {k + 1}/8 train loss: {LOSS[k]:.4f}, val acc: {acc:.4f}\n"
+
+
+def of_ranks(write: Callable[[int, str], str], num: int = 4) -> str:
+    """Return the lines of all ranks, each epoch in another order."""
+    return "".join(
+        write(rank, line(k, ACC[k] if rank == 0 else OTHER[k] + rank / 1000))
+        for k in range(8)
+        for rank in [(k + i) % num for i in range(num)]
+    )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda rank, text: f"[GPU{rank}] {text}",
+        lambda rank, text: f"[rank{rank}]: {text}",
+        lambda rank, text: f"[default{rank}]:{text}",
+        lambda rank, text: f"2024-03-02 10:11:12,123 [rank: {rank}] INFO {text}",
+        lambda rank, text: f"Rank {rank}: {text}",
+        lambda rank, text: f"rank={rank} {text}",
+        lambda rank, text: f"GPU {rank} | {text}",
+        lambda rank, text: f"cuda:{rank} {text}",
+        lambda rank, text: f"(RayTrainWorker pid={4150 + rank}) {text}",
+        lambda rank, text: f"(RayTrainWorker pid={4150 + rank}, ip=10.0.0.{rank}) {text}",
+        lambda rank, text: f"[1,{rank}]<stdout>:{text}",
+        lambda rank, text: f"{rank}: {text}",
+    ],
+)
+def test_of_several_ranks_that_print_the_first_one_is_read(
+    write: Callable[[int, str], str], tmp_path: Path
+) -> None:
+    (run,) = runs_of(tmp_path, of_ranks(write))
+    assert len(run.log.rows) == 8
+    assert (run.result, run.best_epoch) == (BEST, BEST_EPOCH)
+    assert any("4 processes wrote this log" in note for note in run.log.notes)
+
+
+def test_ranks_of_keras_are_read_as_one(tmp_path: Path) -> None:
+    text = "".join(
+        f"[1,{rank}]<stdout>:Epoch {k + 1}/8\n"
+        f"[1,{rank}]<stdout>:50/50 - 2s - loss: {LOSS[k]:.4f} - val_accuracy: {acc[k]:.4f}\n"
+        for k in range(8)
+        for rank, acc in ((1, OTHER), (0, ACC))
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.result, run.best_epoch) == (8, BEST, BEST_EPOCH)
+
+
+def test_a_rank_that_prints_no_evaluation_is_not_the_one_that_is_read(tmp_path: Path) -> None:
+    text = "[rank1]: loss 1.5 before\n" + "".join(f"[rank0]: {line(k, ACC[k])}" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.result) == (8, BEST)
+
+
+def test_trials_of_ray_tune_are_trainings_of_their_own(tmp_path: Path) -> None:
+    text = "".join(
+        f"(train_cifar pid={pid}) {line(k, acc[k])}"
+        for k in range(8)
+        for pid, acc in ((311, ACC), (312, OTHER))
+    )
+    runs = runs_of(tmp_path, text)
+    assert [run.log.name for run in runs] == ["out train_cifar 311", "out train_cifar 312"]
+    assert [(run.result, run.best_epoch) for run in runs] == [(0.83, 5), (0.86, 6)]
+
+
+def test_ranks_of_a_retrieval_metric_are_no_processes(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k + 1} val loss: {LOSS[k]:.3f}\nmAP: {ACC[k]:.1%}\nRank-1  : {ACC[k]:.1%}\n"
+        "Rank-5  : 95.2%\nRank-10 : 97.1%\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.rows[3].val_loss == LOSS[3]
+    assert not any("processes" in note for note in run.log.notes)
+
+
+def caffe(announce: str, output: str, train: str) -> str:
+    text = ""
+    for k in range(8):
+        text += f"I0914 08:00:09.349800  6584 solver.cpp:337] Iteration {1000 * k}, {announce}\n"
+        text += f"I0914 08:00:19.901799  6584 solver.cpp:404]     {output.format(ACC[k])}\n"
+        text += f"I0914 08:00:19.901799  6584 solver.cpp:404]     Test net output #1: loss = {LOSS[k]} (* 1 = {LOSS[k]} loss)\n"
+        for step in (1000 * k, 1000 * k + 500):
+            text += (
+                f"I0914 08:00:23.549799  6584 solver.cpp:228] Iteration {step}{train}, loss = 1.5\n"
+                "I0914 08:00:23.549799  6584 solver.cpp:244]     Train net output #0: loss = 1.5 (* 1 = 1.5 loss)\n"
+                f"I0914 08:00:23.549799  6584 sgd_solver.cpp:106] Iteration {step}, lr = 0.001\n"
+            )
+    return text
+
+
+@pytest.mark.parametrize(
+    ("announce", "output", "train"),
+    [
+        ("Testing net (#0)", "Test net output #0: accuracy = {}", ""),
+        ("Testing net (#0)", "Test net output #0: accuracy/top1 = {}", " (2.5 iter/s, 100s/250 iters)"),
+    ],
+)  # fmt: skip
+def test_a_line_that_announces_an_evaluation_has_its_step(
+    announce: str, output: str, train: str, tmp_path: Path
+) -> None:
+    (run,) = runs_of(tmp_path, caffe(announce, output, train))
+    assert [row.step for row in run.log.rows if row.val_accuracy] == list(range(0, 8000, 1000))
+    assert (run.result, run.best_step) == (BEST, 4000)
+    assert [row.val_loss for row in run.log.rows if row.val_loss] == list(LOSS)
+
+
+def test_a_step_that_a_script_announces_holds_for_its_results(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {500 * k + 490} loss: {LOSS[k]}\nEvaluating at step {500 * k + 500}\nval acc: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.result, run.best_step) == (BEST, 2500)
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TRACEBACK + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.53 GiB",
+        TRACEBACK + "KeyboardInterrupt",
+        TRACEBACK + "tensorflow.errors.Unavailable: Socket closed",
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"a.py\", line 3\n[rank0]: ValueError: bad split",
+        "./run.sh: line 3: 4711 Killed                  python train.py",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=5.batch",
+        "Segmentation fault (core dumped)",
+    ],
+)  # fmt: skip
+def test_a_program_that_stopped_before_an_evaluation_is_refused_with_its_error(
+    error: str, tmp_path: Path
+) -> None:
+    said = error.splitlines()[-1].removeprefix("[rank0]: ")[:40]
+    start = "Namespace(batch_size=512, epochs=30, lr=0.1)\nEpoch 1/30:   0%|          | 0/5 [00:00<?, ?it/s]\n"
+    with pytest.raises(DataError, match="contains no evaluation") as raised:
+        runs_of(tmp_path, start + error + "\n")
+    assert said in str(raised.value)
+
+
+def test_an_error_after_the_last_evaluation_is_a_note(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, text + TRACEBACK + "RuntimeError: CUDA error: device lost\n")
+    assert "it ended with 'RuntimeError: CUDA error: device lost'" in run.log.notes
+    (run,) = runs_of(
+        tmp_path, TRACEBACK + "ImportError: no module named apex\nuses no apex\n" + text
+    )
+    assert not any("ended" in note for note in run.log.notes)
