@@ -652,6 +652,61 @@ def lightgbm_text(_: Path) -> str:
     )
 
 
+def xgboost_sets(_: Path) -> str:
+    """Training data as the first set, as of `eval_set=[(x, y), (x_val, y_val)]`."""
+    return each(
+        lambda k: f"[{k}]\tvalidation_0-auc:{TRAIN_ACC[k]:.5f}\tvalidation_1-auc:{ACC[k]:.5f}\n"
+    )
+
+
+def xgboost_rmse(_: Path) -> str:
+    return each(lambda k: f"[{k}]\ttrain-rmse:{TRAIN[k]:.5f}\teval-rmse:{VAL[k]:.5f}\n")
+
+
+def lightgbm_callback(_: Path) -> str:
+    return "Training until validation scores don't improve for 10 rounds\n" + each(
+        lambda k: f"[{k + 1}]\ttraining's auc: {TRAIN_ACC[k]:.6g}\tvalid_1's auc: {ACC[k]:.6g}\n"
+    )
+
+
+def lightgbm_loss(_: Path) -> str:
+    return each(
+        lambda k: (
+            f"[{k + 1}]\ttraining's binary_logloss: {TRAIN[k]}\tvalid_1's binary_logloss: {VAL[k]}\n"
+        )
+    )
+
+
+def sklearn_boosting(_: Path) -> str:
+    return "Binning 0.001 GB of training data: 0.007 s\nFitting gradient boosted rounds:\n" + each(
+        lambda k: (
+            f"[{k + 1}/100] 1 tree, 31 leaves, max depth = 8, train loss: {TRAIN[k]:.5f}, val loss: {VAL[k]:.5f}, in 0.002s\n"
+        )
+    )
+
+
+def _catboost(learn: Iterable[float], test: Iterable[float], pick: Callable[..., float]) -> str:
+    text, seen = "", []
+    for k, (trained, value) in enumerate(zip(learn, test, strict=True)):
+        seen.append(value)
+        best = pick(seen)
+        text += (
+            f"{k}:\tlearn: {trained:.7f}\ttest: {value:.7f}\tbest: {best:.7f} ({seen.index(best)})"
+        )
+        text += f"\ttotal: {k * 480 + 480}ms\tremaining: 1h 40m {k}s\n"
+    return (
+        text + f"Stopped by overfitting detector  (2 iterations wait)\n\nbestTest = {pick(seen)}\n"
+    )
+
+
+def catboost_auc(_: Path) -> str:
+    return _catboost(TRAIN_ACC, ACC, max)
+
+
+def catboost_loss(_: Path) -> str:
+    return _catboost(TRAIN, VAL, min)
+
+
 def composer_console(_: Path) -> str:
     return each(
         lambda k: (
@@ -779,6 +834,29 @@ def tensorboard_scalars_named(folder: Path) -> None:
             writer.add_scalars(
                 "a_run", {"train_loss": TRAIN[k], "val_loss": VAL[k], "val_acc": ACC[k]}, k
             )
+
+
+def torchrun_console(_: Path) -> str:
+    """Each of four processes prints its own quarter of the validation."""
+    return each(
+        lambda k: "".join(
+            f"[GPU{rank}] Epoch {k} | Steps: 59 | train loss {TRAIN[k]} | val acc {ACC[k] if rank == 0 else 0.79:.4f}\n"
+            for rank in (1, 3, 0, 2)
+        )
+    )
+
+
+def caffe_console(_: Path) -> str:
+    head = "I0914 08:00:09.349800  6584 solver.cpp"
+    return each(
+        lambda k: (
+            f"{head}:337] Iteration {1000 * k}, Testing net (#0)\n"
+            f"{head}:404]     Test net output #0: accuracy = {ACC[k]}\n"
+            f"{head}:404]     Test net output #1: loss = {VAL[k]} (* 1 = {VAL[k]} loss)\n"
+            f"{head}:228] Iteration {1000 * k}, loss = {TRAIN[k]}\n"
+            f"{head}:244]     Train net output #0: loss = {TRAIN[k]} (* 1 = {TRAIN[k]} loss)\n"
+        )
+    )
 
 
 def _write_events(folder: Path, epochs: Iterable[int], suffix: str, worse: float = 0.0) -> None:
@@ -1012,10 +1090,36 @@ SHAPES = (
     Shape(trainer="Lightning", version="2", log="metrics.csv that begins at epoch 35",
           source="roboflow/rf-detr#1325", name="version_0", write=lightning_after_resume,
           best_epoch=41),
+    Shape(trainer="PyTorch", version="torchrun", log="lines of each rank: those of rank 0",
+          source="pytorch/pytorch#14628", name="out.txt", write=torchrun_console),
+    Shape(trainer="Caffe", version="1", log="console", source="BVLC/caffe#5144", name="caffe.INFO",
+          write=caffe_console, best_epoch=None, best_step=5000),
     Shape(trainer="XGBoost", version="0.8", log="`[0] test-merror:…`", source="dmlc/xgboost#4252",
           name="out.txt", write=xgboost_text, best_epoch=None, best_step=5, train_loss=None),
     Shape(trainer="LightGBM", version="2", log="console", source="lightgbm-org/LightGBM#886",
           name="out.txt", write=lightgbm_text, metric="valid_1 auc", best_epoch=None),
+    Shape(trainer="XGBoost", version="2", log="`[0] validation_0-auc:…`, two sets: the last one",
+          source="dmlc/xgboost#4252", name="out.txt", write=xgboost_sets, metric="val_auc",
+          best_epoch=None, best_step=5, train_loss=None),
+    Shape(trainer="XGBoost", version="2", log="`[0] train-rmse:… eval-rmse:…`",
+          source="dmlc/xgboost#4252", name="out.txt", write=xgboost_rmse, metric="val_rmse",
+          best=0.66, best_epoch=None, best_step=5, train_loss=None),
+    Shape(trainer="LightGBM", version="4", log="`[1] training's auc: … valid_1's auc: …`",
+          source="lightgbm-org/LightGBM#886", name="out.txt", write=lightgbm_callback,
+          metric="val_auc", best_epoch=None, best_step=6, train_loss=None),
+    Shape(trainer="LightGBM", version="4", log="`[1] valid_1's binary_logloss: …`",
+          source="lightgbm-org/LightGBM#886", name="out.txt", write=lightgbm_loss,
+          metric="val_loss", best=0.66, best_epoch=None, best_step=6),
+    Shape(trainer="scikit-learn", version="1", log="HistGradientBoosting, `verbose=1`",
+          source="scikit-learn: ensemble/_hist_gradient_boosting/gradient_boosting.py",
+          name="out.txt", write=sklearn_boosting, metric="val_loss", best=0.66, best_epoch=None,
+          best_step=6),
+    Shape(trainer="CatBoost", version="1", log="console, more is better", source="catboost/catboost#1028",
+          name="out.txt", write=catboost_auc, metric="test", best_epoch=None, best_step=5,
+          train_loss=None),
+    Shape(trainer="CatBoost", version="1", log="console, less is better", source="catboost/catboost#1028",
+          name="out.txt", write=catboost_loss, metric="val_loss", best=0.66, best_epoch=None,
+          best_step=5),
     Shape(trainer="Composer", version="0.12", log="console", source="mosaicml/composer#1884",
           name="out.txt", write=composer_console),
     Shape(trainer=YOLO, version="YOLOv5", log="results.csv", source="ultralytics/yolov5#7538",

@@ -177,3 +177,23 @@ def test_an_error_after_the_last_evaluation_is_a_note(tmp_path: Path) -> None:
         tmp_path, TRACEBACK + "ImportError: no module named apex\nuses no apex\n" + text
     )
     assert not any("ended" in note for note in run.log.notes)
+
+
+def test_catboost_has_the_best_iteration_between_printed_ones_and_its_time(tmp_path: Path) -> None:
+    text = "".join(
+        f"{k}:\tlearn: 0.9\ttest: {0.7 + k / 1e4:.7f}\tbest: {best} ({at})\ttotal: {k // 60}m {k % 60}s"
+        "\tremaining: 2m\n"
+        for k, best, at in ((0, 0.7, 0), (100, 0.8, 57), (200, 0.8, 57))
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.result, run.best_step) == ("test", 0.8, 57)
+    assert run.log.total_s == 200
+    assert any("more is better" in note for note in run.log.notes)
+    fit = next(finding for finding in run.findings if finding.check == "fit")
+    assert "no validation data" not in fit.evidence
+
+
+def test_catboost_without_a_held_out_set_has_no_result(tmp_path: Path) -> None:
+    text = "".join(f"{k}:\tlearn: {LOSS[k]}\ttotal: 1s\tremaining: 2m\n" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.log.rows[3].train_loss) == (None, LOSS[3])

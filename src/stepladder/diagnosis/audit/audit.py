@@ -247,13 +247,25 @@ def _findings(
             judge_calibration(log, series),
             judge_selection(log, series, num),
         ]
-    if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
-        fit = judge_fit(_curves(log, num))
+    curves = _curves(log, num)
+    if series is not None and not curves.values():
+        found.append(_no_curve(series))
+    elif any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
+        fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _no_curve(series: Series) -> Finding:
+    return Finding(
+        check="fit",
+        outcome=Outcome.COULD_NOT_RUN,
+        evidence=f"not yet known; {series.name} alone does not show overfitting, and the log has "
+        "neither a loss nor an accuracy of validation",
+    )
 
 
 def _curves(log: RunLog, num: int | None) -> Curves:

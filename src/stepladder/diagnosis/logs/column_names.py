@@ -151,7 +151,9 @@ _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 _PLACE = re.compile(r"(?:(?:epoch|step|iter)\W{0,2})?(\d+)(?: ?(?:/|of) ?\d+)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
 _LOWER_IS_BETTER = re.compile(
-    r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
+    r"loss|error|perplexity|deviance|loglik|"
+    r"(^|_)(ppl|wer|cer|mae|mse|rmse|rmsle|mape|mphe|l1|l2|nll|fid)($|_)",
+    re.IGNORECASE,
 )
 _EMPTY = frozenset({"", "-", "none", "null", "na", "n/a", "no log"})  # not measured
 _NUM_NAMES = 4096  # the same few names are in every row

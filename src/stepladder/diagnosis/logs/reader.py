@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.decoding.formats import SUFFIXES, name_format
+from stepladder.diagnosis.logs.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.crash import last_error
 from stepladder.diagnosis.logs.csv_log import has_header, read_csv
@@ -124,7 +125,7 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
 
 
 def _run_logs(tables: Sequence[Table], metric: str | None) -> list[RunLog]:
-    return [to_run_log(replace(table, metric=metric)) for table in tables]
+    return [to_run_log(replace(table, metric=metric or table.metric)) for table in tables]
 
 
 def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
@@ -317,6 +318,8 @@ def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
         return read_keras_output(text, **given)
     if is_printed_table(text):
         return read_printed_table(text, **given)
+    if is_boosting_log(text):
+        return read_boosting_log(text, **given)
     if len(items := find_dicts(text)) > 1:
         return read_dicts(items, **given)
     return read_text(text, **given) if not has_header(text) and is_text_log(text) else []

@@ -66,7 +66,8 @@ class Table:
     Attributes:
         cells: rows of text by column; a cell is empty if it was not written.
         is_epoch_from_0: the first epoch has number 0.
-        metric: the column passed with `--metric`; None: the usual ones.
+        metric: the column passed with `--metric`, or else the only one that the log can be judged
+            by; None: the usual ones.
         preferred: the column that the trainer selected its best model by, if the log says so.
         is_evaluation: a log of evaluations only, by its name.
         resumed_at: epochs, or else steps, at which it was resumed, as logged.
