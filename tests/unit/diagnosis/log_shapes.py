@@ -790,6 +790,87 @@ def detectron2_json(_: Path) -> str:
     return each(rows) + json.dumps({"bbox/AP50": 97.0}) + "\n"
 
 
+def _coco_summary(value: float) -> str:
+    return (
+        f" Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = {value:.3f}\n"
+        " Average Precision  (AP) @[ IoU=0.50      | area=   all | maxDets=100 ] = 0.970\n"
+        " Average Precision  (AP) @[ IoU=0.50:0.95 | area= small | maxDets=100 ] = -1.000\n"
+        " Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=  1 ] = 0.988\n"
+    )
+
+
+def _detectron2_line(k: int, iteration: int) -> str:
+    return (
+        f"[06/17 20:39:01 d2.utils.events]:  eta: 0:48:00  iter: {iteration}  total_loss: {TRAIN[k]}  "
+        "loss_cls: 0.6341  time: 0.4012  data_time: 0.0071  lr: 2.47e-05  max_mem: 4011M\n"
+    )
+
+
+def _detectron2_evaluation(k: int, *, is_copied: bool) -> str:
+    copied = (
+        "[06/17 22:00:12 d2.evaluation.testing]: copypaste: Task: bbox\n"
+        "[06/17 22:00:12 d2.evaluation.testing]: copypaste: AP,AP50,AP75,APs,APm,APl\n"
+        f"[06/17 22:00:12 d2.evaluation.testing]: copypaste: {100 * ACC[k]:.4f},97.1,81.2,nan,70.1,71.2\n"
+    )
+    return (
+        "[06/17 22:00:01 d2.data.datasets.coco]: Loaded 250 images in COCO format from val.json\n"
+        "[06/17 22:00:09 d2.evaluation.evaluator]: Inference done 250/250. 0.0712 s / img. ETA=0:00:00\n"
+        + _coco_summary(ACC[k])
+        + "[06/17 22:00:12 d2.evaluation.coco_evaluation]: Evaluation results for bbox: \n"
+        "|   AP   |  AP50  |  AP75  |  APs  |  APm   |  APl   |\n"
+        "|:------:|:------:|:------:|:-----:|:------:|:------:|\n"
+        f"| {100 * ACC[k]:.3f} | 97.100 | 81.200 |  nan  | 70.100 | 71.200 |\n"
+        + (copied if is_copied else "")
+    )
+
+
+def detectron2_text(_: Path) -> str:
+    """Lines every 20 iterations; an evaluation precedes the line of its own iteration."""
+
+    def rows(k: int) -> str:
+        lines = [_detectron2_line(k, 100 * k + more) for more in (19, 39, 59, 79, 99)]
+        return "".join([*lines[:-1], _detectron2_evaluation(k, is_copied=True), lines[-1]])
+
+    return each(rows)
+
+
+def detectron2_table(_: Path) -> str:
+    """Without the lines to copy; the evaluation follows the line of its iteration."""
+    return each(
+        lambda k: _detectron2_line(k, 100 * k + 99) + _detectron2_evaluation(k, is_copied=False)
+    )
+
+
+def torchvision_detection(_: Path) -> str:
+    return each(
+        lambda k: (
+            f"Epoch: [{k}]  [  0/975]  eta: 0:01:08  lr: 0.001  loss: {TRAIN[k]:.4f} ({TRAIN[k]:.4f})  "
+            "loss_classifier: 0.1 (0.1)  time: 0.5  data: 0.1  max mem: 2100\n"
+            f"Epoch: [{k}] Total time: 0:01:08 (0.5 s / it)\ncreating index...\n"
+            "Test:  [  0/250]  eta: 0:00:12  model_time: 0.04 (0.04)  evaluator_time: 0.002 (0.002)  time: 0.05\n"
+            "Accumulating evaluation results...\nDONE (t=0.01s).\nIoU metric: bbox\n"
+            + _coco_summary(ACC[k])
+            + "IoU metric: segm\n"
+            + _coco_summary(0.9)
+        )
+    )
+
+
+def yolox_console(_: Path) -> str:
+    head = "2021-07-21 10:31:12 | INFO     | yolox.core.trainer:"
+    return each(
+        lambda k: (
+            f"{head}195 - ---> start train epoch{k + 1}\n"
+            f"{head}253 - epoch: {k + 1}/8, iter: 100/100, mem: 2461Mb, iter_time: 0.1s, data_time: 0.0s, "
+            f"total_loss: {TRAIN[k]}, iou_loss: 2.1, l1_loss: 0.0, conf_loss: 1.5, cls_loss: 0.6, lr: 1.0e-03, size: 640, ETA: 1:02:03\n"
+            "Evaluate annotation type *bbox*\nCOCOeval_opt.evaluate() finished in 0.12 seconds.\n"
+            f"2021-07-21 10:33:12 | INFO     | yolox.core.trainer:350 - \n"
+            "Average forward time: 4.05 ms, Average NMS time: 0.91 ms, Average inference time: 4.96 ms\n"
+            + _coco_summary(ACC[k])
+        )
+    )
+
+
 def detr_log(_: Path) -> str:
     def row(k: int) -> str:
         train = {"train_lr": 1e-4, "train_class_error": 70.9, "train_loss": TRAIN[k]}
@@ -1141,6 +1222,17 @@ SHAPES = (
           source="ultralytics/yolov5: classify/train.py", name="out.txt", write=yolov5_classify_console),
     Shape(trainer="Detectron2", version="0.5", log="metrics.json",
           source="facebookresearch/detectron2#3180", name="metrics.json", write=detectron2_json, metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="Detectron2", version="0.6", log="log.txt", source="facebookresearch/detectron2#676",
+          name="log.txt", write=detectron2_text, metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="Detectron2", version="0.1", log="log.txt without the lines `copypaste`",
+          source="facebookresearch/detectron2#1615", name="log.txt", write=detectron2_table,
+          metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="torchvision references", version="0.9", log="console of a detection",
+          source="pytorch/vision: references/detection/engine.py", name="out.txt",
+          write=torchvision_detection, metric="bbox AP"),
+    Shape(trainer="YOLOX", version="0.1", log="train_log.txt",
+          source="Megvii-BaseDetection/YOLOX: yolox/core/trainer.py", name="train_log.txt",
+          write=yolox_console, metric="bbox AP"),
     Shape(trainer="DETR", version="2020", log="log.txt", source="facebookresearch/detr#376",
           name="log.txt", write=detr_log, metric="test_coco_eval_bbox"),
     Shape(trainer="AllenNLP", version="1", log="folder of metrics_epoch_*.json",

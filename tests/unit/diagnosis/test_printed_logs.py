@@ -197,3 +197,23 @@ def test_catboost_without_a_held_out_set_has_no_result(tmp_path: Path) -> None:
     text = "".join(f"{k}:\tlearn: {LOSS[k]}\ttotal: 1s\tremaining: 2m\n" for k in range(8))
     (run,) = runs_of(tmp_path, text)
     assert (run.metric, run.log.rows[3].train_loss) == (None, LOSS[3])
+
+
+def test_the_name_of_a_file_is_no_split(tmp_path: Path) -> None:
+    text = "".join(
+        f"{line(k, ACC[k])}Loaded 250 images from data/test.json\nstep {k} loss: {LOSS[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [row.val_loss for row in run.log.rows] == [None] * 8
+    assert run.log.test_loss is None
+
+
+def test_thresholds_of_a_summary_are_no_metrics(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k + 1} loss: {LOSS[k]}\n Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.5\n"
+        f" Average Precision  (AP) @[ IoU=0.75      | area=   all | maxDets=100 ] = 0.{k}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.metric is None

@@ -124,7 +124,9 @@ _LOSS = re.compile(
 )
 _SCORES = (  # held-out metrics, the one that summarizes most first; accuracy of a named set or head
     re.compile(r"(?<!balanced)_(acc|accuracy)$"),
-    re.compile(r"(^|_)map_?(50_95|0_5_0_95)(_b)?$|^(bbox_|coco_eval_)?ap$|coco_eval_bbox$"),
+    re.compile(
+        r"(^|_)map_?(50_95|0_5_0_95)(_b)?$|^(bbox_|segm_|keypoints_|coco_eval_)?ap$|coco_eval_bbox$"
+    ),
     re.compile(r"(^|_)m_?ap(_b)?$|(^|_)m_?ap_?(50|0_5)(_b)?$"),
     re.compile(r"(^|_)m_?(iou|dice)$"),
     re.compile(r"(^|_)(f1|f_?score|f1_?score|f1_measure|macro_f1|f1_macro|micro_f1|f1_micro)$"),

@@ -29,6 +29,7 @@ from stepladder.diagnosis.logs.column_names import (
     score_rank,
     split_of,
 )
+from stepladder.diagnosis.logs.detection_lines import with_precisions
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.records.audit import LogFormat
@@ -46,7 +47,7 @@ _HEAD = re.compile(  # times, levels and names of loggers
     r"(?:- \w+ - [A-Z]+ - )?"
 )
 _LOGGER = re.compile(  # and lines of source files, whose names may be those of splits
-    r"\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
+    r"^\w+(?:\.\w+)+\]:|\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
     r"\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?"
 )
 _LEFT_OUT = re.compile(
@@ -76,8 +77,13 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 _BATCH = re.compile(r"(\d{1,12})\s*/\s*(\d+)")
+_FILE = re.compile(  # its name is no split: `Loaded 250 images from val.json`
+    r"\S+\.(?:json|jsonl|txt|csv|tsv|ya?ml|py|ipynb|pth?|ckpt|h5|hdf5|npy|npz|pkl|lmdb|list|log|"
+    r"tfrecords?|parquet|tar|zip|gz|jpe?g|png)\b"
+)
 _WORD = re.compile(r"[A-Za-z]+")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
+_AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
 _NUM_NAMES = 4096  # the same few names are in every line
 
@@ -188,7 +194,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     for place, values in _lines(text):
         if place.split is not None or place.epoch is not None:
             split, is_of_values = place.split or "train", bool(values)
-        elif place.step is not None and values and is_of_values:
+        elif (place.step is not None and values and is_of_values) or _has_rate(values):
             split = "train"  # after `Test net output`, `Iteration 8000, loss = …` is of training
         epoch = place.epoch if place.epoch is not None else epoch
         if not values:
@@ -221,11 +227,17 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
         yield group.cells(), group.is_restarted
 
 
+def _has_rate(values: Mapping[str, str]) -> bool:
+    """Return True if a line has a learning rate, as those of training do."""
+    return any(meaning(name) is Meaning.LEARNING_RATE for name in values)
+
+
 @lru_cache(_NUM_NAMES)
 def _named(name: str, split: str) -> str:
     """Return a metric's name with the split of its line, unless it has one itself."""
     is_metric = meaning(name) in ACCURACIES | LOSSES or score_rank(name) is not None
-    if has_split(name) or not is_metric or split == "train":
+    is_ap = _AVERAGE_PRECISION.fullmatch(name) is not None
+    if has_split(name) or not is_metric or split == "train" or is_ap:
         return name
     return f"{split} {name}"
 
@@ -236,7 +248,7 @@ def _lines(text: str) -> Iterator[tuple[_Place, dict[str, str]]]:
     Of the states of a progress bar, the last one of each epoch counts.
     """
     pending: tuple[_Place, dict[str, str]] | None = None
-    for line in screen_lines(text):
+    for line in with_precisions(screen_lines(text)):
         if not line.strip() or len(line) > _MAX_LINE:
             continue
         place, values = _read_line(line)
@@ -354,7 +366,7 @@ def _is_judged(name: str) -> bool:
 
 def _split(text: str, values: Mapping[str, str]) -> str | None:
     """Return the first split that a line names outside the names of its values."""
-    for word in _WORD.findall(text):
+    for word in _WORD.findall(_FILE.sub(" ", text)):
         if split := SPLIT_OF_WORD.get(word.lower()):
             is_in_names = any(word in re.findall(r"[A-Za-z]+", name) for name in values)
             if not is_in_names:
