@@ -192,7 +192,8 @@ def audit(
     if not found:
         raise unreadable[0]
     runs = tuple(audit_run(log, sizes or Sizes()) for log in _named_apart(found))
-    differences = [compare_results(first, second) for first, second in pairwise(runs)]
+    judged = [run for run in runs if run.result is not None]
+    differences = [compare_results(first, second) for first, second in pairwise(judged)]
     return Audit(
         runs=runs,
         differences=tuple(difference for difference in differences if difference is not None),
@@ -284,6 +285,13 @@ def _held_out(log: RunLog) -> Finding:
         read_once = f"accuracy {percent(log.test_accuracy)}"
     elif log.test_loss is not None:
         read_once = f"loss {log.test_loss:.4g}"
+    if read_once is None and log.stop_reason and log.format is LogFormat.CSV:
+        return Finding(
+            check="held_out",
+            outcome=Outcome.COULD_NOT_RUN,
+            evidence=f"this run has no result, because it has not finished ({log.stop_reason}); "
+            "it is not compared",
+        )
     if read_once is None:
         return Finding(
             check="held_out",

@@ -19,6 +19,7 @@ from stepladder.diagnosis.logs.column_names import (
     score_rank,
 )
 from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.run_tables import known_of, run_rows
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.diagnosis.logs.splits import name_splits
 from stepladder.errors import DataError
@@ -74,6 +75,18 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
     if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
         cells = [_with_tag(row, path) for row in cells]
     cells = name_splits(_with_epochs(cells))
+    if runs := run_rows(cells, header):
+        return [
+            Table(
+                name=run.name,
+                path=path,
+                format=LogFormat.CSV,
+                cells=[run.cells],
+                notes=(*notes, f"it has not finished: {run.state}") if run.state else notes,
+                known=known_of(run),
+            )
+            for run in runs
+        ]
     named = _by_run(cells, header) or _by_wandb_run(cells, header)
     parts = [(title, Attempt(cells=part)) for title, part in named] or [
         (name if idx == 0 else f"{name}#{idx + 1}", part)

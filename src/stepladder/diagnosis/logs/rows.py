@@ -40,6 +40,7 @@ _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meanin
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
 )
+_RESULTS = _OF_CURVES | {Meaning.TEST_LOSS, Meaning.TEST_ACCURACY}
 _WAITS = frozenset(
     {
         Meaning.DATA_WAIT_PERCENT,
@@ -214,7 +215,8 @@ class _Reading:
         placed = [row for row in merged if Meaning.EPOCH in row]
         trained = [row for row in placed if _OF_CURVES & set(row)] or placed
         epochs = [row[Meaning.EPOCH] + self.epoch_offset for row in trained]
-        epochs += [row[Meaning.NUM_EPOCHS] for row in merged if Meaning.NUM_EPOCHS in row]
+        if any(_RESULTS & set(row) for row in merged):  # else they were only planned
+            epochs += [row[Meaning.NUM_EPOCHS] for row in merged if Meaning.NUM_EPOCHS in row]
         finite = [epoch for epoch in epochs if math.isfinite(epoch)]
         if finite:
             found["epochs"] = max(finite)
