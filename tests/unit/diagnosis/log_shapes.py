@@ -170,6 +170,22 @@ def wandb_two_runs(_: Path) -> str:
     return f"{head}\n" + each(lambda k: f'"{k}"' + f',"{ACC[k]}"' * 6 + "\n")
 
 
+def tensorboard_downloads(folder: Path) -> None:
+    """One file for each tag of each run, as of the download button."""
+    columns = {"train-tag-epoch_loss": TRAIN, "validation-tag-epoch_accuracy": ACC}
+    for name, values in columns.items():
+        rows = "".join(f"{1619761800 + 60 * k}.0,{k},{value}\n" for k, value in enumerate(values))
+        (folder / f"run-20210501_{name}.csv").write_text("Wall time,Step,Value\n" + rows)
+
+
+def mlflow_history(_: Path) -> str:
+    return "run_id,key,value,step,timestamp\n" + "".join(
+        f"c4ca4238,{key},{values[k]},{k + 1},{1619761800000 + 60000 * k}\n"
+        for key, values in (("val_accuracy", ACC), ("train_loss", TRAIN))
+        for k in EPOCHS
+    )
+
+
 def csv_rewritten(_: Path) -> str:
     """Each save writes the header and all rows so far."""
     head = "step,losses/train.total_loss,losses/eval.total_loss,metrics/test.mAP\n"
@@ -1085,6 +1101,11 @@ SHAPES = (
     Shape(trainer="W&B", version="2023", log="a panel of two runs", source="wandb/wandb#5349",
           name="wandb_export.csv", write=wandb_two_runs, best_epoch=None, train_loss=None,
           num_trainings=2),
+    Shape(trainer="TensorBoard", version="2", log="CSV files of the download button, one per tag",
+          source="tensorflow/tensorboard#4925", name="downloads", write=tensorboard_downloads),
+    Shape(trainer="MLflow", version="2", log="history of metrics as CSV, one row per value",
+          source="mlflow/mlflow#4850", name="history.csv", write=mlflow_history, best_epoch=None,
+          best_step=6),
     Shape(trainer="DeepLabCut", version="3", log="learning_stats.csv that each save writes again",
           source="DeepLabCut/DeepLabCut#3183", name="learning_stats.csv", write=csv_rewritten,
           metric="val_loss", best=0.66, best_epoch=None),

@@ -72,3 +72,65 @@ def test_a_column_of_names_does_not_part_a_log_of_epochs(tmp_path: Path) -> None
     rows = "".join(f"net,running,{k + 1},{acc}\n" for k, acc in enumerate(ACC))
     (run,) = audit_of(tmp_path, "name,status,epoch,val_acc\n" + rows).runs
     assert (run.result, run.best_epoch) == (BEST, 5)
+
+
+def write_tags(folder: Path, of: str = "run-a_{split}-tag-{tag}.csv") -> list[str]:
+    """Write the files of TensorBoard's download button: of a training and its validation."""
+    values = {
+        ("train", "epoch_loss"): LOSS,
+        ("validation", "epoch_loss"): LOSS[::-1],
+        ("validation", "epoch_accuracy"): ACC,
+    }
+    files = []
+    for (split, tag), numbers in values.items():
+        rows = "".join(f"{1619761800 + 60 * k}.0,{k},{num}\n" for k, num in enumerate(numbers))
+        files.append(folder / of.format(split=split, tag=tag))
+        files[-1].write_text("Wall time,Step,Value\n" + rows, encoding="utf-8")
+    return list(map(str, files))
+
+
+@pytest.mark.parametrize(
+    "of", ["run-a_{split}-tag-{tag}.csv", "run_a_{split}-tag-{tag}.csv", "run-a_{tag}_{split}-tag-{tag}.csv"]
+)  # fmt: skip
+def test_the_files_of_tensorboards_download_button_are_one_training(
+    of: str, tmp_path: Path
+) -> None:
+    files = write_tags(tmp_path, of)
+    for words in ([str(tmp_path)], files, files[:1]):
+        (run,) = audit(words).runs
+        assert (run.log.name, run.metric, run.result, run.best_epoch) == (
+            "a",
+            "val_accuracy",
+            BEST,
+            5,
+        )
+        assert [row.train_loss for row in run.log.rows] == list(LOSS)
+        assert [row.val_loss for row in run.log.rows] == list(LOSS[::-1])
+        assert (run.log.total_s, run.log.epochs) == (420, 8)
+
+
+def test_files_of_several_runs_are_a_training_each(tmp_path: Path) -> None:
+    write_tags(tmp_path)
+    write_tags(tmp_path, "run-b_{split}-tag-{tag}.csv")
+    runs = audit([str(tmp_path)]).runs
+    assert [(run.log.name, run.best_epoch) for run in runs] == [("a", 5), ("b", 5)]
+
+
+@pytest.mark.parametrize(
+    "header", ["run_id,key,value,step,timestamp", "Run,metric,value,step,wall_time"]
+)
+def test_a_history_with_one_row_per_value_has_a_column_per_metric(
+    header: str, tmp_path: Path
+) -> None:
+    rows = [
+        f"{run},{key},{values[k]},{k + 1},{1619761800000 + 60000 * k}\n"
+        for run in ("one", "two")
+        for key, values in (("val_accuracy", ACC), ("train_loss", LOSS), ("val_loss", LOSS))
+        for k in range(8)
+    ]
+    runs = audit_of(tmp_path, f"{header}\n{''.join(rows)}").runs
+    assert [run.log.name for run in runs] == ["one", "two"]
+    for run in runs:
+        assert (run.result, run.best_step, len(run.log.rows)) == (BEST, 5, 8)
+        assert run.log.rows[3].train_loss == LOSS[3]
+        assert run.log.total_s == 420

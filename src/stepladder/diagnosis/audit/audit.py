@@ -23,7 +23,7 @@ from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_ser
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
-from stepladder.diagnosis.logs.reader import logs_in, read_logs
+from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
 from stepladder.records.audit import Audit, AuditedRun, LogFormat, RunLog, SizeSource
@@ -181,6 +181,7 @@ def audit(
     Raises:
         DataError: if no training can be read from any of them.
     """
+    logs = one_of_each_run(logs)
     words = logs if is_each_one_folder else [part for word in logs for part in logs_in(word)]
     found: list[RunLog] = []
     unreadable: list[DataError] = []

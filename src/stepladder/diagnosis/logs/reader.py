@@ -34,6 +34,12 @@ from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_prin
 from stepladder.diagnosis.logs.processes import split_processes
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
+from stepladder.diagnosis.logs.tensorboard_csv import (
+    files_of_run,
+    is_tag_file,
+    read_tag_files,
+    tag_files,
+)
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
 from stepladder.errors import DataError
@@ -64,6 +70,21 @@ _FORMATS = (
 )
 
 
+def one_of_each_run(words: Sequence[str]) -> list[str]:
+    """Leave out files of TensorBoard's download button that another one is read together with."""
+    read: set[Path] = set()
+    left = []
+    for word in words:
+        path = Path(word)
+        is_file = not is_mlflow_uri(word) and is_tag_file(path)
+        if is_file and path in read:
+            continue
+        if is_file:
+            read.update(files_of_run(path))
+        left.append(word)
+    return left
+
+
 def logs_in(word: str) -> list[str]:
     """Return the folders of trainings in a folder without a log of its own, else the word itself.
 
@@ -82,6 +103,7 @@ def _has_own_log(path: Path) -> bool:
         or _known_file(path) is not None
         or any(path.glob(_OF_EPOCHS))
         or has_event_files(path)
+        or bool(tag_files(path))
     )
 
 
@@ -136,10 +158,8 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return _run_logs(read_mlflow_folder(runs), metric)
     if file := _known_file(path):
         return _named(_read_file(file, metric), name)
-    if files := list(path.glob(_OF_EPOCHS)):
-        return _run_logs(read_metrics_files(files, name=name, path=str(path)), metric)
-    if has_event_files(path):
-        return _run_logs(read_tensorboard(path, name=name), metric)
+    if tables := _tables_of_files(path, name):
+        return _run_logs(tables, metric)
     if runs := _runs_in(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
@@ -156,6 +176,16 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         where=str(path),
         fix=_FORMATS,
     )
+
+
+def _tables_of_files(path: Path, name: str) -> list[Table]:
+    """Read a folder with one file per epoch, per writer or per metric; empty for any other one."""
+    if files := list(path.glob(_OF_EPOCHS)):
+        return read_metrics_files(files, name=name, path=str(path))
+    if has_event_files(path):
+        return read_tensorboard(path, name=name)
+    files = tag_files(path)
+    return read_tag_files(files, name=name, path=str(path)) if files else []
 
 
 def _named(logs: Sequence[RunLog], name: str) -> list[RunLog]:
@@ -187,6 +217,10 @@ def _newest_trainer_state(path: Path) -> Path | None:
 def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=path.stem), metric)
+    if is_tag_file(path):
+        files = files_of_run(path)
+        name = path.resolve().parent.name
+        return _run_logs(read_tag_files(files, name=name, path=str(path)), metric)
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(

@@ -35,6 +35,7 @@ Cells = Mapping[str, str]
 _IN_PERCENT = re.compile(r"(prec|acc)@1(?!\d)", re.IGNORECASE)
 _TOP1 = re.compile(r"(top|prec|acc|accuracy)[ _@-]*1(?!\d)", re.IGNORECASE)
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
+_MAX_UNIX_S = 1e11  # larger ones are milliseconds
 _MIN_COUNTED = 3  # evaluations at one step
 _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
 _OF_CURVES = frozenset(
@@ -346,12 +347,19 @@ def _timed(kind: Meaning | str | None, texts: Sequence[str]) -> Meaning | str | 
 def _value(kind: Meaning | str, text: str) -> float | None:
     if kind in _DURATIONS:
         return read_duration(text)
-    if kind is Meaning.TIMESTAMP and read_number(text) is None:
-        try:
-            return datetime.fromisoformat(text.strip()).timestamp()
-        except ValueError:
-            return None
+    if kind is Meaning.TIMESTAMP:
+        return _timestamp(text)
     return read_place(text) if kind in (Meaning.EPOCH, Meaning.STEP) else read_number(text)
+
+
+def _timestamp(text: str) -> float | None:
+    """Return a date and time, or a Unix time in seconds or milliseconds, in seconds."""
+    if (number := read_number(text)) is not None:
+        return number / 1e3 if number > _MAX_UNIX_S else number
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        return None
 
 
 def _without_local_steps(
