@@ -217,3 +217,55 @@ def test_thresholds_of_a_summary_are_no_metrics(tmp_path: Path) -> None:
     )
     (run,) = runs_of(tmp_path, text)
     assert run.metric is None
+
+
+VAL = (-15.03, -16.742, -17.625, -17.904, -15.51, -12.2, -8.3, -6.1, -5.52)
+
+
+def solver(k: int) -> str:
+    return (
+        f"Train | Epoch {k + 1} | 5000/20000 | 1.3 it/sec | Loss {VAL[k] + 9}\n"
+        f"Train Summary | End of Epoch {k + 1} | Train Loss {VAL[k] + 10}\n"
+        f"Valid Summary | End of Epoch {k + 1} | Valid Loss {VAL[k]}\n"
+    )
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("begun", ["", "Train | Epoch 5 | 5000/20000 | 1.3 it/sec | Loss -6.5\n"])
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "Epoch {epoch}: train={train} valid={value} best={value}\n",
+        "epoch {epoch} | Valid Loss {value}\n",
+    ],
+)
+def test_results_that_a_resumed_training_lists_again_are_no_epochs(
+    first: int, begun: str, listed: str, tmp_path: Path
+) -> None:
+    again = "".join(
+        listed.format(epoch=k + first, train=VAL[k] + 10, value=VAL[k]) for k in range(4)
+    )
+    text = "".join(map(solver, range(4))) + begun + "Replaying metrics\n" + again
+    (run,) = runs_of(tmp_path, text + "".join(map(solver, range(4, 9))))
+    assert [row.epoch for row in run.log.rows] == list(range(1, 10))
+    assert [row.val_loss for row in run.log.rows] == list(VAL)
+    assert (run.result, run.best_epoch, run.log.epochs) == (-17.904, 4, 9)
+    assert any(note.startswith("it was resumed at epoch 5") for note in run.log.notes)
+    (resumption,) = (f for f in run.findings if f.check == "resumption")
+    assert "val_loss rose from -17.9 to -15.51 (after epoch 5)" in resumption.evidence
+
+
+def test_a_second_training_with_other_results_is_not_listed_again(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8)) + "".join(line(k, OTHER[k]) for k in range(8))
+    assert [run.result for run in runs_of(tmp_path, text)] == [0.83, 0.86]
+
+
+def test_a_resumed_training_that_comes_back_has_no_finding(tmp_path: Path) -> None:
+    course = (1.0, 0.8, 0.7, 0.65, 0.9, 0.7, 0.6, 0.55)
+    text = "".join(
+        f"Epoch {k + 1} train loss: 0.5 val loss: {course[k]}\n"
+        for k in (0, 1, 2, 3, 4, 3, 4, 5, 6, 7)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.resumed_at == (4.0,)
+    assert "resumption" not in {finding.check for finding in run.findings}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 
-from stepladder.diagnosis.logs.attempts import split_attempts
+from stepladder.diagnosis.logs.attempts import split_attempts, without_replays
 from stepladder.diagnosis.logs.column_names import (
     ACCURACIES,
     LOSSES,
@@ -96,7 +96,11 @@ def is_text_log(text: str) -> bool:
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
     rows = list(_rows(text))
-    attempts = split_attempts([cells for cells, _ in rows], _restarts(rows))
+    cells, is_after_replay = without_replays([cells for cells, _ in rows])
+    if len(cells) < len(rows):
+        attempts = split_attempts(cells, is_after_replay)
+    else:
+        attempts = split_attempts(cells, _restarts(rows))
     return [
         Table(
             name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
