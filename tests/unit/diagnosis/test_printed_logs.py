@@ -269,3 +269,46 @@ def test_a_resumed_training_that_comes_back_has_no_finding(tmp_path: Path) -> No
     (run,) = runs_of(tmp_path, text)
     assert run.log.resumed_at == (4.0,)
     assert "resumption" not in {finding.check for finding in run.findings}
+
+
+@pytest.mark.parametrize("num", [2, 4])
+@pytest.mark.parametrize("heads", [("", ""), ("2024-01-01 10:00:01,123 ", "INFO:root:")])
+def test_lines_that_are_printed_several_times_are_read_once(
+    num: int, heads: tuple[str, str], tmp_path: Path
+) -> None:
+    text = "".join(heads[i % 2] + line(k, ACC[k]) for k in range(8) for i in range(num))
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.best_epoch) == (8, BEST_EPOCH)
+    assert any(f"printed {num} times" in note for note in run.log.notes)
+
+
+def test_several_evaluations_of_an_epoch_are_all_read(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) + line(k, OTHER[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert len(run.log.rows) == 16
+
+
+@pytest.mark.parametrize(("train", "val"), [(0, 1), (1, 0), (0, 0), (1, 1)])
+def test_training_and_evaluations_may_count_epochs_from_different_numbers(
+    train: int, val: int, tmp_path: Path
+) -> None:
+    text = "".join(
+        f"Epoch [{k + train}] train loss: {LOSS[k]}\nEpoch {k + val} val acc: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [row.epoch for row in run.log.rows] == list(range(1, 9))
+    assert [row.train_loss for row in run.log.rows] == list(LOSS)
+    assert run.best_epoch == BEST_EPOCH
+
+
+def test_training_after_a_headed_evaluation_is_training(tmp_path: Path) -> None:
+    text = "".join(
+        f"iter {500 * k + 490} loss {LOSS[k]}\n=== Eval at step {500 * k + 500} ===\naccuracy: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [(row.step, row.train_loss) for row in run.log.rows] == [
+        (500 * k + 500, LOSS[k]) for k in range(8)
+    ]
+    assert (run.result, run.best_step) == (BEST, 2500)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from itertools import pairwise
 
 from stepladder.diagnosis.logs.attempts import split_attempts, without_replays
 from stepladder.diagnosis.logs.column_names import (
@@ -26,6 +27,7 @@ from stepladder.diagnosis.logs.column_names import (
     meaning,
     plain_name,
     read_number,
+    read_place,
     score_rank,
     split_of,
 )
@@ -85,6 +87,7 @@ _WORD = re.compile(r"[A-Za-z]+")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
+_MIN_PAIRS = 3  # of training and its evaluation
 _NUM_NAMES = 4096  # the same few names are in every line
 
 
@@ -95,7 +98,9 @@ def is_text_log(text: str) -> bool:
 
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
-    rows = list(_rows(text))
+    rows, repeated = _without_repeats(list(_rows(text)))
+    rows, counted = _counted_alike(rows)
+    notes = (*repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
         attempts = split_attempts(cells, is_after_replay)
@@ -108,7 +113,7 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
             format=LogFormat.TEXT,
             cells=attempt.cells,
             is_epoch_from_0=(is_from_0 := any(row.get("epoch") == "0" for row in attempt.cells)),
-            notes=attempt.notes(is_epoch_from_0=is_from_0),
+            notes=(*notes, *attempt.notes(is_epoch_from_0=is_from_0)),
             resumed_at=attempt.resumed_at,
             known=_known(attempt.cells),
         )
@@ -179,6 +184,68 @@ class _Group:
         return {key: text for key, text in place.items() if text is not None} | values | self.whole
 
 
+def _without_repeats(
+    rows: list[tuple[Cells, bool]],
+) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
+    """Read rows once that occur several times in every epoch; return a note about them.
+
+    So are the lines of a logger with two handlers, or of processes that print the same.
+    """
+    counts: dict[tuple[str | None, frozenset[tuple[str, str]]], int] = {}
+    for cells, _ in rows:
+        same = (cells.get("epoch"), _untimed(cells))
+        counts[same] = counts.get(same, 0) + 1
+    last = rows[-1][0].get("epoch") if rows else None  # it may have ended within its lines
+    nums = {num for (epoch, _), num in counts.items() if epoch != last}
+    if len(nums) != 1 or nums == {1} or any(epoch is None for epoch, _ in counts):
+        return rows, ()
+    seen: set[tuple[str | None, frozenset[tuple[str, str]]]] = set()
+    left = []
+    for cells, is_restarted in rows:
+        same = (cells.get("epoch"), _untimed(cells))
+        if same not in seen:
+            left.append((cells, is_restarted))
+        seen.add(same)
+    note = f"each line was printed {nums.pop()} times, as by several processes or log handlers"
+    return left, (f"{note}; it is read once",)
+
+
+def _untimed(cells: Cells) -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in cells.items() if item[0] != "timestamp")
+
+
+def _counted_alike(
+    rows: list[tuple[Cells, bool]],
+) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
+    """Count epochs from 1 in all rows, if training counts from 0 and evaluations from 1.
+
+    Or the other way round. Each evaluation then follows the training of the epoch before it.
+    """
+    order = [(_is_held_out(cells), read_place(cells.get("epoch", ""))) for cells, _ in rows]
+    for from_0 in (False, True):  # whether these are the evaluations
+        epochs = [at for is_held_out, at in order if is_held_out is from_0 and at is not None]
+        others = [at for is_held_out, at in order if is_held_out is not from_0 and at is not None]
+        if not epochs or not others or (min(epochs), min(others)) != (0, 1):
+            continue
+        pairs = [(a, b) for a, b in pairwise(order) if not a[0] and b[0]]
+        gap = -1 if from_0 else 1
+        is_apart = all(a is not None and b is not None and b - a == gap for (_, a), (_, b) in pairs)
+        if len(pairs) < _MIN_PAIRS or not is_apart:
+            continue
+        which = ("evaluations", "training") if from_0 else ("training", "evaluations")
+        return [
+            ({**cells, "epoch": f"{at + 1:g}"}, is_restarted)
+            if is_held_out is from_0 and at is not None
+            else (cells, is_restarted)
+            for (cells, is_restarted), (is_held_out, at) in zip(rows, order, strict=True)
+        ], (f"epochs are counted from 0 in {which[0]} and from 1 in {which[1]}; here from 1",)
+    return rows, ()
+
+
+def _is_held_out(cells: Cells) -> bool:
+    return any(split_of(name)[0] in ("val", "test") for name in cells)
+
+
 def _restarts(rows: list[tuple[Cells, bool]]) -> list[bool] | None:
     """Return the rows before which an epoch started again; None if that is usual in this log."""
     epochs = {cells["epoch"] for cells, _ in rows if "epoch" in cells}
@@ -192,14 +259,20 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     Beside each row: whether its batches are counted again from an earlier one, in the same epoch.
     """
     epoch: str | None = None
+    headed: str | None = None  # step of a line that named the split, as `Evaluating at step 500`
     announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
     split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
     for place, values in _lines(text):
         if place.split is not None or place.epoch is not None:
             split, is_of_values = place.split or "train", bool(values)
-        elif (place.step is not None and values and is_of_values) or _has_rate(values):
-            split = "train"  # after `Test net output`, `Iteration 8000, loss = …` is of training
+            headed = None if values else place.step
+        elif (
+            place.step is not None and values and (is_of_values or headed not in (None, place.step))
+        ):
+            split, headed = "train", None  # `Iteration 8000, loss = …` after `Test net output`
+        elif _has_rate(values):
+            split = "train"
         epoch = place.epoch if place.epoch is not None else epoch
         if not values:
             announced = place.step or announced
