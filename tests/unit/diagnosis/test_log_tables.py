@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.diagnosis.audit.audit import audit
+from stepladder.errors import DataError
 from stepladder.records.audit import Audit, AuditedRun
 
 ACC = (0.61, 0.70, 0.76, 0.80, 0.83, 0.82, 0.81, 0.815)
@@ -134,3 +135,10 @@ def test_a_history_with_one_row_per_value_has_a_column_per_metric(
         assert (run.result, run.best_step, len(run.log.rows)) == (BEST, 5, 8)
         assert run.log.rows[3].train_loss == LOSS[3]
         assert run.log.total_s == 420
+
+
+def test_a_folder_of_other_files_names_one_that_can_be_passed(tmp_path: Path) -> None:
+    (tmp_path / "wandb_export.csv").write_text(TABLES["wandb"])
+    with pytest.raises(DataError, match=r"Did you mean .*wandb_export\.csv\? Pass one file\."):
+        audit([str(tmp_path)])
+    assert len(audit([str(tmp_path / "wandb_export.csv")]).runs) == 3

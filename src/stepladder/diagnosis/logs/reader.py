@@ -60,6 +60,9 @@ _KNOWN_FILES = (
     "metrics.json",
     "scalars.json",
 )
+_OF_LOGS = frozenset(  # endings of files that may be a log
+    {".csv", ".tsv", ".log", ".out", ".txt", ".json", ".jsonl", ".ipynb"}
+)
 _OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
@@ -170,11 +173,12 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
+    files = sorted(item for item in path.iterdir() if item.suffix.lower() in _OF_LOGS)
     raise DataError(
         "this folder contains no training log of a known format, "
         + (f"only {', '.join(listed)}" if listed else "because it is empty"),
         where=str(path),
-        fix=_FORMATS,
+        fix=f"{did_you_mean(files)} Pass one file." if files else _FORMATS,
     )
 
 
