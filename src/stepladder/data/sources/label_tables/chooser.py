@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.data.sources.label_tables.by_name import Nearby
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.label_cells import (
     quantity_warnings,
@@ -23,7 +24,12 @@ from stepladder.data.sources.label_tables.labels import (
     with_split_words,
     words_of,
 )
-from stepladder.data.sources.label_tables.missing_files import no_file, what_lacks
+from stepladder.data.sources.label_tables.missing_files import (
+    find_named,
+    no_file,
+    no_path_column,
+    what_lacks,
+)
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     PathReader,
@@ -148,7 +154,13 @@ class TableChooser:
             if path_at is not None and readers:
                 return path_at, readers
         refuse_pixels(reading)
-        raise no_column(reading, "path_column")
+        if not reading.is_default("path_column"):
+            raise no_column(reading, "path_column")
+        nearby = Nearby(reading.root)
+        path_at = find_named(reading, nearby)
+        if path_at is None:
+            raise no_path_column(reading, nearby)
+        return path_at, []
 
     def _choose_split(self, taken: Set[int | None]) -> int | None:
         """Return the column of splits; None if there is no such column."""

@@ -39,13 +39,33 @@ def cells_command(
     Args:
         reading: the table.
         at: index of the column.
-        function: of a cell, in Python, with the modules bisect and re.
+        function: of a cell, in Python, as in rows_command.
         prefix: in front of the name of the copy.
         options: with which the copy is read.
 
     Returns:
-        None if the table is not a CSV whose cells the csv module finds, or one of several tables,
-        whose cells must be edited alike.
+        As rows_command.
+    """
+    of_row = (
+        f"(lambda g:lambda r:[*r[:{at}],g(r[{at}].strip()),*r[{at + 1}:]] if len(r)>{at} else r)"
+        f"({function})"
+    )
+    return rows_command(reading, of_row, prefix, options)
+
+
+def rows_command(reading: TableReading, function: str, prefix: str, options: str) -> str | None:
+    """Return the shell command that writes other rows of a table, and reads the result.
+
+    Args:
+        reading: the table.
+        function: of a row, in Python, with the modules bisect, csv, os, re and sys: the list of
+            its cells, or None if it is left out. The header is not given to it.
+        prefix: in front of the name of the copy.
+        options: with which the copy is read.
+
+    Returns:
+        None if the table is not one whose cells the csv module finds, or one of several tables,
+        whose rows must be edited alike.
     """
     file = reading.file
     if reading.folder is not None and reading.folder.resolve() != reading.root:
@@ -55,12 +75,12 @@ def cells_command(
     first = max(file.header_row - 1, 0)
     num_before = max(file.header_row - reading.is_headerless, 0)
     script = (
-        f"import bisect,csv,re,sys;csv.field_size_limit(2**30);f={function};"
+        f"import bisect,csv,os,re,sys;csv.field_size_limit(2**30);f={function};"
         f't=csv.reader(open(sys.argv[1],encoding="{file.encoding}",newline=""),'
         f"delimiter={json.dumps(file.delimiter)},skipinitialspace=True);"
         'w=csv.writer(open(sys.argv[2],"w",encoding="utf-8",newline=""));'
-        f"[w.writerow([*r[:{at}],f(r[{at}].strip()),*r[{at + 1}:]] "
-        f"if i>={num_before} and len(r)>{at} else r) for i,r in enumerate(t) if i>={first}]"
+        f"w.writerows(filter(None,(f(r) if i>={num_before} and r else r "
+        f"for i,r in enumerate(t) if i>={first})))"
     )
     before, source, copy, then = _places(reading, prefix)
     edit = f"python -c {shlex.quote(script)} {source} {copy}"

@@ -73,8 +73,8 @@ class TableReading:
 
     def index(self, name: str | None) -> int | None:
         """Return the index of a column; None if there is no column of this name."""
-        header = self.file.header
-        return header.index(name) if name is not None and name in header else None
+        header = self.file.header  # without blanks around names
+        return header.index(name.strip()) if name is not None and name.strip() in header else None
 
     def is_default(self, option: str) -> bool:
         """Return True if an option has its default."""
