@@ -8,6 +8,12 @@ from typing import Final
 
 from stepladder.data.sources.label_tables.by_name import Nearby
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.findings import (
+    finding_columns,
+    refuse_unsure,
+    several_findings,
+    unsure_warnings,
+)
 from stepladder.data.sources.label_tables.label_cells import (
     quantity_warnings,
     refuse_measured,
@@ -123,10 +129,16 @@ class TableChooser:
         warnings: tuple[str, ...] = ()
         for reader in readers[:1]:
             refuse_measured(self._reading, columns, reader)
-            warnings = quantity_warnings(self._reading, columns, reader)
+            refuse_unsure(self._reading, columns, reader, taken)
+            warnings = (
+                *quantity_warnings(self._reading, columns, reader),
+                *unsure_warnings(self._reading, columns),
+            )
             if label_at != self._reading.index(config.label_column):
                 refuse_several(self._reading, columns, reader)
-        is_asked = config.path_format is None and any(map(is_around, readers))
+        is_asked = config.path_format is None and any(
+            is_around(one) and not _is_within(self._reading, path_at, one) for one in readers
+        )
         if len(readers) != 1 or readers[0].cut or is_asked:
             if not readers:
                 refuse_pixels(self._reading)
@@ -227,6 +239,12 @@ class TableChooser:
         return flags[0]
 
 
+def _is_within(reading: TableReading, path_at: int, reader: PathReader) -> bool:
+    """Return whether paths begin with the name of the table's folder, and so remain in it."""
+    start = f"../{reading.root.name}/"
+    return all(reader(cell).startswith(start) for cell in some(reading.cells(path_at)))
+
+
 def _header_names_a_picture(reading: TableReading) -> bool:
     """Return whether a cell of the header names a picture as the cells below it do."""
     header = reading.file.header
@@ -281,10 +299,15 @@ def _find_label(
         DataError: if there is no such column, several may be it, or rows have several classes.
     """
     found = label_candidates(reading.file, taken)
+    findings = [] if reading.is_headerless else finding_columns(reading, taken)
     one_hot = [] if reading.is_headerless else class_columns(reading.file, taken)
     if one_hot and not (len(found) == 1 and found[0] not in one_hot):
         check_one_hot(reading, one_hot, path_at, readers)
-        return None, one_hot
+        if not findings:
+            return None, one_hot
+    if findings and not (len(found) == 1 and found[0] not in findings):
+        reader = readers[0] if readers else PathReader()
+        raise several_findings(reading, findings, path_at, reader)
     if len(found) == 1:
         return found[0], []
     if reading.file.nested and not found:

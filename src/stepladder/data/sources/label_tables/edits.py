@@ -79,7 +79,8 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
         f't=csv.reader(open(sys.argv[1],encoding="{file.encoding}",newline=""),'
         f"delimiter={json.dumps(file.delimiter)},skipinitialspace=True);"
         'w=csv.writer(open(sys.argv[2],"w",encoding="utf-8",newline=""));'
-        f"w.writerows(filter(None,(f(r) if i>={num_before} and r else r "
+        f'w.writerows(filter(None,(f(r) if i>={num_before} and r and (r[0][:1]!="#" or '
+        f"len(r)=={len(file.header)}) else r "
         f"for i,r in enumerate(t) if i>={first})))"
     )
     before, source, copy, then = _places(reading, prefix)
