@@ -119,7 +119,7 @@ class TableChooser:
             raise DataError("the table has a header but no rows", where=where, fix=WANTED)
         if file.header_row and not wanted & set(file.header):
             self._find_header()
-        check_rows(self._reading.file, path=self._reading.path)
+        check_rows(self._reading)
         path_at, readers = self._choose_path()
         group_at = self._reading.index(config.group_by)
         split_at = self._choose_split({path_at, group_at})

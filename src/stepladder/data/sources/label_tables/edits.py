@@ -72,12 +72,13 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
         return None
     if file.unit != "row" or file.delimiter in _NOT_OF_PYTHON:
         return None
+    are_skipped = not any(cell.startswith(" ") for _, cells in file.body for cell in cells)
     first = max(file.header_row - 1, 0)
     num_before = max(file.header_row - reading.is_headerless, 0)
     script = (
         f"import bisect,csv,os,re,sys;csv.field_size_limit(2**30);f={function};"
         f't=csv.reader(open(sys.argv[1],encoding="{file.encoding}",newline=""),'
-        f"delimiter={json.dumps(file.delimiter)},skipinitialspace=True);"
+        f"delimiter={json.dumps(file.delimiter)},skipinitialspace={are_skipped});"
         'w=csv.writer(open(sys.argv[2],"w",encoding="utf-8",newline=""));'
         f'w.writerows(filter(None,(f(r) if i>={num_before} and r and (r[0][:1]!="#" or '
         f"len(r)=={len(file.header)}) else r "
