@@ -10,8 +10,12 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 from stepladder.data.sources.label_tables.edits import rows_command
-from stepladder.data.sources.label_tables.label_cells import ONE_LABEL
-from stepladder.data.sources.label_tables.labels import finding_of, is_finding, plain_name
+from stepladder.data.sources.label_tables.labels import (
+    ONE_LABEL,
+    finding_of,
+    is_finding,
+    plain_name,
+)
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
 from stepladder.data.sources.listing import name_some

@@ -12,6 +12,8 @@ from stepladder.config.choices import Split
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.split_names import split_of_word
 
+ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
+"""Why a table with several labels for a picture is refused."""
 LABEL_NAMES: Final = (
     *("class", "class_name", "classname", "class_id", "category", "category_name", "target"),
     *("labels", "label_name", "classes", "breed", "species", "diagnosis", "disease", "dx"),

@@ -13,8 +13,12 @@ from typing import Final
 
 from stepladder.data.sources.label_tables.by_name import Followed, Nearby, Spread
 from stepladder.data.sources.label_tables.edits import cells_command, rows_command, sed_command
-from stepladder.data.sources.label_tables.label_cells import ONE_LABEL
-from stepladder.data.sources.label_tables.labels import label_candidates, plain_name, words_of
+from stepladder.data.sources.label_tables.labels import (
+    ONE_LABEL,
+    label_candidates,
+    plain_name,
+    words_of,
+)
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     SLOT,

@@ -12,12 +12,12 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.edits import rows_command
 from stepladder.data.sources.label_tables.label_cells import (
-    ONE_LABEL,
     refuse_measured,
     refuse_several,
 )
 from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
+    ONE_LABEL,
     classes_of,
     is_number,
     plain_name,
