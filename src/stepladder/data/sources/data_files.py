@@ -153,6 +153,14 @@ def data_files_refused(root: Path) -> DataError | None:
     return _of_known_set(folder, kind) or _of_format(kind, files, beside)
 
 
+def known_set_refused(path: Path) -> DataError | None:
+    """Return the error for one of the files of a known data set; None if it is another file."""
+    if not any(re.fullmatch(one.names, path.name) for one in _SETS):
+        return None
+    kind = _kind_of(path)
+    return _of_known_set(path.parent, kind) if kind else None
+
+
 def _of_known_set(folder: Path, kind: str) -> DataError | None:
     """Return the error for a folder with the files of a data set, with the whole conversion."""
     inside = sorted(one for one in folder.iterdir() if one.is_file())
