@@ -22,7 +22,7 @@ from stepladder.data.sources.unread_formats import PICKLE, is_idx, unread_format
 from stepladder.data.sources.walk import is_hidden, is_pickle
 from stepladder.errors import DataError
 
-_MAX_FILES: Final = 5000  # of a source that are looked at
+_MAX_FILES: Final = 5000  # of a source that are checked
 _SAVE: Final = (
     "w=lambda p,c,i,a:(f:=pathlib.Path(s[1],p,c),f.mkdir(parents=True,exist_ok=True),"
     'Image.fromarray(a).save(f/(i+".png")));'

@@ -38,12 +38,12 @@ def fetch(root: Path, command: str) -> str:
 
 
 def pull_lfs(source: Path) -> str:
-    """Return how to download what pointers of Git LFS stand for."""
+    """Return how to download the files to which pointers of Git LFS refer."""
     folder = (source if source.is_dir() else source.parent).expanduser()
     above = folder.absolute()
     if any((place / ".git").exists() for place in (above, *above.parents)):
         return (
-            f"Download the files that the pointers stand for: git lfs install && git -C "
+            f"Download the files themselves: git lfs install && git -C "
             f"{typed(folder)} lfs pull && stepladder prepare {typed(source)}"
         )
     return (

@@ -98,7 +98,7 @@ _FORMATS: Final = (
 
 
 def unread_format(name: str) -> str | None:
-    """Return the format of a file of one picture, or of many, by its name; None if it is none."""
+    """Return the format of a file of one picture, or of many, by its name; None if unknown."""
     if is_idx(name):
         return "MNIST idx"
     found = _format_of(name)
