@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import string
 import struct
 from collections.abc import Callable, Generator, Mapping
@@ -53,6 +54,11 @@ if has_room(MEMORY):
 # The time that an example takes depends on the machine only.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+# A shell starts what is in the background with Ctrl-C ignored, which children would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
