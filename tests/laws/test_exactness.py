@@ -165,9 +165,8 @@ def test_a_rung_keeps_to_its_exactness(
     for name, (measured, recipe) in let_through.items():
         changed = rung.apply(measured, recipe)
         if changed.device.count > 1:
-            if name not in ("head", "all"):  # the others differ in what several devices never see
-                continue
-            assert on_devices(changed, tmp_path / name)  # raises if they differ more
+            if name == "all":  # each starts processes; that of a head is the next test
+                assert on_devices(changed, tmp_path / name)  # raises if they differ more
             continue
         before = run(recipe, tmp_path / name / "before")
         after = run(changed, tmp_path / name / "after")
@@ -175,6 +174,19 @@ def test_a_rung_keeps_to_its_exactness(
         assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
         if changed.device.compile:
             break  # takes half a minute per job
+
+
+@pytest.mark.thorough
+def test_a_head_on_several_devices_keeps_to_its_exactness(
+    tmp_path: Path, build_store: StoreBuilder, profile: Profile
+) -> None:
+    build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
+    job = jobs(tmp_path / "store", profile)["head"]
+    changed = [rung.apply(*job) for rung in EXACT if rung.why_not(*job) is None]
+    on_several = [recipe for recipe in changed if recipe.device.count > 1]
+    assert on_several
+    for idx, recipe in enumerate(on_several):
+        assert on_devices(recipe, tmp_path / str(idx))  # raises if they differ more
 
 
 def test_another_learning_rate_would_be_found(
