@@ -41,6 +41,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(1, tmp_path_factory.mktemp("one"))
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_eight_steps_are_those_of_one_process(two: Results, one: Results, name: str) -> None:
     for result in two:
@@ -48,6 +49,7 @@ def test_eight_steps_are_those_of_one_process(two: Results, one: Results, name: 
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.distributed
 def test_metrics_are_averaged(two: Results, one: Results) -> None:
     assert two[0]["SGD"]["history"] == two[1]["SGD"]["history"]
     for metric in ("loss", "mae"):
