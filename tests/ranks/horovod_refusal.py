@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def refuse(how: str, out: str) -> None:
-    """Gather in rank 1 before or after rank 0 joins; write the refusal, and what is gathered later."""
+    """Gather in rank 1 before or after rank 0 joins; write what is refused and what comes later."""
     words = ""
     if hvd.rank() == 0:
         time.sleep(1.0 if how == "before" else 0.0)
