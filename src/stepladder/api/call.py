@@ -132,7 +132,8 @@ def task_of(run: Path, task: Task | str | None) -> Task | None:
 
 def default_display() -> Display:
     """Return a display of the progress: in the output of a notebook's cell, else on stderr."""
-    from stepladder.training.output.display import NotebookDisplay, is_notebook, make_display
+    from stepladder.training.output.live_display import NotebookDisplay
+    from stepladder.training.output.make_display import is_notebook, make_display
 
     return NotebookDisplay(sys.stdout) if is_notebook() else make_display(stream=sys.stderr)
 

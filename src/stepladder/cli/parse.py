@@ -59,7 +59,7 @@ class Output:
 
     def display(self) -> Display:
         """Return the display for progress."""
-        from stepladder.training.output.display import make_display
+        from stepladder.training.output.make_display import make_display
 
         return make_display(json=self.json, quiet=self.quiet)
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
-from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import StepladderError
-from stepladder.ladder.accuracy.comparison import Comparison, compare
+from stepladder.ladder.joint import Joint, compare_together
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
@@ -21,25 +20,22 @@ from stepladder.ladder.limits.budget import plan_words
 from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
 from stepladder.ladder.limits.guard import (
     TrialFailed,
-    Watchdog,
     faults_told,
-    guarded,
     job_faults_told,
 )
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
 from stepladder.ladder.scaling import efficiency_words, measure_scaling
-from stepladder.ladder.summary.wording import gain_range, others_words, points, together_row
+from stepladder.ladder.summary.wording import gain_range, others_words, together_row
 from stepladder.ladder.timing.epoch_range import predict_over_seeds, time_bounds_s
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
-from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.records import Json, to_json, write_json
 from stepladder.records.climb import FitErrors, JointChange
-from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
+from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Devices, Profile
 from stepladder.records.scaling import SCALING_FILE
 from stepladder.rungs.contract import Rung
@@ -52,82 +48,6 @@ _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
 _SCALING_FRAC: Final = 0.1  # of the time left, to split the efficiency of several devices
 _LEAST_SCALING_S: Final = 10.0
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
-
-
-class Joint(NamedTuple):
-    """Result of testing all kept rungs together.
-
-    Attributes:
-        loses: what is lost, as text, if it is more than allowed; None: nothing is.
-    """
-
-    change: JointChange
-    loses: str | None = None
-
-
-def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
-    """Compare the recipe with all kept rungs with the original recipe.
-
-    Known trainings are not repeated. If they cannot be compared, the rungs are kept, with the
-    reason in the result.
-    """
-    watchdog, options = Watchdog(time_left=lab.time_left), lab.job.ladder
-    if options.aim is not ClimbAim.TIME:  # the aim is accuracy: none may be lost
-        options = replace(options, max_accuracy_loss=0.0)
-    diverges: str | None = None
-    comparison = Comparison()
-    try:
-        with guarded(watchdog):
-            watchdog.expect(2 * (lab.forecast_s(before) + lab.forecast_s(after)))
-            try:
-                comparison = compare(lab, before, after)
-            except TrialFailed as failure:  # and the original job does not fail
-                diverges = failure.what
-    except TrialFailed as failure:
-        return Joint(JointChange(why_not=failure.what))
-    if diverges is not None:
-        return Joint(JointChange(why_not=diverges), loses=f"it fails: {diverges}")
-    change = JointChange(
-        accuracy=comparison.accuracy,
-        loss=comparison.loss,
-        num_trainings=comparison.num_seeds,
-        is_replayed=comparison.is_replayed,
-        unsure=_unsure(comparison, options),
-        why_not=comparison.why_not,
-    )
-    return Joint(change, loses=_too_much(comparison, options))
-
-
-def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:
-    """Return a remark if the bound does not exclude a loss above the allowed one; None: it does.
-
-    The bound of each single rung does, or it would not have been kept; bounds do not add up.
-    """
-    if comparison.accuracy is None and comparison.loss is None:
-        return None
-    evidence = Evidence(
-        aim=Aim.TIME,
-        exactness=Exactness.STATISTICAL,
-        accuracy=comparison.accuracy,
-        loss=comparison.loss,
-        loss_before=comparison.loss_before,
-        num_held_out=comparison.num_held_out,
-    )
-    found = judge_quality(evidence, options)
-    return found.reason if found.decision is Decision.UNDECIDED else None
-
-
-def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:
-    """Return what is lost according to the estimates, if it is more than max_accuracy_loss."""
-    accuracy, loss, allowed = comparison.accuracy, comparison.loss, options.max_accuracy_loss
-    if accuracy is not None:
-        if accuracy.estimate >= -allowed:
-            return None
-        return f"it loses {points(-accuracy.estimate).lstrip('+')} points of accuracy"
-    if loss is None or comparison.loss_before is None:
-        return None
-    is_more = loss.estimate > allowed * abs(comparison.loss_before)
-    return f"the loss rises by {loss.estimate:.2g}" if is_more else None
 
 
 def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:

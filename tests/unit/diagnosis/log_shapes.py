@@ -170,6 +170,22 @@ def wandb_two_runs(_: Path) -> str:
     return f"{head}\n" + each(lambda k: f'"{k}"' + f',"{ACC[k]}"' * 6 + "\n")
 
 
+def tensorboard_downloads(folder: Path) -> None:
+    """One file for each tag of each run, as of the download button."""
+    columns = {"train-tag-epoch_loss": TRAIN, "validation-tag-epoch_accuracy": ACC}
+    for name, values in columns.items():
+        rows = "".join(f"{1619761800 + 60 * k}.0,{k},{value}\n" for k, value in enumerate(values))
+        (folder / f"run-20210501_{name}.csv").write_text("Wall time,Step,Value\n" + rows)
+
+
+def mlflow_history(_: Path) -> str:
+    return "run_id,key,value,step,timestamp\n" + "".join(
+        f"c4ca4238,{key},{values[k]},{k + 1},{1619761800000 + 60000 * k}\n"
+        for key, values in (("val_accuracy", ACC), ("train_loss", TRAIN))
+        for k in EPOCHS
+    )
+
+
 def csv_rewritten(_: Path) -> str:
     """Each save writes the header and all rows so far."""
     head = "step,losses/train.total_loss,losses/eval.total_loss,metrics/test.mAP\n"
@@ -652,6 +668,61 @@ def lightgbm_text(_: Path) -> str:
     )
 
 
+def xgboost_sets(_: Path) -> str:
+    """Training data as the first set, as of `eval_set=[(x, y), (x_val, y_val)]`."""
+    return each(
+        lambda k: f"[{k}]\tvalidation_0-auc:{TRAIN_ACC[k]:.5f}\tvalidation_1-auc:{ACC[k]:.5f}\n"
+    )
+
+
+def xgboost_rmse(_: Path) -> str:
+    return each(lambda k: f"[{k}]\ttrain-rmse:{TRAIN[k]:.5f}\teval-rmse:{VAL[k]:.5f}\n")
+
+
+def lightgbm_callback(_: Path) -> str:
+    return "Training until validation scores don't improve for 10 rounds\n" + each(
+        lambda k: f"[{k + 1}]\ttraining's auc: {TRAIN_ACC[k]:.6g}\tvalid_1's auc: {ACC[k]:.6g}\n"
+    )
+
+
+def lightgbm_loss(_: Path) -> str:
+    return each(
+        lambda k: (
+            f"[{k + 1}]\ttraining's binary_logloss: {TRAIN[k]}\tvalid_1's binary_logloss: {VAL[k]}\n"
+        )
+    )
+
+
+def sklearn_boosting(_: Path) -> str:
+    return "Binning 0.001 GB of training data: 0.007 s\nFitting gradient boosted rounds:\n" + each(
+        lambda k: (
+            f"[{k + 1}/100] 1 tree, 31 leaves, max depth = 8, train loss: {TRAIN[k]:.5f}, val loss: {VAL[k]:.5f}, in 0.002s\n"
+        )
+    )
+
+
+def _catboost(learn: Iterable[float], test: Iterable[float], pick: Callable[..., float]) -> str:
+    text, seen = "", []
+    for k, (trained, value) in enumerate(zip(learn, test, strict=True)):
+        seen.append(value)
+        best = pick(seen)
+        text += (
+            f"{k}:\tlearn: {trained:.7f}\ttest: {value:.7f}\tbest: {best:.7f} ({seen.index(best)})"
+        )
+        text += f"\ttotal: {k * 480 + 480}ms\tremaining: 1h 40m {k}s\n"
+    return (
+        text + f"Stopped by overfitting detector  (2 iterations wait)\n\nbestTest = {pick(seen)}\n"
+    )
+
+
+def catboost_auc(_: Path) -> str:
+    return _catboost(TRAIN_ACC, ACC, max)
+
+
+def catboost_loss(_: Path) -> str:
+    return _catboost(TRAIN, VAL, min)
+
+
 def composer_console(_: Path) -> str:
     return each(
         lambda k: (
@@ -735,6 +806,87 @@ def detectron2_json(_: Path) -> str:
     return each(rows) + json.dumps({"bbox/AP50": 97.0}) + "\n"
 
 
+def _coco_summary(value: float) -> str:
+    return (
+        f" Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = {value:.3f}\n"
+        " Average Precision  (AP) @[ IoU=0.50      | area=   all | maxDets=100 ] = 0.970\n"
+        " Average Precision  (AP) @[ IoU=0.50:0.95 | area= small | maxDets=100 ] = -1.000\n"
+        " Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=  1 ] = 0.988\n"
+    )
+
+
+def _detectron2_line(k: int, iteration: int) -> str:
+    return (
+        f"[06/17 20:39:01 d2.utils.events]:  eta: 0:48:00  iter: {iteration}  total_loss: {TRAIN[k]}  "
+        "loss_cls: 0.6341  time: 0.4012  data_time: 0.0071  lr: 2.47e-05  max_mem: 4011M\n"
+    )
+
+
+def _detectron2_evaluation(k: int, *, is_copied: bool) -> str:
+    copied = (
+        "[06/17 22:00:12 d2.evaluation.testing]: copypaste: Task: bbox\n"
+        "[06/17 22:00:12 d2.evaluation.testing]: copypaste: AP,AP50,AP75,APs,APm,APl\n"
+        f"[06/17 22:00:12 d2.evaluation.testing]: copypaste: {100 * ACC[k]:.4f},97.1,81.2,nan,70.1,71.2\n"
+    )
+    return (
+        "[06/17 22:00:01 d2.data.datasets.coco]: Loaded 250 images in COCO format from val.json\n"
+        "[06/17 22:00:09 d2.evaluation.evaluator]: Inference done 250/250. 0.0712 s / img. ETA=0:00:00\n"
+        + _coco_summary(ACC[k])
+        + "[06/17 22:00:12 d2.evaluation.coco_evaluation]: Evaluation results for bbox: \n"
+        "|   AP   |  AP50  |  AP75  |  APs  |  APm   |  APl   |\n"
+        "|:------:|:------:|:------:|:-----:|:------:|:------:|\n"
+        f"| {100 * ACC[k]:.3f} | 97.100 | 81.200 |  nan  | 70.100 | 71.200 |\n"
+        + (copied if is_copied else "")
+    )
+
+
+def detectron2_text(_: Path) -> str:
+    """Lines every 20 iterations; an evaluation precedes the line of its own iteration."""
+
+    def rows(k: int) -> str:
+        lines = [_detectron2_line(k, 100 * k + more) for more in (19, 39, 59, 79, 99)]
+        return "".join([*lines[:-1], _detectron2_evaluation(k, is_copied=True), lines[-1]])
+
+    return each(rows)
+
+
+def detectron2_table(_: Path) -> str:
+    """Without the lines to copy; the evaluation follows the line of its iteration."""
+    return each(
+        lambda k: _detectron2_line(k, 100 * k + 99) + _detectron2_evaluation(k, is_copied=False)
+    )
+
+
+def torchvision_detection(_: Path) -> str:
+    return each(
+        lambda k: (
+            f"Epoch: [{k}]  [  0/975]  eta: 0:01:08  lr: 0.001  loss: {TRAIN[k]:.4f} ({TRAIN[k]:.4f})  "
+            "loss_classifier: 0.1 (0.1)  time: 0.5  data: 0.1  max mem: 2100\n"
+            f"Epoch: [{k}] Total time: 0:01:08 (0.5 s / it)\ncreating index...\n"
+            "Test:  [  0/250]  eta: 0:00:12  model_time: 0.04 (0.04)  evaluator_time: 0.002 (0.002)  time: 0.05\n"
+            "Accumulating evaluation results...\nDONE (t=0.01s).\nIoU metric: bbox\n"
+            + _coco_summary(ACC[k])
+            + "IoU metric: segm\n"
+            + _coco_summary(0.9)
+        )
+    )
+
+
+def yolox_console(_: Path) -> str:
+    head = "2021-07-21 10:31:12 | INFO     | yolox.core.trainer:"
+    return each(
+        lambda k: (
+            f"{head}195 - ---> start train epoch{k + 1}\n"
+            f"{head}253 - epoch: {k + 1}/8, iter: 100/100, mem: 2461Mb, iter_time: 0.1s, data_time: 0.0s, "
+            f"total_loss: {TRAIN[k]}, iou_loss: 2.1, l1_loss: 0.0, conf_loss: 1.5, cls_loss: 0.6, lr: 1.0e-03, size: 640, ETA: 1:02:03\n"
+            "Evaluate annotation type *bbox*\nCOCOeval_opt.evaluate() finished in 0.12 seconds.\n"
+            f"2021-07-21 10:33:12 | INFO     | yolox.core.trainer:350 - \n"
+            "Average forward time: 4.05 ms, Average NMS time: 0.91 ms, Average inference time: 4.96 ms\n"
+            + _coco_summary(ACC[k])
+        )
+    )
+
+
 def detr_log(_: Path) -> str:
     def row(k: int) -> str:
         train = {"train_lr": 1e-4, "train_class_error": 70.9, "train_loss": TRAIN[k]}
@@ -779,6 +931,29 @@ def tensorboard_scalars_named(folder: Path) -> None:
             writer.add_scalars(
                 "a_run", {"train_loss": TRAIN[k], "val_loss": VAL[k], "val_acc": ACC[k]}, k
             )
+
+
+def torchrun_console(_: Path) -> str:
+    """Each of four processes prints its own quarter of the validation."""
+    return each(
+        lambda k: "".join(
+            f"[GPU{rank}] Epoch {k} | Steps: 59 | train loss {TRAIN[k]} | val acc {ACC[k] if rank == 0 else 0.79:.4f}\n"
+            for rank in (1, 3, 0, 2)
+        )
+    )
+
+
+def caffe_console(_: Path) -> str:
+    head = "I0914 08:00:09.349800  6584 solver.cpp"
+    return each(
+        lambda k: (
+            f"{head}:337] Iteration {1000 * k}, Testing net (#0)\n"
+            f"{head}:404]     Test net output #0: accuracy = {ACC[k]}\n"
+            f"{head}:404]     Test net output #1: loss = {VAL[k]} (* 1 = {VAL[k]} loss)\n"
+            f"{head}:228] Iteration {1000 * k}, loss = {TRAIN[k]}\n"
+            f"{head}:244]     Train net output #0: loss = {TRAIN[k]} (* 1 = {TRAIN[k]} loss)\n"
+        )
+    )
 
 
 def _write_events(folder: Path, epochs: Iterable[int], suffix: str, worse: float = 0.0) -> None:
@@ -926,6 +1101,11 @@ SHAPES = (
     Shape(trainer="W&B", version="2023", log="a panel of two runs", source="wandb/wandb#5349",
           name="wandb_export.csv", write=wandb_two_runs, best_epoch=None, train_loss=None,
           num_trainings=2),
+    Shape(trainer="TensorBoard", version="2", log="CSV files of the download button, one per tag",
+          source="tensorflow/tensorboard#4925", name="downloads", write=tensorboard_downloads),
+    Shape(trainer="MLflow", version="2", log="history of metrics as CSV, one row per value",
+          source="mlflow/mlflow#4850", name="history.csv", write=mlflow_history, best_epoch=None,
+          best_step=6),
     Shape(trainer="DeepLabCut", version="3", log="learning_stats.csv that each save writes again",
           source="DeepLabCut/DeepLabCut#3183", name="learning_stats.csv", write=csv_rewritten,
           metric="val_loss", best=0.66, best_epoch=None),
@@ -1012,10 +1192,36 @@ SHAPES = (
     Shape(trainer="Lightning", version="2", log="metrics.csv that begins at epoch 35",
           source="roboflow/rf-detr#1325", name="version_0", write=lightning_after_resume,
           best_epoch=41),
+    Shape(trainer="PyTorch", version="torchrun", log="lines of each rank: those of rank 0",
+          source="pytorch/pytorch#14628", name="out.txt", write=torchrun_console),
+    Shape(trainer="Caffe", version="1", log="console", source="BVLC/caffe#5144", name="caffe.INFO",
+          write=caffe_console, best_epoch=None, best_step=5000),
     Shape(trainer="XGBoost", version="0.8", log="`[0] test-merror:…`", source="dmlc/xgboost#4252",
           name="out.txt", write=xgboost_text, best_epoch=None, best_step=5, train_loss=None),
     Shape(trainer="LightGBM", version="2", log="console", source="lightgbm-org/LightGBM#886",
           name="out.txt", write=lightgbm_text, metric="valid_1 auc", best_epoch=None),
+    Shape(trainer="XGBoost", version="2", log="`[0] validation_0-auc:…`, two sets: the last one",
+          source="dmlc/xgboost#4252", name="out.txt", write=xgboost_sets, metric="val_auc",
+          best_epoch=None, best_step=5, train_loss=None),
+    Shape(trainer="XGBoost", version="2", log="`[0] train-rmse:… eval-rmse:…`",
+          source="dmlc/xgboost#4252", name="out.txt", write=xgboost_rmse, metric="val_rmse",
+          best=0.66, best_epoch=None, best_step=5, train_loss=None),
+    Shape(trainer="LightGBM", version="4", log="`[1] training's auc: … valid_1's auc: …`",
+          source="lightgbm-org/LightGBM#886", name="out.txt", write=lightgbm_callback,
+          metric="val_auc", best_epoch=None, best_step=6, train_loss=None),
+    Shape(trainer="LightGBM", version="4", log="`[1] valid_1's binary_logloss: …`",
+          source="lightgbm-org/LightGBM#886", name="out.txt", write=lightgbm_loss,
+          metric="val_loss", best=0.66, best_epoch=None, best_step=6),
+    Shape(trainer="scikit-learn", version="1", log="HistGradientBoosting, `verbose=1`",
+          source="scikit-learn: ensemble/_hist_gradient_boosting/gradient_boosting.py",
+          name="out.txt", write=sklearn_boosting, metric="val_loss", best=0.66, best_epoch=None,
+          best_step=6),
+    Shape(trainer="CatBoost", version="1", log="console, more is better", source="catboost/catboost#1028",
+          name="out.txt", write=catboost_auc, metric="test", best_epoch=None, best_step=5,
+          train_loss=None),
+    Shape(trainer="CatBoost", version="1", log="console, less is better", source="catboost/catboost#1028",
+          name="out.txt", write=catboost_loss, metric="val_loss", best=0.66, best_epoch=None,
+          best_step=5),
     Shape(trainer="Composer", version="0.12", log="console", source="mosaicml/composer#1884",
           name="out.txt", write=composer_console),
     Shape(trainer=YOLO, version="YOLOv5", log="results.csv", source="ultralytics/yolov5#7538",
@@ -1037,6 +1243,17 @@ SHAPES = (
           source="ultralytics/yolov5: classify/train.py", name="out.txt", write=yolov5_classify_console),
     Shape(trainer="Detectron2", version="0.5", log="metrics.json",
           source="facebookresearch/detectron2#3180", name="metrics.json", write=detectron2_json, metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="Detectron2", version="0.6", log="log.txt", source="facebookresearch/detectron2#676",
+          name="log.txt", write=detectron2_text, metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="Detectron2", version="0.1", log="log.txt without the lines `copypaste`",
+          source="facebookresearch/detectron2#1615", name="log.txt", write=detectron2_table,
+          metric="bbox/AP", best_epoch=None, best_step=599),
+    Shape(trainer="torchvision references", version="0.9", log="console of a detection",
+          source="pytorch/vision: references/detection/engine.py", name="out.txt",
+          write=torchvision_detection, metric="bbox AP"),
+    Shape(trainer="YOLOX", version="0.1", log="train_log.txt",
+          source="Megvii-BaseDetection/YOLOX: yolox/core/trainer.py", name="train_log.txt",
+          write=yolox_console, metric="bbox AP"),
     Shape(trainer="DETR", version="2020", log="log.txt", source="facebookresearch/detr#376",
           name="log.txt", write=detr_log, metric="test_coco_eval_bbox"),
     Shape(trainer="AllenNLP", version="1", log="folder of metrics_epoch_*.json",

@@ -26,7 +26,8 @@ def run(argv: list[str]) -> int:
     flags, resolved = read_job(Flags, argv, command="advise")
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.training.output.display import Display, make_display
+    from stepladder.training.output.display import Display
+    from stepladder.training.output.make_display import make_display
 
     quiet = flags.output.quiet or flags.output.json
     with make_display(quiet=quiet) as display:

@@ -19,12 +19,12 @@ from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
 from stepladder.data.sources.label_tables.label_cells import (
-    ONE_LABEL,
     find_several,
     measured_values,
 )
 from stepladder.data.sources.label_tables.labels import (
     LABEL_NAMES,
+    ONE_LABEL,
     class_columns,
     classes_of,
     label_candidates,

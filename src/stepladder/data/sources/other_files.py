@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.sources.arrays import arrays_refused
+from stepladder.data.sources.binary_tables import refuse_binary_table, spreadsheet_refused
+from stepladder.data.sources.label_tables.encodings import encoding_of
 from stepladder.data.sources.unread_formats import is_idx
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError, StepladderError, UsageError
 
-_NUM_HEAD_BYTES: Final = 64
+_NUM_HEAD_BYTES: Final = 256
+_TEXT: Final = "utf-8-sig"  # unless its first bytes show UTF-16
 _SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods", ".numbers")
 _NPY: Final = b"\x93NUMPY"
 _STARTS: Final = (
@@ -21,8 +24,6 @@ _STARTS: Final = (
     (b"\xff\xd8\xff", "a picture"),
     (b"GIF8", "a picture"),
     (b"%PDF", "a PDF"),
-    (_NPY, "a NumPy array"),
-    (b"\x89HDF", "an HDF5 file"),
     (b"SQLite format 3", "an SQLite database"),
     (b"Rar!", "a RAR archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
@@ -31,8 +32,6 @@ _STARTS: Final = (
 _UNPACKERS: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"))
 _FIXES: Final = {
     "a picture": "Name the folder that contains it: stepladder prepare {folder}",
-    "a NumPy array": "Save the pictures as PNG files, in one folder for each class, and prepare "
-    "that folder.",
     "a placeholder of Git LFS": "Download the content: git lfs pull",
     "a RAR archive": "Unpack it, and prepare the folder with its contents: unrar x {file}",
     "a 7z archive": "Unpack it, and prepare the folder with its contents: 7z x {file}",
@@ -41,8 +40,12 @@ _EXPORT: Final = "Write a CSV with the columns path and label from it, one row f
 _OLE: Final = b"\xd0\xcf\x11\xe0"
 
 
-def refuse_other_files(path: Path) -> None:
+def refuse_other_files(path: Path, options: str = "") -> None:
     """Refuse spreadsheets, archives and other files that are no table of text.
+
+    Args:
+        path: the file.
+        options: with which a table is read that is converted from it.
 
     Raises:
         DataError: if a file is one, by its content.
@@ -53,9 +56,10 @@ def refuse_other_files(path: Path) -> None:
     if is_array and (refused := arrays_refused(path.parent)) is not None:
         raise refused
     if head.startswith(b"PK\x03\x04"):
-        raise _zipped(path)
+        raise _zipped(path, options)
     if head.startswith(_OLE):
-        raise _spreadsheet(path, "an Excel workbook (.xls)")
+        raise spreadsheet_refused(path, "an Excel workbook (.xls)", ".xls", options)
+    refuse_binary_table(path, head, options)
     for start, program in _UNPACKERS:
         if head.startswith(start):
             raise _packed(path, program)
@@ -73,33 +77,28 @@ def refuse_other_files(path: Path) -> None:
             where=str(path),
             fix="Download the table itself, such as with the page's button Raw or Download.",
         )
+    if 0 in head and encoding_of(path) == _TEXT:
+        raise DataError("this file is binary, not a table of text", where=str(path), fix=_EXPORT)
 
 
-def _spreadsheet(path: Path, what: str) -> DataError:
-    table = path.with_suffix(".csv")
-    return DataError(
-        f"this file is {what}, not a table of text",
-        where=str(path),
-        fix="Open it in Excel or LibreOffice, and save it as CSV UTF-8. Then type: "
-        f"stepladder prepare {_typed(table)}",
-    )
-
-
-def _zipped(path: Path) -> StepladderError:
+def _zipped(path: Path, options: str) -> StepladderError:
     names: list[str] = []
     with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError):
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             is_sheet = "mimetype" in names and b"spreadsheet" in archive.read("mimetype")[:80]
         if is_sheet:
-            return _spreadsheet(path, "an OpenDocument spreadsheet (.ods)")
+            return spreadsheet_refused(path, "an OpenDocument spreadsheet (.ods)", ".ods", options)
     if any(name.startswith("xl/") for name in names):
-        return _spreadsheet(path, "an Excel workbook (.xlsx)")
+        is_binary = "xl/workbook.bin" in names
+        ending = ".xlsb" if is_binary else ".xlsx"
+        return spreadsheet_refused(path, f"an Excel workbook ({ending})", ending, options)
     is_npz = bool(names) and all(name.endswith(".npy") for name in names)
     if is_npz and (refused := arrays_refused(path)) is not None:
         return refused
     if path.suffix.lower() in _SPREADSHEETS:
-        return _spreadsheet(path, f"a spreadsheet ({path.suffix.lower()})")
+        ending = path.suffix.lower()
+        return spreadsheet_refused(path, f"a spreadsheet ({ending})", ending, options)
     return zip_refused(path, names)
 
 

@@ -17,6 +17,7 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.sources.folders.folders import list_walk
 from stepladder.data.sources.folders.reading import folder_options
 from stepladder.data.sources.label_tables.csv_table import list_table
+from stepladder.data.sources.label_tables.reading import given_options
 from stepladder.data.sources.listing import Listing, require_classes
 from stepladder.data.sources.metadata_folder import list_metadata
 from stepladder.data.sources.other_files import refuse_other_files
@@ -45,7 +46,7 @@ def list_pictures(config: PrepareConfig) -> Listing:
             Walk(str(root), config.follow_symlinks, Skipped()), root, folder_options(config)
         )
     elif source.is_file():
-        refuse_other_files(source)
+        refuse_other_files(source, given_options(config))
         listing = list_table(source, config)
     else:
         raise UsageError(

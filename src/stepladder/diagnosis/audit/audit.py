@@ -23,7 +23,7 @@ from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_ser
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
-from stepladder.diagnosis.logs.reader import logs_in, read_logs
+from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
 from stepladder.records.audit import Audit, AuditedRun, LogFormat, RunLog, SizeSource
@@ -181,6 +181,7 @@ def audit(
     Raises:
         DataError: if no training can be read from any of them.
     """
+    logs = one_of_each_run(logs)
     words = logs if is_each_one_folder else [part for word in logs for part in logs_in(word)]
     found: list[RunLog] = []
     unreadable: list[DataError] = []
@@ -192,7 +193,8 @@ def audit(
     if not found:
         raise unreadable[0]
     runs = tuple(audit_run(log, sizes or Sizes()) for log in _named_apart(found))
-    differences = [compare_results(first, second) for first, second in pairwise(runs)]
+    judged = [run for run in runs if run.result is not None]
+    differences = [compare_results(first, second) for first, second in pairwise(judged)]
     return Audit(
         runs=runs,
         differences=tuple(difference for difference in differences if difference is not None),
@@ -247,13 +249,25 @@ def _findings(
             judge_calibration(log, series),
             judge_selection(log, series, num),
         ]
-    if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
-        fit = judge_fit(_curves(log, num))
+    curves = _curves(log, num)
+    if series is not None and not curves.values():
+        found.append(_no_curve(series))
+    elif any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
+        fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _no_curve(series: Series) -> Finding:
+    return Finding(
+        check="fit",
+        outcome=Outcome.COULD_NOT_RUN,
+        evidence=f"not yet known; {series.name} alone does not show overfitting, and the log has "
+        "neither a loss nor an accuracy of validation",
+    )
 
 
 def _curves(log: RunLog, num: int | None) -> Curves:
@@ -272,6 +286,13 @@ def _held_out(log: RunLog) -> Finding:
         read_once = f"accuracy {percent(log.test_accuracy)}"
     elif log.test_loss is not None:
         read_once = f"loss {log.test_loss:.4g}"
+    if read_once is None and log.stop_reason and log.format is LogFormat.CSV:
+        return Finding(
+            check="held_out",
+            outcome=Outcome.COULD_NOT_RUN,
+            evidence=f"this run has no result, because it has not finished ({log.stop_reason}); "
+            "it is not compared",
+        )
     if read_once is None:
         return Finding(
             check="held_out",

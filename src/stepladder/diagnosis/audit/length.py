@@ -77,29 +77,35 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
 
 
 def judge_resumption(log: RunLog, series: Series) -> Finding | None:
-    """Check whether the metric fell when the training was resumed; None if it did not.
+    """Check whether the metric became worse when the training was resumed; None if it did not.
 
-    It fell if the first evaluation after it is worse than all before, and its step down is more
-    than twice the largest step before.
+    It did if the first evaluation after it is worse than all before, and its step down is more
+    than twice the largest step before. It also did if that step down is larger than any step
+    before, the metric does not come back to its value before, and the last one is the worst of
+    all.
     """
     for place in log.resumed_at:
         first = next((idx for idx, row in enumerate(series.rows) if _at_or_after(row, place)), 0)
-        before = series.values[:first]
+        before, after = series.values[:first], series.values[first:]
         if len(before) < _MIN_BEFORE:
             continue
-        fall = series.gain(series.values[first], before[-1])
-        largest = max(abs(after - value) for value, after in itertools.pairwise(before))
-        is_worst = all(series.gain(value, series.values[first]) < 0 for value in before)
-        if is_worst and fall > _CLEAR * largest:
+        fall = series.gain(after[0], before[-1])
+        largest = max(abs(later - value) for value, later in itertools.pairwise(before))
+        is_worst = all(series.gain(value, after[0]) < 0 for value in before)
+        is_lost = len(after) > 1 and all(series.gain(before[-1], value) < 0 for value in after)
+        is_lost &= all(series.gain(value, after[-1]) <= 0 for value in series.values)
+        if (is_worst and fall > _CLEAR * largest) or (is_lost and fall > largest):
             return Finding(
                 check="resumption",
                 outcome=Outcome.WARNED,
-                evidence=f"when the training was resumed, {series.name} fell from "
-                f"{series.say(before[-1])} to {series.say(series.values[first])} "
+                evidence=f"when the training was resumed, {series.name} "
+                f"{'rose' if series.is_lower_better else 'fell'} from "
+                f"{series.say(before[-1])} to {series.say(after[0])} "
                 f"({_at(series.rows, first)}), and the last one is "
                 f"{series.say(series.values[-1])}; the best, "
                 f"{series.say(series.values[series.best])}, was {_at(series.rows, series.best)}: "
-                "the weights of the checkpoint were probably not loaded",
+                "the weights of the checkpoint, or the state of the optimizer, were probably not "
+                "loaded",
                 fix="Check that the script loads the model, the optimizer and the schedule from "
                 "the checkpoint. Then resume from the checkpoint of the best evaluation.",
                 numbers={"fall": fall, "resumed_at": place},

@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
-from stepladder.diagnosis.logs.column_names import Meaning, meaning, read_place
+from stepladder.diagnosis.logs.column_names import (
+    ACCURACIES,
+    LOSSES,
+    Meaning,
+    meaning,
+    read_place,
+)
 
 Cells = Mapping[str, str]
 _FIRST_EPOCH = 1
+_MIN_REPLAYED = 2  # epochs that are listed again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +105,65 @@ def split_attempts(cells: Sequence[Cells], is_new: Sequence[bool] | None = None)
             reopened = False
         attempts[-1].cells.append(row)
     return _without_older_copies([attempt for attempt in attempts if attempt.cells])
+
+
+def without_replays(cells: Sequence[Cells]) -> tuple[list[Cells], list[bool]]:
+    """Remove rows that list the earlier epochs again, as some scripts do when they resume.
+
+    They may count them from another number: `Epoch 0: valid=0.5` repeats `Epoch 1 | Valid 0.5`. All
+    are of one difference between the two numbers, are at least two, and a later epoch follows.
+
+    Returns:
+        (the other rows, whether each is the first one after such rows).
+    """
+    key = _place_column(cells)
+    kept: list[Cells] = []
+    opened: list[bool] = []
+    idx, is_opened = 0, False
+    while idx < len(cells):
+        num = _num_replayed(cells[idx:], kept, key) if key is not None else 0
+        if num:
+            idx, is_opened = idx + num, True
+            continue
+        kept.append(cells[idx])
+        opened.append(is_opened)
+        idx, is_opened = idx + 1, False
+    return kept, opened
+
+
+def _num_replayed(rows: Sequence[Cells], before: Sequence[Cells], key: str) -> int:
+    """Return how many of the first rows repeat results of rows before them."""
+    first = read_place(rows[0].get(key, ""))
+    if first is None or first > _FIRST_EPOCH:
+        return 0
+    places = [read_place(row.get(key, "")) for row in before]
+    for shift in (0, 1, -1):
+        num = 0
+        for row in rows:
+            at, values = read_place(row.get(key, "")), _results(row)
+            if at is None or not values or not any(
+                place == at + shift and values <= _results(other)
+                for place, other in zip(places, before, strict=True)
+            ):  # fmt: skip
+                break
+            num += 1
+        epochs = {row[key] for row in rows[:num]}
+        after = None if num == len(rows) else read_place(rows[num].get(key, ""))
+        last = max(
+            (at for row in rows[:num] if (at := read_place(row[key])) is not None), default=0
+        )
+        if len(epochs) >= _MIN_REPLAYED and after is not None and after > last:
+            return num
+    return 0
+
+
+def _results(row: Cells) -> frozenset[str]:
+    """Return the losses and metrics of a row, as printed."""
+    return frozenset(
+        text
+        for name, text in row.items()
+        if meaning(name) in ACCURACIES | LOSSES or meaning(name) is None
+    )
 
 
 def _place_column(cells: Sequence[Cells]) -> str | None:

@@ -124,7 +124,9 @@ _LOSS = re.compile(
 )
 _SCORES = (  # held-out metrics, the one that summarizes most first; accuracy of a named set or head
     re.compile(r"(?<!balanced)_(acc|accuracy)$"),
-    re.compile(r"(^|_)map_?(50_95|0_5_0_95)(_b)?$|^(bbox_|coco_eval_)?ap$|coco_eval_bbox$"),
+    re.compile(
+        r"(^|_)map_?(50_95|0_5_0_95)(_b)?$|^(bbox_|segm_|keypoints_|coco_eval_)?ap$|coco_eval_bbox$"
+    ),
     re.compile(r"(^|_)m_?ap(_b)?$|(^|_)m_?ap_?(50|0_5)(_b)?$"),
     re.compile(r"(^|_)m_?(iou|dice)$"),
     re.compile(r"(^|_)(f1|f_?score|f1_?score|f1_measure|macro_f1|f1_macro|micro_f1|f1_micro)$"),
@@ -151,7 +153,9 @@ _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 _PLACE = re.compile(r"(?:(?:epoch|step|iter)\W{0,2})?(\d+)(?: ?(?:/|of) ?\d+)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
 _LOWER_IS_BETTER = re.compile(
-    r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
+    r"loss|error|perplexity|deviance|loglik|"
+    r"(^|_)(ppl|wer|cer|mae|mse|rmse|rmsle|mape|mphe|l1|l2|nll|fid)($|_)",
+    re.IGNORECASE,
 )
 _EMPTY = frozenset({"", "-", "none", "null", "na", "n/a", "no log"})  # not measured
 _NUM_NAMES = 4096  # the same few names are in every row

@@ -19,6 +19,7 @@ from stepladder.diagnosis.logs.column_names import (
     score_rank,
 )
 from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.diagnosis.logs.run_tables import known_of, run_rows
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.diagnosis.logs.splits import name_splits
 from stepladder.errors import DataError
@@ -35,6 +36,8 @@ _VALUE = re.compile(r"=\s*[\d.]|\s[\d.]+\s*$")  # in a cell that is no name
 _MAX_HEADER, _MAX_NAME = 50_000, 100  # characters
 _MAX_BEFORE = 500  # lines before the header of a printed table
 _INDEX = ("", "unnamed_0", "index")  # column of a pandas index
+_KEYS = ("metric", "key", "metric_key", "metric_name", "tag")  # columns of one row per value
+_VALUES = ("value", "metric_value")
 _WANDB = re.compile(r"^(.*\S) - (.+?)(__MIN|__MAX)?$")
 
 
@@ -73,7 +76,20 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
         )
     if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
         cells = [_with_tag(row, path) for row in cells]
+    cells, header = _wide(cells, header)
     cells = name_splits(_with_epochs(cells))
+    if runs := run_rows(cells, header):
+        return [
+            Table(
+                name=run.name,
+                path=path,
+                format=LogFormat.CSV,
+                cells=[run.cells],
+                notes=(*notes, f"it has not finished: {run.state}") if run.state else notes,
+                known=known_of(run),
+            )
+            for run in runs
+        ]
     named = _by_run(cells, header) or _by_wandb_run(cells, header)
     parts = [(title, Attempt(cells=part)) for title, part in named] or [
         (name if idx == 0 else f"{name}#{idx + 1}", part)
@@ -164,6 +180,46 @@ def _with_epochs(cells: list[Cells]) -> list[Cells]:
     return [
         {("epoch" if key == index else key): text for key, text in row.items()} for row in cells
     ]
+
+
+def _wide(cells: list[Cells], header: list[str]) -> tuple[list[Cells], list[str]]:
+    """Return a table with one row per value as one with a column per metric.
+
+    So are the histories that MLflow and TensorBoard.dev export: run, metric, step, value.
+    """
+    plain = {plain_name(name): name for name in reversed(header)}
+    key = next((plain[name] for name in _KEYS if name in plain), None)
+    value = next((plain[name] for name in _VALUES if name in plain), None)
+    if key is None or value is None:
+        return cells, header
+    tags = list(dict.fromkeys(row.get(key, "") for row in cells))
+    if not any(_is_known(tag) or score_rank(tag) is not None for tag in tags):
+        return cells, header
+    others = [name for name in header if name not in (key, value)]
+    places = [
+        name for name in others if meaning(name) in (Meaning.RUN, Meaning.EPOCH, Meaning.STEP)
+    ]
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in cells:
+        at = tuple(row.get(name, "") for name in places)
+        wide = rows.setdefault(at, {})
+        wide |= {name: row.get(name, "") for name in others}
+        wide[row.get(key, "")] = row.get(value, "")
+    return _in_order(list(rows.values()), places), [*others, *tags]
+
+
+def _in_order(rows: list[Cells], places: Sequence[str]) -> list[Cells]:
+    """Return rows by run, in the order of the log, and by step."""
+    runs = {text: idx for idx, text in enumerate(dict.fromkeys(
+        tuple(row[name] for name in places if meaning(name) is Meaning.RUN) for row in rows
+    ))}  # fmt: skip
+
+    def place(row: Cells) -> tuple[int, list[float]]:
+        run = tuple(row[name] for name in places if meaning(name) is Meaning.RUN)
+        steps = [name for name in places if meaning(name) is not Meaning.RUN]
+        return runs[run], [read_place(row[name]) or 0.0 for name in steps]
+
+    return sorted(rows, key=place)
 
 
 def _with_tag(row: Cells, path: str) -> Cells:

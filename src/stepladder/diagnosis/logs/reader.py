@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.decoding.formats import SUFFIXES, name_format
+from stepladder.diagnosis.logs.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
+from stepladder.diagnosis.logs.crash import last_error
 from stepladder.diagnosis.logs.csv_log import has_header, read_csv
 from stepladder.diagnosis.logs.json_log import (
     find_dicts,
@@ -29,8 +31,15 @@ from stepladder.diagnosis.logs.mlflow_log import (
 )
 from stepladder.diagnosis.logs.notebook_log import printed_text, read_notebook, shown_tables
 from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_printed_table
+from stepladder.diagnosis.logs.processes import split_processes
 from stepladder.diagnosis.logs.rows import Table, to_run_log
 from stepladder.diagnosis.logs.run_folder_log import read_run_log
+from stepladder.diagnosis.logs.tensorboard_csv import (
+    files_of_run,
+    is_tag_file,
+    read_tag_files,
+    tag_files,
+)
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
 from stepladder.errors import DataError
@@ -51,6 +60,9 @@ _KNOWN_FILES = (
     "metrics.json",
     "scalars.json",
 )
+_OF_LOGS = frozenset(  # endings of files that may be a log
+    {".csv", ".tsv", ".log", ".out", ".txt", ".json", ".jsonl", ".ipynb"}
+)
 _OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
@@ -59,6 +71,21 @@ _FORMATS = (
     "lines, notebooks with their output, tables of spaCy and Ultralytics, and printed lines such "
     "as 'epoch 3 train loss 0.5 val acc 0.9'."
 )
+
+
+def one_of_each_run(words: Sequence[str]) -> list[str]:
+    """Leave out files of TensorBoard's download button that another one is read together with."""
+    read: set[Path] = set()
+    left = []
+    for word in words:
+        path = Path(word)
+        is_file = not is_mlflow_uri(word) and is_tag_file(path)
+        if is_file and path in read:
+            continue
+        if is_file:
+            read.update(files_of_run(path))
+        left.append(word)
+    return left
 
 
 def logs_in(word: str) -> list[str]:
@@ -79,6 +106,7 @@ def _has_own_log(path: Path) -> bool:
         or _known_file(path) is not None
         or any(path.glob(_OF_EPOCHS))
         or has_event_files(path)
+        or bool(tag_files(path))
     )
 
 
@@ -122,7 +150,7 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
 
 
 def _run_logs(tables: Sequence[Table], metric: str | None) -> list[RunLog]:
-    return [to_run_log(replace(table, metric=metric)) for table in tables]
+    return [to_run_log(replace(table, metric=metric or table.metric)) for table in tables]
 
 
 def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
@@ -133,10 +161,8 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return _run_logs(read_mlflow_folder(runs), metric)
     if file := _known_file(path):
         return _named(_read_file(file, metric), name)
-    if files := list(path.glob(_OF_EPOCHS)):
-        return _run_logs(read_metrics_files(files, name=name, path=str(path)), metric)
-    if has_event_files(path):
-        return _run_logs(read_tensorboard(path, name=name), metric)
+    if tables := _tables_of_files(path, name):
+        return _run_logs(tables, metric)
     if runs := _runs_in(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
@@ -147,12 +173,23 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
+    files = sorted(item for item in path.iterdir() if item.suffix.lower() in _OF_LOGS)
     raise DataError(
         "this folder contains no training log of a known format, "
         + (f"only {', '.join(listed)}" if listed else "because it is empty"),
         where=str(path),
-        fix=_FORMATS,
+        fix=f"{did_you_mean(files)} Pass one file." if files else _FORMATS,
     )
+
+
+def _tables_of_files(path: Path, name: str) -> list[Table]:
+    """Read a folder with one file per epoch, per writer or per metric; empty for any other one."""
+    if files := list(path.glob(_OF_EPOCHS)):
+        return read_metrics_files(files, name=name, path=str(path))
+    if has_event_files(path):
+        return read_tensorboard(path, name=name)
+    files = tag_files(path)
+    return read_tag_files(files, name=name, path=str(path)) if files else []
 
 
 def _named(logs: Sequence[RunLog], name: str) -> list[RunLog]:
@@ -184,6 +221,10 @@ def _newest_trainer_state(path: Path) -> Path | None:
 def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=path.stem), metric)
+    if is_tag_file(path):
+        files = files_of_run(path)
+        name = path.resolve().parent.name
+        return _run_logs(read_tag_files(files, name=name, path=str(path)), metric)
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(
@@ -279,17 +320,47 @@ def _tables(text: str, path: Path) -> Sequence[Table]:
         given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
     is_lines = path.suffix in (".jsonl", ".ndjson") or "\n{" in text
     if not is_lines and is_keras_output(text):
-        return read_keras_output(text, **given)
+        return _printed(text, **given)
     if _JSON.match(text):
         return read_json_lines(text, **given) if is_lines else read_json_log(text, **given)
+    return _printed(text, **given) or read_csv(text, **given)
+
+
+def _printed(text: str, *, name: str, path: str) -> list[Table]:
+    """Read what a trainer printed, of each of its processes; empty for a CSV file."""
+    tables: list[Table] = []
+    for part in split_processes(text):
+        title = f"{name} {part.name}".strip()
+        found = _of_one_process(part.text, name=title, path=path)
+        tables += [replace(table, notes=(*part.notes, *table.notes)) for table in found]
+    error = last_error(text)
+    if error is None:
+        return tables
+    said, after = error
+    if not tables and not has_header(text):
+        raise DataError(
+            "this log contains no evaluation: no loss or accuracy was printed before the program "
+            f"stopped with {said!r}",
+            where=path,
+            fix="Correct that error, and pass the log of a training that has finished at least one "
+            "epoch.",
+        )
+    if not tables or is_text_log(after):
+        return tables
+    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, f"it ended with {said!r}"))]
+
+
+def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
+    given = {"name": name, "path": path}
     if is_keras_output(text):
         return read_keras_output(text, **given)
     if is_printed_table(text):
         return read_printed_table(text, **given)
+    if is_boosting_log(text):
+        return read_boosting_log(text, **given)
     if len(items := find_dicts(text)) > 1:
         return read_dicts(items, **given)
-    is_text = not has_header(text) and is_text_log(text)
-    return read_text(text, **given) if is_text else read_csv(text, **given)
+    return read_text(text, **given) if not has_header(text) and is_text_log(text) else []
 
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:

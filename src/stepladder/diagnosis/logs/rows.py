@@ -35,11 +35,13 @@ Cells = Mapping[str, str]
 _IN_PERCENT = re.compile(r"(prec|acc)@1(?!\d)", re.IGNORECASE)
 _TOP1 = re.compile(r"(top|prec|acc|accuracy)[ _@-]*1(?!\d)", re.IGNORECASE)
 _PERCENT_FROM = 1.5  # accuracies above it are in percent
+_MAX_UNIX_S = 1e11  # larger ones are milliseconds
 _MIN_COUNTED = 3  # evaluations at one step
 _DURATIONS = frozenset({Meaning.TIME, Meaning.EPOCH_S, Meaning.ELAPSED_S, Meaning.TOTAL_S})
 _OF_CURVES = frozenset(
     {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY, Meaning.VAL_LOSS, Meaning.VAL_ACCURACY, SCORE}
 )
+_RESULTS = _OF_CURVES | {Meaning.TEST_LOSS, Meaning.TEST_ACCURACY}
 _WAITS = frozenset(
     {
         Meaning.DATA_WAIT_PERCENT,
@@ -66,7 +68,8 @@ class Table:
     Attributes:
         cells: rows of text by column; a cell is empty if it was not written.
         is_epoch_from_0: the first epoch has number 0.
-        metric: the column passed with `--metric`; None: the usual ones.
+        metric: the column passed with `--metric`, or else the only one that the log can be judged
+            by; None: the usual ones.
         preferred: the column that the trainer selected its best model by, if the log says so.
         is_evaluation: a log of evaluations only, by its name.
         resumed_at: epochs, or else steps, at which it was resumed, as logged.
@@ -213,7 +216,8 @@ class _Reading:
         placed = [row for row in merged if Meaning.EPOCH in row]
         trained = [row for row in placed if _OF_CURVES & set(row)] or placed
         epochs = [row[Meaning.EPOCH] + self.epoch_offset for row in trained]
-        epochs += [row[Meaning.NUM_EPOCHS] for row in merged if Meaning.NUM_EPOCHS in row]
+        if any(_RESULTS & set(row) for row in merged):  # else they were only planned
+            epochs += [row[Meaning.NUM_EPOCHS] for row in merged if Meaning.NUM_EPOCHS in row]
         finite = [epoch for epoch in epochs if math.isfinite(epoch)]
         if finite:
             found["epochs"] = max(finite)
@@ -343,12 +347,19 @@ def _timed(kind: Meaning | str | None, texts: Sequence[str]) -> Meaning | str | 
 def _value(kind: Meaning | str, text: str) -> float | None:
     if kind in _DURATIONS:
         return read_duration(text)
-    if kind is Meaning.TIMESTAMP and read_number(text) is None:
-        try:
-            return datetime.fromisoformat(text.strip()).timestamp()
-        except ValueError:
-            return None
+    if kind is Meaning.TIMESTAMP:
+        return _timestamp(text)
     return read_place(text) if kind in (Meaning.EPOCH, Meaning.STEP) else read_number(text)
+
+
+def _timestamp(text: str) -> float | None:
+    """Return a date and time, or a Unix time in seconds or milliseconds, in seconds."""
+    if (number := read_number(text)) is not None:
+        return number / 1e3 if number > _MAX_UNIX_S else number
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        return None
 
 
 def _without_local_steps(

@@ -59,7 +59,7 @@ def read_tensorboard(path: Path, *, name: str) -> list[Table]:
         ]
         title = name if len(runs) == 1 else f"{name}/{_relative(place, path)}"
         for idx, (points, note) in enumerate(attempts):
-            table = _table(
+            table = table_of(
                 points,
                 title=title if len(attempts) == 1 else f"{title}#{idx + 1}",
                 path=str(path),
@@ -115,7 +115,7 @@ def _folder_attempts(files: Sequence[Path], side: Path | None) -> list[tuple[lis
     attempts: list[tuple[list[Point], str]] = []
     read = [
         [
-            (_tag(tag, side.name) if side is not None else tag, step, value, wall)
+            (named_by_folder(tag, side.name) if side is not None else tag, step, value, wall)
             for tag, step, value, wall in _scalars(file)
         ]
         for file in files
@@ -136,7 +136,7 @@ def _folder_attempts(files: Sequence[Path], side: Path | None) -> list[tuple[lis
     return attempts
 
 
-def _tag(tag: str, folder: str) -> str:
+def named_by_folder(tag: str, folder: str) -> str:
     """Return a tag with the split of its folder.
 
     `add_scalars("Loss", {"val": …})` writes the tag `Loss` to the folder `Loss_val`. If the second
@@ -151,7 +151,8 @@ def _tag(tag: str, folder: str) -> str:
     return tag if split is None or split_of(tag)[0] is not None else f"{split}_{tag}"
 
 
-def _table(points: Sequence[Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
+def table_of(points: Sequence[Point], *, title: str, path: str, notes: tuple[str, ...]) -> Table:
+    """Return the table of one training: a row per step, in the order of the steps."""
     by_step: dict[int, dict[str, str]] = {}
     is_keras = False
     first_s = min((wall for *_, wall in points), default=0.0)

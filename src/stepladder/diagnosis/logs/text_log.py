@@ -1,9 +1,10 @@
 r"""Printed logs: lines such as `Epoch 3/10 train loss: 0.5, val acc: 0.9`, of any script.
 
 Read are names followed by numbers. The epoch and the split are those that the line names; a line
-without an epoch belongs to the one before. Lines of single batches (`[10/35]`) make up an epoch:
-training values are averaged, or the running average in brackets is used (`Loss 0.41 (0.52)`); of
-an evaluation the last line counts. A line that sums up an epoch replaces them.
+without an epoch belongs to the one before, and one without a step to the step before. Lines of
+single batches (`[10/35]`) make up an epoch: training values are averaged, or the running average in
+brackets is used (`Loss 0.41 (0.52)`); of an evaluation the last line counts. A line that sums up an
+epoch replaces them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from itertools import pairwise
 
-from stepladder.diagnosis.logs.attempts import split_attempts
+from stepladder.diagnosis.logs.attempts import split_attempts, without_replays
 from stepladder.diagnosis.logs.column_names import (
     ACCURACIES,
     LOSSES,
@@ -25,9 +27,11 @@ from stepladder.diagnosis.logs.column_names import (
     meaning,
     plain_name,
     read_number,
+    read_place,
     score_rank,
     split_of,
 )
+from stepladder.diagnosis.logs.detection_lines import with_precisions
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.records.audit import LogFormat
@@ -45,7 +49,7 @@ _HEAD = re.compile(  # times, levels and names of loggers
     r"(?:- \w+ - [A-Z]+ - )?"
 )
 _LOGGER = re.compile(  # and lines of source files, whose names may be those of splits
-    r"\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
+    r"^\w+(?:\.\w+)+\]:|\((?:\w+\.py) \d+\)|\b[\w/]+\.py:\d+:?(?:\[\d+\])?|\[\w+\] \[\w+\]|"
     r"\b(?:INFO|DEBUG|WARNING)\b:?(?:root:)?"
 )
 _LEFT_OUT = re.compile(
@@ -75,9 +79,15 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 _BATCH = re.compile(r"(\d{1,12})\s*/\s*(\d+)")
+_FILE = re.compile(  # its name is no split: `Loaded 250 images from val.json`
+    r"\S+\.(?:json|jsonl|txt|csv|tsv|ya?ml|py|ipynb|pth?|ckpt|h5|hdf5|npy|npz|pkl|lmdb|list|log|"
+    r"tfrecords?|parquet|tar|zip|gz|jpe?g|png)\b"
+)
 _WORD = re.compile(r"[A-Za-z]+")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
+_AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
+_MIN_PAIRS = 3  # of training and its evaluation
 _NUM_NAMES = 4096  # the same few names are in every line
 
 
@@ -88,8 +98,14 @@ def is_text_log(text: str) -> bool:
 
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
-    rows = list(_rows(text))
-    attempts = split_attempts([cells for cells, _ in rows], _restarts(rows))
+    rows, repeated = _without_repeats(list(_rows(text)))
+    rows, counted = _counted_alike(rows)
+    notes = (*repeated, *counted)
+    cells, is_after_replay = without_replays([cells for cells, _ in rows])
+    if len(cells) < len(rows):
+        attempts = split_attempts(cells, is_after_replay)
+    else:
+        attempts = split_attempts(cells, _restarts(rows))
     return [
         Table(
             name=name if len(attempts) == 1 else f"{name}#{idx + 1}",
@@ -97,7 +113,7 @@ def read_text(text: str, *, name: str, path: str) -> list[Table]:
             format=LogFormat.TEXT,
             cells=attempt.cells,
             is_epoch_from_0=(is_from_0 := any(row.get("epoch") == "0" for row in attempt.cells)),
-            notes=attempt.notes(is_epoch_from_0=is_from_0),
+            notes=(*notes, *attempt.notes(is_epoch_from_0=is_from_0)),
             resumed_at=attempt.resumed_at,
             known=_known(attempt.cells),
         )
@@ -168,6 +184,68 @@ class _Group:
         return {key: text for key, text in place.items() if text is not None} | values | self.whole
 
 
+def _without_repeats(
+    rows: list[tuple[Cells, bool]],
+) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
+    """Read rows once that occur several times in every epoch; return a note about them.
+
+    So are the lines of a logger with two handlers, or of processes that print the same.
+    """
+    counts: dict[tuple[str | None, frozenset[tuple[str, str]]], int] = {}
+    for cells, _ in rows:
+        same = (cells.get("epoch"), _untimed(cells))
+        counts[same] = counts.get(same, 0) + 1
+    last = rows[-1][0].get("epoch") if rows else None  # it may have ended within its lines
+    nums = {num for (epoch, _), num in counts.items() if epoch != last}
+    if len(nums) != 1 or nums == {1} or any(epoch is None for epoch, _ in counts):
+        return rows, ()
+    seen: set[tuple[str | None, frozenset[tuple[str, str]]]] = set()
+    left = []
+    for cells, is_restarted in rows:
+        same = (cells.get("epoch"), _untimed(cells))
+        if same not in seen:
+            left.append((cells, is_restarted))
+        seen.add(same)
+    note = f"each line was printed {nums.pop()} times, as by several processes or log handlers"
+    return left, (f"{note}; it is read once",)
+
+
+def _untimed(cells: Cells) -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in cells.items() if item[0] != "timestamp")
+
+
+def _counted_alike(
+    rows: list[tuple[Cells, bool]],
+) -> tuple[list[tuple[Cells, bool]], tuple[str, ...]]:
+    """Count epochs from 1 in all rows, if training counts from 0 and evaluations from 1.
+
+    Or the other way round. Each evaluation then follows the training of the epoch before it.
+    """
+    order = [(_is_held_out(cells), read_place(cells.get("epoch", ""))) for cells, _ in rows]
+    for from_0 in (False, True):  # whether these are the evaluations
+        epochs = [at for is_held_out, at in order if is_held_out is from_0 and at is not None]
+        others = [at for is_held_out, at in order if is_held_out is not from_0 and at is not None]
+        if not epochs or not others or (min(epochs), min(others)) != (0, 1):
+            continue
+        pairs = [(a, b) for a, b in pairwise(order) if not a[0] and b[0]]
+        gap = -1 if from_0 else 1
+        is_apart = all(a is not None and b is not None and b - a == gap for (_, a), (_, b) in pairs)
+        if len(pairs) < _MIN_PAIRS or not is_apart:
+            continue
+        which = ("evaluations", "training") if from_0 else ("training", "evaluations")
+        return [
+            ({**cells, "epoch": f"{at + 1:g}"}, is_restarted)
+            if is_held_out is from_0 and at is not None
+            else (cells, is_restarted)
+            for (cells, is_restarted), (is_held_out, at) in zip(rows, order, strict=True)
+        ], (f"epochs are counted from 0 in {which[0]} and from 1 in {which[1]}; here from 1",)
+    return rows, ()
+
+
+def _is_held_out(cells: Cells) -> bool:
+    return any(split_of(name)[0] in ("val", "test") for name in cells)
+
+
 def _restarts(rows: list[tuple[Cells, bool]]) -> list[bool] | None:
     """Return the rows before which an epoch started again; None if that is usual in this log."""
     epochs = {cells["epoch"] for cells, _ in rows if "epoch" in cells}
@@ -181,14 +259,26 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     Beside each row: whether its batches are counted again from an earlier one, in the same epoch.
     """
     epoch: str | None = None
-    split = "train"
+    headed: str | None = None  # step of a line that named the split, as `Evaluating at step 500`
+    announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
+    split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
     for place, values in _lines(text):
         if place.split is not None or place.epoch is not None:
-            split = place.split or "train"
+            split, is_of_values = place.split or "train", bool(values)
+            headed = None if values else place.step
+        elif (
+            place.step is not None and values and (is_of_values or headed not in (None, place.step))
+        ):
+            split, headed = "train", None  # `Iteration 8000, loss = …` after `Test net output`
+        elif _has_rate(values):
+            split = "train"
         epoch = place.epoch if place.epoch is not None else epoch
         if not values:
+            announced = place.step or announced
             continue
+        announced = announced if place.step is None else None
+        place.step = place.step or announced
         own = place.first_split or split
         named = {_named(name, own): text for name, text in values.items()}
         is_same = (
@@ -214,11 +304,17 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
         yield group.cells(), group.is_restarted
 
 
+def _has_rate(values: Mapping[str, str]) -> bool:
+    """Return True if a line has a learning rate, as those of training do."""
+    return any(meaning(name) is Meaning.LEARNING_RATE for name in values)
+
+
 @lru_cache(_NUM_NAMES)
 def _named(name: str, split: str) -> str:
     """Return a metric's name with the split of its line, unless it has one itself."""
     is_metric = meaning(name) in ACCURACIES | LOSSES or score_rank(name) is not None
-    if has_split(name) or not is_metric or split == "train":
+    is_ap = _AVERAGE_PRECISION.fullmatch(name) is not None
+    if has_split(name) or not is_metric or split == "train" or is_ap:
         return name
     return f"{split} {name}"
 
@@ -229,7 +325,7 @@ def _lines(text: str) -> Iterator[tuple[_Place, dict[str, str]]]:
     Of the states of a progress bar, the last one of each epoch counts.
     """
     pending: tuple[_Place, dict[str, str]] | None = None
-    for line in screen_lines(text):
+    for line in with_precisions(screen_lines(text)):
         if not line.strip() or len(line) > _MAX_LINE:
             continue
         place, values = _read_line(line)
@@ -347,7 +443,7 @@ def _is_judged(name: str) -> bool:
 
 def _split(text: str, values: Mapping[str, str]) -> str | None:
     """Return the first split that a line names outside the names of its values."""
-    for word in _WORD.findall(text):
+    for word in _WORD.findall(_FILE.sub(" ", text)):
         if split := SPLIT_OF_WORD.get(word.lower()):
             is_in_names = any(word in re.findall(r"[A-Za-z]+", name) for name in values)
             if not is_in_names:

@@ -24,7 +24,14 @@ def refused(path: Path) -> StepladderError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["labels.xlsx", "labels.csv", "labels"])
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [
+        ("labels.xlsx", "labels.csv"),
+        ("labels.csv", "table1-labels.csv"),  # is not overwritten
+        ("labels", "labels.csv"),
+    ],
+)
 @pytest.mark.parametrize(
     ("entries", "told"),
     [
@@ -36,7 +43,7 @@ def refused(path: Path) -> StepladderError:
     ],
 )
 def test_spreadsheets_are_to_be_saved_as_csv(
-    tmp_path: Path, name: str, entries: dict[str, str], told: str
+    tmp_path: Path, name: str, out: str, entries: dict[str, str], told: str
 ) -> None:
     path = tmp_path / name
     with zipfile.ZipFile(path, "w") as archive:
@@ -45,7 +52,7 @@ def test_spreadsheets_are_to_be_saved_as_csv(
     error = refused(path)
     assert told in error.what
     assert "save it as CSV" in str(error.fix)
-    assert str(error.fix).endswith(f"stepladder prepare {tmp_path / 'labels.csv'}")
+    assert str(error.fix).endswith(f"stepladder prepare {tmp_path / out}")
 
 
 def test_an_old_workbook_is_named(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.ladder import climb as joint
+from stepladder.ladder import joint
 from stepladder.ladder.accuracy.comparison import Comparison
-from stepladder.ladder.climb import compare_together
+from stepladder.ladder.joint import compare_together
 from stepladder.ladder.summary.wording import together_row
 from stepladder.records.climb import JointChange
 from stepladder.records.ladder import Interval

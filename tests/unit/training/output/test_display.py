@@ -18,11 +18,11 @@ from stepladder.training.output.display import (
     PLAIN_EVERY_S,
     Display,
     JsonDisplay,
-    LiveDisplay,
     PlainDisplay,
     ProgressState,
-    make_display,
 )
+from stepladder.training.output.live_display import LiveDisplay
+from stepladder.training.output.make_display import make_display
 from stepladder.training.output.wording import (
     clean,
     duration,
@@ -246,7 +246,7 @@ def test_a_closed_stream_only_turns_the_display_off(make: Callable[[io.StringIO]
 
 def test_a_pipe_into_head_ends_cleanly() -> None:
     code = """
-        from stepladder.training.output.display import make_display
+        from stepladder.training.output.make_display import make_display
         display = make_display()
         for _ in range(20_000):
             display.message("x" * 100)

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.data.sources.label_tables.by_name import Nearby
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.findings import (
+    finding_columns,
+    refuse_unsure,
+    several_findings,
+    unsure_warnings,
+)
 from stepladder.data.sources.label_tables.label_cells import (
     quantity_warnings,
     refuse_measured,
@@ -23,7 +30,12 @@ from stepladder.data.sources.label_tables.labels import (
     with_split_words,
     words_of,
 )
-from stepladder.data.sources.label_tables.missing_files import no_file, what_lacks
+from stepladder.data.sources.label_tables.missing_files import (
+    find_named,
+    no_file,
+    no_path_column,
+    what_lacks,
+)
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     PathReader,
@@ -107,7 +119,7 @@ class TableChooser:
             raise DataError("the table has a header but no rows", where=where, fix=WANTED)
         if file.header_row and not wanted & set(file.header):
             self._find_header()
-        check_rows(self._reading.file, path=self._reading.path)
+        check_rows(self._reading)
         path_at, readers = self._choose_path()
         group_at = self._reading.index(config.group_by)
         split_at = self._choose_split({path_at, group_at})
@@ -117,10 +129,16 @@ class TableChooser:
         warnings: tuple[str, ...] = ()
         for reader in readers[:1]:
             refuse_measured(self._reading, columns, reader)
-            warnings = quantity_warnings(self._reading, columns, reader)
+            refuse_unsure(self._reading, columns, reader, taken)
+            warnings = (
+                *quantity_warnings(self._reading, columns, reader),
+                *unsure_warnings(self._reading, columns),
+            )
             if label_at != self._reading.index(config.label_column):
                 refuse_several(self._reading, columns, reader)
-        is_asked = config.path_format is None and any(map(is_around, readers))
+        is_asked = config.path_format is None and any(
+            is_around(one) and not _is_within(self._reading, path_at, one) for one in readers
+        )
         if len(readers) != 1 or readers[0].cut or is_asked:
             if not readers:
                 refuse_pixels(self._reading)
@@ -148,7 +166,13 @@ class TableChooser:
             if path_at is not None and readers:
                 return path_at, readers
         refuse_pixels(reading)
-        raise no_column(reading, "path_column")
+        if not reading.is_default("path_column"):
+            raise no_column(reading, "path_column")
+        nearby = Nearby(reading.root)
+        path_at = find_named(reading, nearby)
+        if path_at is None:
+            raise no_path_column(reading, nearby)
+        return path_at, []
 
     def _choose_split(self, taken: Set[int | None]) -> int | None:
         """Return the column of splits; None if there is no such column."""
@@ -215,6 +239,12 @@ class TableChooser:
         return flags[0]
 
 
+def _is_within(reading: TableReading, path_at: int, reader: PathReader) -> bool:
+    """Return whether paths begin with the name of the table's folder, and so remain in it."""
+    start = f"../{reading.root.name}/"
+    return all(reader(cell).startswith(start) for cell in some(reading.cells(path_at)))
+
+
 def _header_names_a_picture(reading: TableReading) -> bool:
     """Return whether a cell of the header names a picture as the cells below it do."""
     header = reading.file.header
@@ -269,10 +299,15 @@ def _find_label(
         DataError: if there is no such column, several may be it, or rows have several classes.
     """
     found = label_candidates(reading.file, taken)
+    findings = [] if reading.is_headerless else finding_columns(reading, taken)
     one_hot = [] if reading.is_headerless else class_columns(reading.file, taken)
     if one_hot and not (len(found) == 1 and found[0] not in one_hot):
         check_one_hot(reading, one_hot, path_at, readers)
-        return None, one_hot
+        if not findings:
+            return None, one_hot
+    if findings and not (len(found) == 1 and found[0] not in findings):
+        reader = readers[0] if readers else PathReader()
+        raise several_findings(reading, findings, path_at, reader)
     if len(found) == 1:
         return found[0], []
     if reading.file.nested and not found:

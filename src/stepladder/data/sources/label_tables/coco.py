@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from stepladder.data.sources.label_tables.label_cells import ONE_LABEL
+from stepladder.data.sources.label_tables.labels import ONE_LABEL
 from stepladder.data.sources.label_tables.reading import prepare_command
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError

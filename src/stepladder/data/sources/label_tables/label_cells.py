@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepladder.data.sources.label_tables.edits import cells_command
-from stepladder.data.sources.label_tables.labels import is_number
+from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
-ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
-"""Why a table with several labels for a picture is refused."""
 _LIST: Final = re.compile(r"\[.*[\"',].*\]|\{.*\}|\(.*,.*\)", re.DOTALL)
 _BARS: Final = re.compile(r"\S\s*[|;]\s*\S")
 _MARKS: Final = " []{}()\"'"  # around a label in a cell

@@ -12,6 +12,8 @@ from stepladder.config.choices import Split
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.split_names import split_of_word
 
+ONE_LABEL: Final = "A picture has one label here; training with several of them is not supported."
+"""Why a table with several labels for a picture is refused."""
 LABEL_NAMES: Final = (
     *("class", "class_name", "classname", "class_id", "category", "category_name", "target"),
     *("labels", "label_name", "classes", "breed", "species", "diagnosis", "disease", "dx"),
@@ -58,8 +60,14 @@ Other rows are train. A column `is_train` is not one of them: its 0 may be val o
 """
 _INDEX_NAMES: Final = frozenset({"", "unnamed_0", "id", "index", "idx"})
 _BITS: Final = {
-    **dict.fromkeys(("0", "0.0", "false", "-1"), False),
+    **dict.fromkeys(("0", "0.0", "false", "-1", "-1.0"), False),
     **dict.fromkeys(("1", "1.0", "true"), True),
+}
+_FINDINGS: Final = {
+    **dict.fromkeys(("", "nan", "<na>"), None),
+    **dict.fromkeys(("0", "0.0", "false"), 0),
+    **dict.fromkeys(("1", "1.0", "true"), 1),
+    **dict.fromkeys(("-1", "-1.0"), -1),
 }
 _MIN_CLASSES: Final = 2
 _MANY_BITS: Final = 4
@@ -246,3 +254,13 @@ def class_columns(table: TableCells, taken: Set[int]) -> list[int]:
 def classes_of(cells: Sequence[str], columns: Sequence[int]) -> list[int]:
     """Return the columns of a row that are 1."""
     return [at for at in columns if _BITS[cells[at].strip().lower()]]
+
+
+def is_finding(cell: str) -> bool:
+    """Return True if a cell is 0, 1, -1 or empty."""
+    return cell.strip().lower() in _FINDINGS
+
+
+def finding_of(cell: str) -> int | None:
+    """Return 0, 1 or -1; None if a cell is empty."""
+    return _FINDINGS.get(cell.strip().lower())

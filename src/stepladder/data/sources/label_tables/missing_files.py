@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.sources.label_tables.edits import sed_command
-from stepladder.data.sources.label_tables.paths import SLOT, PathReader, is_found, search
+from stepladder.data.sources.label_tables.by_name import Followed, Nearby, Spread
+from stepladder.data.sources.label_tables.edits import cells_command, rows_command, sed_command
+from stepladder.data.sources.label_tables.labels import (
+    ONE_LABEL,
+    label_candidates,
+    plain_name,
+    words_of,
+)
+from stepladder.data.sources.label_tables.paths import (
+    PATH_NAMES,
+    SLOT,
+    PathReader,
+    are_file_names,
+    is_found,
+    search,
+    some,
+)
 from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
     is_empty,
 )
+from stepladder.data.sources.label_tables.refusals import no_column
+from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _MAX_SHOWN: Final = 2
+_MAX_SEARCHED: Final = 20  # columns
+_WHOLE: Final = "any"  # the label of pictures with one of several others
 _MAX_LETTERS: Final = 200  # of a path in a message
 
 
@@ -64,6 +85,10 @@ def no_file(
             where=where,
             fix="Write paths as files are named.",
         )
+    nearby = Nearby(reading.root)
+    named = _named_nearby(reading, columns, nearby)
+    if named is not None:
+        return named
     if is_address:
         fix = "Download the pictures, and write their paths into the table."
     else:
@@ -71,15 +96,150 @@ def no_file(
             "Paths are relative to the table's folder. If they lack a folder or an ending, add "
             "it: --path-format 'FOLDER/{}.jpg'"
         )
+    if not is_address:
+        problem += f". {_where_pictures_are(reading, nearby)}"
     return DataError(problem, where=where, fix=fix)
+
+
+def find_named(reading: TableReading, nearby: Nearby) -> int | None:
+    """Return the column whose cells are names of pictures in folders that are deep or many."""
+    able = _likely_paths(reading)
+    cells = {at: reading.cells(at) for at in able}
+    in_one = [at for at in able if nearby.readers(cells[at])]
+    return next(iter(in_one or [at for at in able if nearby.spread(cells[at])]), None)
+
+
+def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
+    """Return the error for a table without a column that names pictures: which one is nearest."""
+    able = _likely_paths(reading)
+    for at in able:
+        followed = nearby.followed(reading.cells(at))
+        if followed is not None:
+            return _followed(reading, at, followed)
+    error = no_column(reading, "path_column", able=able[:1])
+    what = error.what
+    if able:
+        example = printable(reading.cells(able[0])[0])[:_MAX_LETTERS]
+        name = reading.file.header[able[0]]
+        what += f". Nearest is {name!r}, such as {example!r}, but no picture here has this name"
+    what += f". {_where_pictures_are(reading, nearby)}"
+    return DataError(what, where=error.where, why=error.why, fix=error.fix)
+
+
+def _where_pictures_are(reading: TableReading, nearby: Nearby) -> str:
+    if not nearby.pictures:
+        return f"There are no pictures in {printable(str(reading.root))} or its folders"
+    return f"Pictures here are named such as {printable(nearby.pictures[0])!r}"
+
+
+def _likely_paths(reading: TableReading) -> list[int]:
+    """Return the columns that may name pictures, the likeliest first."""
+    header = reading.file.header
+    able = [at for at in range(len(header)) if reading.may_be_paths(at)]
+
+    def rank(at: int) -> tuple[bool, bool, bool, int]:
+        cells = some(reading.cells(at))
+        name = plain_name(header[at])
+        is_id = "id" in words_of(header[at])
+        return not are_file_names(cells), name not in PATH_NAMES, not is_id, -len(set(cells))
+
+    return sorted(able, key=rank)[:_MAX_SEARCHED]
+
+
+def _named_nearby(reading: TableReading, columns: TableColumns, nearby: Nearby) -> DataError | None:
+    """Return the error for cells that name pictures deep in folders, or with more around a name."""
+    cells = reading.cells(columns.path)
+    if reading.config.path_format is None and (readers := nearby.readers(cells)):
+        number, cell = _first_in_several(reading, columns.path, readers)
+        what, fix = _found_elsewhere(reading, columns, readers, cell, is_address=False)
+        return DataError(
+            f"no picture {printable(cell)[:_MAX_LETTERS]!r} in {reading.root}: {what}",
+            where=f"{reading.path}: {reading.file.unit} {number}",
+            fix=fix,
+        )
+    if (spread := nearby.spread(cells)) is not None:
+        return _spread(reading, columns, spread)
+    if (followed := nearby.followed(cells)) is not None:
+        return _followed(reading, columns.path, followed)
+    return None
+
+
+def _spread(reading: TableReading, columns: TableColumns, spread: Spread) -> DataError:
+    how = "are the start of its name" if spread.are_slices else "differ from picture to picture"
+    options = reading.options(columns, PathReader())
+    command = cells_command(reading, columns.path, spread.function, "paths", options)
+    return DataError(
+        f"no picture {printable(spread.cell)!r} in {reading.root}: {printable(spread.path)} "
+        f"exists; the folders {how}",
+        where=_where(reading, columns.path, spread.cell),
+        fix=f"To write these paths into the table: {command}"
+        if command
+        else "Write these paths into the table.",
+    )
+
+
+def _followed(reading: TableReading, at: int, followed: Followed) -> DataError:
+    """Return the error for cells such as `ID_ab12_epidural`, if the picture is ID_ab12."""
+    end = next(one for one in followed.ends if followed.cell.endswith(one))
+    what = (
+        f"no picture is named {printable(followed.cell)!r}: {printable(followed.path)} exists, "
+        f"without {printable(end)!r}"
+    )
+    why, ends = None, sorted(followed.ends)
+    fix = "Write the names of pictures into this column."
+    if followed.are_labels:
+        what += f", which seems to be a label: {name_some([repr(one) for one in ends])}"
+        why = ONE_LABEL
+        chosen, label_at = _label_to_learn(reading, at, ends)
+        of_row = (
+            f"lambda r:[*r[:{at}],r[{at}].strip()[:-{len(chosen)}],*r[{at + 1}:]] "
+            f"if r[{at}].strip().endswith({json.dumps(chosen, ensure_ascii=False)}) else None"
+        )
+        options = reading.options(TableColumns(at, label_at), PathReader())
+        command = rows_command(reading, of_row, "one-label", options)
+        if command:
+            fix = f"To learn one of them, such as {chosen!r}: {command}"
+    elif len(ends) == 1:
+        function = f"lambda c:c.removesuffix({json.dumps(end, ensure_ascii=False)})"
+        options = reading.options(TableColumns(at), PathReader())
+        command = cells_command(reading, at, function, "names", options)
+        fix = f"To remove it: {command}" if command else fix
+    return DataError(what, where=_where(reading, at, followed.cell), why=why, fix=fix)
+
+
+def _label_to_learn(reading: TableReading, at: int, ends: Sequence[str]) -> tuple[str, int | None]:
+    """Return what follows the names of pictures in the rows to keep, and the column of labels.
+
+    It is `any`, if there is such a label, else the one whose cells are the least unequal.
+    """
+    found = label_candidates(reading.file, {at})
+    label_at = reading.index(reading.config.label_column)
+    label_at = found[0] if label_at is None and found else label_at
+    whole = [end for end in ends if end[1:].lower() == _WHOLE]
+    if whole or label_at is None:
+        return [*whole, *ends][0], label_at
+    counts: dict[str, Counter[str]] = {end: Counter() for end in ends}
+    for _, cells in reading.file.body:
+        for end in ends:
+            if cells[at].strip().endswith(end):
+                counts[end][cells[label_at].strip()] += 1
+    return min(ends, key=lambda end: max(counts[end].values(), default=0)), label_at
+
+
+def _where(reading: TableReading, at: int, cell: str) -> str:
+    """Return the place of the first row with a cell."""
+    numbers = (number for number, cells in reading.file.body if cells[at].strip() == cell)
+    return f"{reading.path}: {reading.file.unit} {next(numbers)}"
 
 
 def what_lacks(reader: PathReader) -> str:
     """Return what the paths of a table lack, as a clause."""
     start, _, ending = reader.path_format.partition(SLOT)
     folder = start.rpartition("/")[1]
-    both = [what for what, part in (("folder", folder), ("ending", ending)) if part]
-    missing = f"the {' and the '.join(both)} {'are' if len(both) > 1 else 'is'} missing"
+    name = "" if reader.num_digits else start.rpartition("/")[2]
+    parts = (("folder", folder), ("start", name), ("ending", ending))
+    lacks = [what for what, part in parts if part]
+    missing = f"the {' and the '.join(lacks)} {'are' if len(lacks) > 1 else 'is'} missing"
     if not reader.num_digits:
         return missing
     return f"{missing}, and so are zeros: names have {reader.num_digits} digits"

@@ -20,6 +20,9 @@ from stepladder.data.sources.label_tables.paths import (
 from stepladder.data.sources.walk import printable
 
 _NO_VALUE: Final = frozenset({"nan", "<na>"})  # how pandas writes missing values
+_OF_TABLES: Final = (
+    *("columns", "path_column", "label_column", "split_column", "path_format", "group_by"),
+)
 _DEFAULTS: Final = {field.name: field.default for field in fields(PrepareConfig)}
 
 
@@ -73,8 +76,8 @@ class TableReading:
 
     def index(self, name: str | None) -> int | None:
         """Return the index of a column; None if there is no column of this name."""
-        header = self.file.header
-        return header.index(name) if name is not None and name in header else None
+        header = self.file.header  # without blanks around names
+        return header.index(name.strip()) if name is not None and name.strip() in header else None
 
     def is_default(self, option: str) -> bool:
         """Return True if an option has its default."""
@@ -131,9 +134,22 @@ class TableReading:
             typed.append(flag_of(reader))
         return " ".join(typed)
 
+    def given_options(self) -> str:
+        """Return the options of this reading that the user gave, to be typed in a shell."""
+        return given_options(self.config)
+
     def command(self, columns: TableColumns, reader: PathReader) -> str:
         """Return the command that reads the table in this way."""
         return f"{prepare_command(self.source)} {self.options(columns, reader)}".rstrip()
+
+
+def given_options(config: PrepareConfig) -> str:
+    """Return the options of a table that differ from their defaults, to be typed in a shell."""
+    return " ".join(
+        f"--{option.replace('_', '-')} {shlex.quote(str(value))}"
+        for option in _OF_TABLES
+        if (value := getattr(config, option)) not in {None, _DEFAULTS[option]}
+    )
 
 
 def is_empty(cell: str) -> bool:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
+from stepladder.data.sources.label_tables.edits import rows_command
 from stepladder.data.sources.label_tables.label_cells import (
-    ONE_LABEL,
     refuse_measured,
     refuse_several,
 )
-from stepladder.data.sources.label_tables.labels import LABEL_NAMES, classes_of, plain_name
+from stepladder.data.sources.label_tables.labels import (
+    LABEL_NAMES,
+    ONE_LABEL,
+    classes_of,
+    is_number,
+    plain_name,
+)
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     SLOT,
@@ -29,6 +35,7 @@ from stepladder.data.sources.label_tables.reading import (
     TableReading,
     prepare_command,
 )
+from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.split_names import SPLIT_WORDS
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
@@ -37,6 +44,7 @@ WANTED: Final = "Write a header row such as path,label, then one row for each pi
 """What a table must have."""
 _MAX_ROWS_NAMED: Final = 5
 _MAX_COLUMNS_NAMED: Final = 5
+_MAX_LETTERS: Final = 30
 _ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
 
 
@@ -62,23 +70,67 @@ def check_names(reading: TableReading) -> None:
             )
 
 
-def check_rows(file: TableCells, *, path: Path) -> None:
+def check_rows(reading: TableReading) -> None:
     """Check that each row has as many cells as the header.
 
     Raises:
-        DataError: if some have more or fewer.
+        DataError: if some have more or fewer; the fix joins surplus cells, or leaves the rows out.
     """
-    num_columns = len(file.header)
-    wrong = [(number, len(cells)) for number, cells in file.body if len(cells) != num_columns]
-    if wrong:
-        rows = name_rows([number for number, _ in wrong], file)
-        what = "the header has" if file.header_row else "--columns names"
-        raise DataError(
-            f"wrong number of cells in {rows}: "
-            f"{what} {num_columns}, row {wrong[0][0]} has {wrong[0][1]}",
-            where=str(path),
-            fix="Put quotes around cells that contain a comma.",
-        )
+    file, num_columns = reading.file, len(reading.file.header)
+    wrong = [(number, cells) for number, cells in file.body if len(cells) != num_columns]
+    if not wrong:
+        return
+    rows = name_rows([number for number, _ in wrong], file)
+    what = "the header has" if file.header_row else "--columns names"
+    first = [printable(cells[0].strip())[:_MAX_LETTERS] for _, cells in wrong if cells]
+    begin = f", which begin with {name_some([repr(one) for one in first[:_MAX_ROWS_NAMED]])}"
+    begin = begin.replace("begin", "begins") if len(wrong) == 1 else begin
+    raise DataError(
+        f"wrong number of cells in {rows}{begin}: "
+        f"{what} {num_columns}, row {wrong[0][0]} has {len(wrong[0][1])}",
+        where=str(reading.path),
+        fix=_of_equal_length(reading, [len(cells) for _, cells in wrong]),
+    )
+
+
+def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
+    """Return how to make all rows as long as the header.
+
+    Surplus cells are joined into the last column only if it has text: a comma in the text of
+    another column would move the cells that follow it.
+    """
+    file, num_columns = reading.file, len(reading.file.header)
+    fix = "Put quotes around cells that contain a comma."
+    whole = [cells for _, cells in file.body if len(cells) == num_columns]
+    options = reading.given_options()
+    has_text = any(" " in cells[-1].strip() for cells in whole)
+    mark = json.dumps(file.delimiter)
+    is_moved = any(
+        _is_moved([cells[at] for cells in whole], cells[at])
+        for _, cells in file.body
+        if len(cells) > num_columns
+        for at in range(num_columns - 1)
+    )
+    if min(lengths) > num_columns and has_text and not is_moved:
+        of_row = f"lambda r:[*r[:{num_columns - 1}],{mark}.join(r[{num_columns - 1}:])]"
+        command = rows_command(reading, of_row, "joined", options)
+        if command:
+            fix += f" To join the surplus cells into the last column: {command}; or to"
+    command = rows_command(
+        reading, f"lambda r:r if len(r)=={num_columns} else None", "whole", options
+    )
+    if not whole or not command:
+        return fix.removesuffix("; or to")
+    return f"{fix if fix.endswith(' to') else f'{fix} To'} leave these rows out: {command}"
+
+
+def _is_moved(column: Sequence[str], cell: str) -> bool:
+    """Return whether a cell is of another kind than all those of a column: text among numbers."""
+    cells = [one.strip() for one in column if one.strip()]
+    is_numeric = bool(cells) and all(map(is_number, cells))
+    are_few = 2 * len(set(cells)) <= len(cells) and not is_numeric
+    text = cell.strip()
+    return bool(text) and ((is_numeric and not is_number(text)) or (are_few and text not in cells))
 
 
 def check_one_hot(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepladder.data.sources.label_tables.chooser import Chosen
-from stepladder.data.sources.label_tables.edits import sed_command
+from stepladder.data.sources.label_tables.edits import rows_command, sed_command
 from stepladder.data.sources.label_tables.paths import PathReader, is_found
-from stepladder.data.sources.label_tables.reading import TableReading
+from stepladder.data.sources.label_tables.reading import TableReading, is_empty
 from stepladder.data.sources.label_tables.refusals import name_rows
 from stepladder.errors import DataError
 
@@ -67,9 +67,14 @@ def row_problems(
     bad |= {row for one in conflicts for row in one.rows}
     every = _removal(reading, bad | set(missing), chosen.options)
     command = every or _removal(reading, bad, chosen.options)
+    if not command and empty and not conflicts:
+        command = _removal_of_empty(reading, [name for name, _ in empty], chosen.options)
     if command:
         is_one_kind = len(what) == 1 and bool(empty)
         which = "" if is_one_kind else f" all of these {unit}s" if every else " the others"
+        which = (
+            " those with empty cells" if not is_one_kind and not every and not conflicts else which
+        )
         fixes.append(f"To remove{which}: {command}")
     return DataError(
         "; ".join(what),
@@ -86,6 +91,15 @@ def _missing(reading: TableReading, path_at: int, to_path: PathReader) -> list[i
         return []
     named = [(number, cells[path_at]) for number, cells in body if cells[path_at].strip()]
     return [number for number, cell in named if not is_found(reading.root, to_path(cell))]
+
+
+def _removal_of_empty(reading: TableReading, names: Sequence[str], options: str) -> str:
+    """Return the command that reads a table without the rows that have empty cells in columns."""
+    ats = [reading.file.header.index(name) for name in names]
+    if all(any(is_empty(cells[at]) for at in ats) for _, cells in reading.file.body):
+        return ""
+    empty = " or ".join(f'r[{at}].strip().lower() in ("","nan","<na>")' for at in ats)
+    return rows_command(reading, f"lambda r:None if {empty} else r", "without", options) or ""
 
 
 def _removal(reading: TableReading, rows: Set[int], options: str) -> str:

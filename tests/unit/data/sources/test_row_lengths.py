@@ -1,0 +1,94 @@
+"""Rows with more or fewer cells than the header are named, with commands that read the table."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import list_pictures
+from stepladder.errors import DataError
+
+ROWS = [
+    "1,Tops,2012,Blue Shirt",
+    "2,Tops,2013,White Shirt, with buttons, new",
+    "3,Jeans,2012,Turtle Jeans",
+    "# a comment, too",
+    "4,Jeans,2013,Gini & Jony Jeans, black",
+]
+
+
+def table_of(folder: Path, header: str, rows: list[str], delimiter: str = ",") -> Path:
+    for at in range(1, 5):
+        (folder / f"{at}.jpg").write_bytes(b"x")
+    table = folder / "my styles.csv"
+    table.write_text("\n".join([header, *rows]).replace(",", delimiter) + "\n")
+    return table
+
+
+def refused(table: Path, **options: str) -> DataError:
+    with pytest.raises(DataError, match="wrong number of cells in") as caught:
+        list_pictures(PrepareConfig(source=table, **options))
+    return caught.value
+
+
+def typed_listing(command: str) -> Listing:
+    edit, _, last = command.rpartition(" && stepladder prepare ")
+    subprocess.run(["bash", "-c", edit], check=True)
+    source, *flags = shlex.split(last)
+    options = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(flags[::2], flags[1::2], strict=True)
+    }
+    return list_pictures(PrepareConfig(source=Path(source), **options))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(
+    "options", [{"label_column": "kind"}, {"label_column": "kind", "path_column": "id"}]
+)
+def test_surplus_cells_of_the_last_column_are_joined_or_the_rows_left_out(
+    tmp_path: Path, delimiter: str, options: dict[str, str]
+) -> None:
+    """As in the styles of Kaggle's fashion pictures, whose names of products have commas."""
+    error = refused(table_of(tmp_path, "id,kind,year,name", ROWS, delimiter), **options)
+    assert "in 2 rows: 3, 6, which begin with '2', '4': the header has 4, row 3 has 6" in error.what
+    joined, _, without = str(error.fix).partition("; or to leave these rows out: ")
+    joined = joined.partition("into the last column: ")[2]
+    assert [p.label for p in typed_listing(joined).pictures] == ["Tops", "Tops", "Jeans", "Jeans"]
+    assert (
+        f"White Shirt{delimiter} with buttons{delimiter} new"
+        in (tmp_path / "joined-my styles.csv").read_text()
+    )
+    assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "3.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("id,kind,year,name", "4,Jeans"),  # too short
+        ("id,name,year,kind", "4,Shirt, black,2013,new Jeans"),  # the year is text
+        ("id,kind,year,number", "4,Jeans,2013,7,8"),  # the last column has no text
+    ],
+)
+def test_rows_that_no_join_mends_can_only_be_left_out(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    number = "7" if header.endswith("number") else "old Jeans"
+    rows = [f"{at},{'ab'[at % 2]},2012,{number}" for at in (1, 2, 3)]
+    error = refused(table_of(tmp_path, header, [*rows, row]), label_column=header.split(",")[1])
+    assert "surplus" not in str(error.fix)
+    assert "which begins with '4'" in error.what
+    without = str(error.fix).partition(" To leave these rows out: ")[2]
+    assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "2.jpg", "3.jpg"]
+
+
+def test_columns_that_are_named_are_kept_in_the_command(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "1.jpg,a", ["2.jpg,b", "3.jpg,a,b", "4.jpg,b"])
+    error = refused(table, columns="path,label")
+    without = str(error.fix).partition(" To leave these rows out: ")[2]
+    assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "2.jpg", "4.jpg"]

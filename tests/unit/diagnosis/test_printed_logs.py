@@ -1,0 +1,314 @@
+"""What programs print beside their evaluations: other processes, steps announced, errors."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepladder.diagnosis.audit.audit import audit
+from stepladder.errors import DataError
+from stepladder.records.audit import AuditedRun
+
+ACC = (0.61, 0.70, 0.76, 0.80, 0.83, 0.82, 0.81, 0.815)
+OTHER = (0.60, 0.72, 0.75, 0.81, 0.82, 0.86, 0.80, 0.81)  # of other ranks: another best epoch
+LOSS = (1.6, 1.1, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
+BEST, BEST_EPOCH = 0.83, 5
+
+
+def runs_of(folder: Path, text: str, name: str = "out.log") -> tuple[AuditedRun, ...]:
+    (folder / name).write_text(text, encoding="utf-8")
+    return audit([str(folder / name)]).runs
+
+
+def line(k: int, acc: float) -> str:
+    return f"Epoch {k + 1}/8 train loss: {LOSS[k]:.4f}, val acc: {acc:.4f}\n"
+
+
+def of_ranks(write: Callable[[int, str], str], num: int = 4) -> str:
+    """Return the lines of all ranks, each epoch in another order."""
+    return "".join(
+        write(rank, line(k, ACC[k] if rank == 0 else OTHER[k] + rank / 1000))
+        for k in range(8)
+        for rank in [(k + i) % num for i in range(num)]
+    )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda rank, text: f"[GPU{rank}] {text}",
+        lambda rank, text: f"[rank{rank}]: {text}",
+        lambda rank, text: f"[default{rank}]:{text}",
+        lambda rank, text: f"2024-03-02 10:11:12,123 [rank: {rank}] INFO {text}",
+        lambda rank, text: f"Rank {rank}: {text}",
+        lambda rank, text: f"rank={rank} {text}",
+        lambda rank, text: f"GPU {rank} | {text}",
+        lambda rank, text: f"cuda:{rank} {text}",
+        lambda rank, text: f"(RayTrainWorker pid={4150 + rank}) {text}",
+        lambda rank, text: f"(RayTrainWorker pid={4150 + rank}, ip=10.0.0.{rank}) {text}",
+        lambda rank, text: f"[1,{rank}]<stdout>:{text}",
+        lambda rank, text: f"{rank}: {text}",
+    ],
+)
+def test_of_several_ranks_that_print_the_first_one_is_read(
+    write: Callable[[int, str], str], tmp_path: Path
+) -> None:
+    (run,) = runs_of(tmp_path, of_ranks(write))
+    assert len(run.log.rows) == 8
+    assert (run.result, run.best_epoch) == (BEST, BEST_EPOCH)
+    assert any("4 processes wrote this log" in note for note in run.log.notes)
+
+
+def test_ranks_of_keras_are_read_as_one(tmp_path: Path) -> None:
+    text = "".join(
+        f"[1,{rank}]<stdout>:Epoch {k + 1}/8\n"
+        f"[1,{rank}]<stdout>:50/50 - 2s - loss: {LOSS[k]:.4f} - val_accuracy: {acc[k]:.4f}\n"
+        for k in range(8)
+        for rank, acc in ((1, OTHER), (0, ACC))
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.result, run.best_epoch) == (8, BEST, BEST_EPOCH)
+
+
+def test_a_rank_that_prints_no_evaluation_is_not_the_one_that_is_read(tmp_path: Path) -> None:
+    text = "[rank1]: loss 1.5 before\n" + "".join(f"[rank0]: {line(k, ACC[k])}" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.result) == (8, BEST)
+
+
+def test_trials_of_ray_tune_are_trainings_of_their_own(tmp_path: Path) -> None:
+    text = "".join(
+        f"(train_cifar pid={pid}) {line(k, acc[k])}"
+        for k in range(8)
+        for pid, acc in ((311, ACC), (312, OTHER))
+    )
+    runs = runs_of(tmp_path, text)
+    assert [run.log.name for run in runs] == ["out train_cifar 311", "out train_cifar 312"]
+    assert [(run.result, run.best_epoch) for run in runs] == [(0.83, 5), (0.86, 6)]
+
+
+def test_ranks_of_a_retrieval_metric_are_no_processes(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k + 1} val loss: {LOSS[k]:.3f}\nmAP: {ACC[k]:.1%}\nRank-1  : {ACC[k]:.1%}\n"
+        "Rank-5  : 95.2%\nRank-10 : 97.1%\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.rows[3].val_loss == LOSS[3]
+    assert not any("processes" in note for note in run.log.notes)
+
+
+def caffe(announce: str, output: str, train: str) -> str:
+    text = ""
+    for k in range(8):
+        text += f"I0914 08:00:09.349800  6584 solver.cpp:337] Iteration {1000 * k}, {announce}\n"
+        text += f"I0914 08:00:19.901799  6584 solver.cpp:404]     {output.format(ACC[k])}\n"
+        text += f"I0914 08:00:19.901799  6584 solver.cpp:404]     Test net output #1: loss = {LOSS[k]} (* 1 = {LOSS[k]} loss)\n"
+        for step in (1000 * k, 1000 * k + 500):
+            text += (
+                f"I0914 08:00:23.549799  6584 solver.cpp:228] Iteration {step}{train}, loss = 1.5\n"
+                "I0914 08:00:23.549799  6584 solver.cpp:244]     Train net output #0: loss = 1.5 (* 1 = 1.5 loss)\n"
+                f"I0914 08:00:23.549799  6584 sgd_solver.cpp:106] Iteration {step}, lr = 0.001\n"
+            )
+    return text
+
+
+@pytest.mark.parametrize(
+    ("announce", "output", "train"),
+    [
+        ("Testing net (#0)", "Test net output #0: accuracy = {}", ""),
+        ("Testing net (#0)", "Test net output #0: accuracy/top1 = {}", " (2.5 iter/s, 100s/250 iters)"),
+    ],
+)  # fmt: skip
+def test_a_line_that_announces_an_evaluation_has_its_step(
+    announce: str, output: str, train: str, tmp_path: Path
+) -> None:
+    (run,) = runs_of(tmp_path, caffe(announce, output, train))
+    assert [row.step for row in run.log.rows if row.val_accuracy] == list(range(0, 8000, 1000))
+    assert (run.result, run.best_step) == (BEST, 4000)
+    assert [row.val_loss for row in run.log.rows if row.val_loss] == list(LOSS)
+
+
+def test_a_step_that_a_script_announces_holds_for_its_results(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {500 * k + 490} loss: {LOSS[k]}\nEvaluating at step {500 * k + 500}\nval acc: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.result, run.best_step) == (BEST, 2500)
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TRACEBACK + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.53 GiB",
+        TRACEBACK + "KeyboardInterrupt",
+        TRACEBACK + "tensorflow.errors.Unavailable: Socket closed",
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"a.py\", line 3\n[rank0]: ValueError: bad split",
+        "./run.sh: line 3: 4711 Killed                  python train.py",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=5.batch",
+        "Segmentation fault (core dumped)",
+    ],
+)  # fmt: skip
+def test_a_program_that_stopped_before_an_evaluation_is_refused_with_its_error(
+    error: str, tmp_path: Path
+) -> None:
+    said = error.splitlines()[-1].removeprefix("[rank0]: ")[:40]
+    start = "Namespace(batch_size=512, epochs=30, lr=0.1)\nEpoch 1/30:   0%|          | 0/5 [00:00<?, ?it/s]\n"
+    with pytest.raises(DataError, match="contains no evaluation") as raised:
+        runs_of(tmp_path, start + error + "\n")
+    assert said in str(raised.value)
+
+
+def test_an_error_after_the_last_evaluation_is_a_note(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, text + TRACEBACK + "RuntimeError: CUDA error: device lost\n")
+    assert "it ended with 'RuntimeError: CUDA error: device lost'" in run.log.notes
+    (run,) = runs_of(
+        tmp_path, TRACEBACK + "ImportError: no module named apex\nuses no apex\n" + text
+    )
+    assert not any("ended" in note for note in run.log.notes)
+
+
+def test_catboost_has_the_best_iteration_between_printed_ones_and_its_time(tmp_path: Path) -> None:
+    text = "".join(
+        f"{k}:\tlearn: 0.9\ttest: {0.7 + k / 1e4:.7f}\tbest: {best} ({at})\ttotal: {k // 60}m {k % 60}s"
+        "\tremaining: 2m\n"
+        for k, best, at in ((0, 0.7, 0), (100, 0.8, 57), (200, 0.8, 57))
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.result, run.best_step) == ("test", 0.8, 57)
+    assert run.log.total_s == 200
+    assert any("more is better" in note for note in run.log.notes)
+    fit = next(finding for finding in run.findings if finding.check == "fit")
+    assert "no validation data" not in fit.evidence
+
+
+def test_catboost_without_a_held_out_set_has_no_result(tmp_path: Path) -> None:
+    text = "".join(f"{k}:\tlearn: {LOSS[k]}\ttotal: 1s\tremaining: 2m\n" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.log.rows[3].train_loss) == (None, LOSS[3])
+
+
+def test_the_name_of_a_file_is_no_split(tmp_path: Path) -> None:
+    text = "".join(
+        f"{line(k, ACC[k])}Loaded 250 images from data/test.json\nstep {k} loss: {LOSS[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [row.val_loss for row in run.log.rows] == [None] * 8
+    assert run.log.test_loss is None
+
+
+def test_thresholds_of_a_summary_are_no_metrics(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k + 1} loss: {LOSS[k]}\n Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.5\n"
+        f" Average Precision  (AP) @[ IoU=0.75      | area=   all | maxDets=100 ] = 0.{k}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.metric is None
+
+
+VAL = (-15.03, -16.742, -17.625, -17.904, -15.51, -12.2, -8.3, -6.1, -5.52)
+
+
+def solver(k: int) -> str:
+    return (
+        f"Train | Epoch {k + 1} | 5000/20000 | 1.3 it/sec | Loss {VAL[k] + 9}\n"
+        f"Train Summary | End of Epoch {k + 1} | Train Loss {VAL[k] + 10}\n"
+        f"Valid Summary | End of Epoch {k + 1} | Valid Loss {VAL[k]}\n"
+    )
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("begun", ["", "Train | Epoch 5 | 5000/20000 | 1.3 it/sec | Loss -6.5\n"])
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "Epoch {epoch}: train={train} valid={value} best={value}\n",
+        "epoch {epoch} | Valid Loss {value}\n",
+    ],
+)
+def test_results_that_a_resumed_training_lists_again_are_no_epochs(
+    first: int, begun: str, listed: str, tmp_path: Path
+) -> None:
+    again = "".join(
+        listed.format(epoch=k + first, train=VAL[k] + 10, value=VAL[k]) for k in range(4)
+    )
+    text = "".join(map(solver, range(4))) + begun + "Replaying metrics\n" + again
+    (run,) = runs_of(tmp_path, text + "".join(map(solver, range(4, 9))))
+    assert [row.epoch for row in run.log.rows] == list(range(1, 10))
+    assert [row.val_loss for row in run.log.rows] == list(VAL)
+    assert (run.result, run.best_epoch, run.log.epochs) == (-17.904, 4, 9)
+    assert any(note.startswith("it was resumed at epoch 5") for note in run.log.notes)
+    (resumption,) = (f for f in run.findings if f.check == "resumption")
+    assert "val_loss rose from -17.9 to -15.51 (after epoch 5)" in resumption.evidence
+
+
+def test_a_second_training_with_other_results_is_not_listed_again(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8)) + "".join(line(k, OTHER[k]) for k in range(8))
+    assert [run.result for run in runs_of(tmp_path, text)] == [0.83, 0.86]
+
+
+def test_a_resumed_training_that_comes_back_has_no_finding(tmp_path: Path) -> None:
+    course = (1.0, 0.8, 0.7, 0.65, 0.9, 0.7, 0.6, 0.55)
+    text = "".join(
+        f"Epoch {k + 1} train loss: 0.5 val loss: {course[k]}\n"
+        for k in (0, 1, 2, 3, 4, 3, 4, 5, 6, 7)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.resumed_at == (4.0,)
+    assert "resumption" not in {finding.check for finding in run.findings}
+
+
+@pytest.mark.parametrize("num", [2, 4])
+@pytest.mark.parametrize("heads", [("", ""), ("2024-01-01 10:00:01,123 ", "INFO:root:")])
+def test_lines_that_are_printed_several_times_are_read_once(
+    num: int, heads: tuple[str, str], tmp_path: Path
+) -> None:
+    text = "".join(heads[i % 2] + line(k, ACC[k]) for k in range(8) for i in range(num))
+    (run,) = runs_of(tmp_path, text)
+    assert (len(run.log.rows), run.best_epoch) == (8, BEST_EPOCH)
+    assert any(f"printed {num} times" in note for note in run.log.notes)
+
+
+def test_several_evaluations_of_an_epoch_are_all_read(tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) + line(k, OTHER[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert len(run.log.rows) == 16
+
+
+@pytest.mark.parametrize(("train", "val"), [(0, 1), (1, 0), (0, 0), (1, 1)])
+def test_training_and_evaluations_may_count_epochs_from_different_numbers(
+    train: int, val: int, tmp_path: Path
+) -> None:
+    text = "".join(
+        f"Epoch [{k + train}] train loss: {LOSS[k]}\nEpoch {k + val} val acc: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [row.epoch for row in run.log.rows] == list(range(1, 9))
+    assert [row.train_loss for row in run.log.rows] == list(LOSS)
+    assert run.best_epoch == BEST_EPOCH
+
+
+def test_training_after_a_headed_evaluation_is_training(tmp_path: Path) -> None:
+    text = "".join(
+        f"iter {500 * k + 490} loss {LOSS[k]}\n=== Eval at step {500 * k + 500} ===\naccuracy: {ACC[k]}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert [(row.step, row.train_loss) for row in run.log.rows] == [
+        (500 * k + 500, LOSS[k]) for k in range(8)
+    ]
+    assert (run.result, run.best_step) == (BEST, 2500)
