@@ -13,7 +13,7 @@ SPARK := $(VENV)/wheels/.pyspark
 
 MAKEFLAGS += --jobs=2  # PySpark's wheel is built while torch is installed
 
-.PHONY: demo test test-distributed lint docs bench bench-gpu clean
+.PHONY: demo test test-distributed test-thorough lint docs bench bench-gpu clean
 
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -53,11 +53,16 @@ demo: $(CORE)
 test: $(STAMP)
 	$(BIN)/python -m compileall -q -j 0 src
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
-		--no-loadscope-reorder -m "not distributed"
+		--no-loadscope-reorder -m "not distributed and not thorough"
 
 # The remaining tests with clusters, Spark and Ray: minutes, as these must start
 test-distributed: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile -m distributed
+
+# All tests that `make test` leaves out
+test-thorough: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile \
+		-m "distributed or thorough"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gc
 import hashlib
 import io
 import json
 import os
 import shutil
+import signal
 import string
 import struct
 from collections.abc import Callable, Generator, Mapping
@@ -17,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
@@ -55,6 +58,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+# A shell starts what is in the background with Ctrl-C ignored, which children would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Run the garbage collector only after test collection, and freeze what was imported.
@@ -68,6 +76,27 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Rewrite the assertions of a part of the test files, of which other workers do the rest.
+
+    Otherwise each worker would rewrite all of them, in half of the time of a test collection.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    places = [Path(word.partition("::")[0]) for word in config.args]
+    files = [file for place in places for file in (place, *place.rglob("test_*.py"))]
+    ours = sorted(set(files))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
+    # private functions of pytest: where they have changed, each worker rewrites its own
+    with contextlib.suppress(AttributeError, TypeError, ValueError, OSError, SyntaxError):
+        for file in ours:
+            cached = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+            if file.is_file() and rewrite._read_pyc(file, cached) is None:
+                source_hash, code = rewrite._rewrite_test(file, config)
+                cached.parent.mkdir(exist_ok=True)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, cached)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -47,7 +47,7 @@ helpers._END_S = 0.2
 """
 # No `if __name__ == "__main__"`: a script as users write it.
 SCRIPT = f"""
-import resource, sys
+import resource, select, sys
 from pathlib import Path
 import psutil
 from stepladder.config.options import PrepareConfig
@@ -74,6 +74,8 @@ def on_progress(progress):
     if told and last and last.done:
         told = ""
         print("at work", flush=True)
+        while not select.select([0], [], [], 0.05)[0]:
+            pass  # a signal that comes just before an endless wait is handled only after it
         sys.stdin.readline()
 
 try:

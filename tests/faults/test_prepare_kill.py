@@ -196,9 +196,9 @@ import PIL.JpegImagePlugin, simplejpeg, torch
 plan.MAX_MEAN_SHARD_BYTES = 40_000
 add_page = ShardWriter.add_page
 
-def slow(self, **page):
+def wait_and_add(self, **page):
     writing.set()
-    time.sleep(0.05)
+    sent.wait()
     add_page(self, **page)
 
 def interrupt():
@@ -206,9 +206,10 @@ def interrupt():
     for _ in range(2):
         time.sleep(0.1)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    sent.set()
 
-writing = threading.Event()
-ShardWriter.add_page = slow
+writing, sent = threading.Event(), threading.Event()
+ShardWriter.add_page = wait_and_add
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     try:

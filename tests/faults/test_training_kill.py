@@ -17,8 +17,6 @@ import killed_training
 from stepladder.records import read_json, read_jsonl
 from stepladder.training.checkpoint.checkpoint import Checkpoints, load_best
 
-NUM_KILLS = 20
-
 
 def newest_step(folder: Path) -> str:
     return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
@@ -38,8 +36,9 @@ def wait_for_step(folder: Path, before: str, process: ForkServerProcess) -> None
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
-    tmp_path: Path, server: ForkServerContext
+@pytest.mark.parametrize("num_kills", [5, pytest.param(20, marks=pytest.mark.thorough)])
+def test_kills_leave_the_weights_of_a_run_that_was_never_killed(
+    tmp_path: Path, server: ForkServerContext, num_kills: int
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     started = time.monotonic()
@@ -55,7 +54,7 @@ def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
         before = newest_step(killed)
         process = server.Process(target=killed_training.run, args=(killed,))
         process.start()
-        if num_killed < NUM_KILLS:
+        if num_killed < num_kills:
             # from startup to near the end, so that kills hit every part of the run; every other
             # one after a checkpoint, as most of a short run may be its start
             if num_killed % 2:
@@ -68,15 +67,15 @@ def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
             process.join()
             num_killed += 1
             num_saved += newest_step(killed) > before
-        elif process.exitcode == 0 and num_killed >= NUM_KILLS:
+        elif process.exitcode == 0 and num_killed >= num_kills:
             break
         elif process.exitcode == 0:  # finished before the kill: start again, and keep counting
             assert_same(whole, killed)
             killed = tmp_path / f"killed{turn}"
         else:
             pytest.fail(f"a resumed run failed with exit code {process.exitcode}")
-    assert num_killed == NUM_KILLS
-    assert num_saved >= 3, "too few kills hit the training"
+    assert num_killed == num_kills
+    assert num_saved >= min(3, num_kills // 2), "too few kills hit the training"
     assert_same(whole, killed)
 
 

@@ -165,16 +165,51 @@ def test_a_rung_keeps_to_its_exactness(
     for name, (measured, recipe) in let_through.items():
         changed = rung.apply(measured, recipe)
         if changed.device.count > 1:
-            if name not in ("head", "all"):  # the others differ in what several devices never see
-                continue
-            assert on_devices(changed, tmp_path / name)  # raises if they differ more
+            if name == "all":  # each starts processes; that of a head is the next test
+                assert on_devices(changed, tmp_path / name)  # raises if they differ more
             continue
-        before = run(recipe, tmp_path / name / "before")
-        after = run(changed, tmp_path / name / "after")
-        assert describe_difference(before, after, rung.exactness)  # raises if they differ more
-        assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
-        if changed.device.compile:
-            break  # takes half a minute per job
+        if not changed.device.compile:  # compiling takes half a minute, and has its own test
+            require_exact(rung, recipe, changed, tmp_path / name)
+
+
+def require_exact(rung: Rung, recipe: Recipe, changed: Recipe, folder: Path) -> None:
+    """Compute with and without the rung, and check that both differ no more than it declares."""
+    before, after = run(recipe, folder / "before"), run(changed, folder / "after")
+    assert describe_difference(before, after, rung.exactness)  # raises if they differ more
+    assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
+
+
+@pytest.mark.thorough
+def test_a_head_on_several_devices_keeps_to_its_exactness(
+    tmp_path: Path, build_store: StoreBuilder, profile: Profile
+) -> None:
+    build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
+    job = jobs(tmp_path / "store", profile)["head"]
+    changed = [rung.apply(*job) for rung in EXACT if rung.why_not(*job) is None]
+    on_several = [recipe for recipe in changed if recipe.device.count > 1]
+    assert on_several
+    for idx, recipe in enumerate(on_several):
+        assert on_devices(recipe, tmp_path / str(idx))  # raises if they differ more
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # from torch
+def test_a_compiled_trunk_keeps_to_its_exactness(
+    tmp_path: Path, build_store: StoreBuilder, profile: Profile
+) -> None:
+    """What is compiled for `make test`, in tests/unit/models/test_forwards.py, has fewer layers."""
+    build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
+    measured, recipe = jobs(tmp_path / "store", profile)["head"]
+    changed = {
+        rung: rung.apply(measured, recipe)
+        for rung in EXACT
+        if rung.why_not(measured, recipe) is None
+    }
+    compiled = {rung: after for rung, after in changed.items() if after.device.compile}
+    assert compiled
+    for rung, after in compiled.items():
+        require_exact(rung, recipe, after, tmp_path / rung.name)
 
 
 def test_another_learning_rate_would_be_found(

@@ -205,6 +205,7 @@ class Own(Task):
         return Metrics(losses=self.loss(model, batch))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_compiled_model_learns_as_it_does_uncompiled(store: Path, tmp_path: Path) -> None:
     """Of few layers, as each takes seconds to compile; that of pictures is in test_exactness."""

@@ -1,4 +1,4 @@
-"""Rank 0 joins, and rank 1 gathers before or after that, by the first word."""
+"""Rank 0 joins, and rank 1 gathers after that; then both again, and it gathers before that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from stepladder.errors import UsageError
 def main() -> None:
     hvd.init()
     hvd.broadcast_object("taken part in by both", root_rank=0)
-    how, out = sys.argv[1:]
+    for how in ("after", "before"):
+        refuse(how, f"{sys.argv[1]}-{how}")
+
+
+def refuse(how: str, out: str) -> None:
+    """Gather in rank 1 before or after rank 0 joins; write what is refused and what comes later."""
     words = ""
     if hvd.rank() == 0:
         time.sleep(1.0 if how == "before" else 0.0)

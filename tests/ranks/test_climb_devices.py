@@ -55,12 +55,14 @@ def team(folder: Path, **arguments: Any) -> Team:
     return Team(2, Answering, arguments, is_cuda=False, folder=folder)
 
 
+@pytest.mark.distributed
 def test_all_processes_answer_in_their_order_and_end(tmp_path: Path) -> None:
     with team(tmp_path) as both:
         assert both.ask("add_up", number=3.0) == [(0, 3.0), (1, 3.0)]
         assert both.start_s > 0
 
 
+@pytest.mark.distributed
 def test_errors_of_a_process_arrive(tmp_path: Path) -> None:
     with team(tmp_path) as both, pytest.raises(DivergedError, match="the loss is not finite"):
         both.ask("diverge")
@@ -108,6 +110,7 @@ def test_a_block_on_two_devices_divides_each_batch(tmp_path: Path) -> None:
     assert {block.num_steps for block in blocks} == {both.plan.num_steps}
 
 
+@pytest.mark.distributed
 def test_devices_are_measured_while_all_of_them_compute(tmp_path: Path) -> None:
     one = replace(RECIPE, device=replace(RECIPE.device, count=1))
     task = load_task(f"{TASKS}:Waiting", store=one.data.store, recipe=one)

@@ -97,6 +97,7 @@ def test_a_process_of_another_machine_that_dies_is_named(fleet: Fleet, tmp_path:
         both.ask("kill", rank=1)
 
 
+@pytest.mark.distributed
 def test_a_stranger_is_sent_away(fleet: Fleet, tmp_path: Path) -> None:
     """A connection without the secret of the team gets no answer, and is no member."""
     from stepladder.measuring.ranks.processes import Door

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import stepladder
 from tests.ranks.tasks import SIZES
 from tests.ranks.together import TASKS, run_ranks
 
 WORLDS = (2, pytest.param(3, marks=pytest.mark.distributed))
+QUICK = ("full", "features", "accumulation", "early", "synced_norm", "mixup", "small_batch")
 COMMON = {
     "run.checks": "off",
     "run.log_every": 2,
@@ -51,7 +53,7 @@ SCENARIOS: Mapping[str, Mapping[str, Any]] = {
 TOLERANCE = {"bf16": 2e-2}
 
 
-def calls(folder: Path, names: Any = tuple(SCENARIOS)) -> list[dict[str, Any]]:
+def calls(folder: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     """Return the calls of `train` for scenarios."""
     made = []
     for name in names:
@@ -61,23 +63,35 @@ def calls(folder: Path, names: Any = tuple(SCENARIOS)) -> list[dict[str, Any]]:
     return made
 
 
-class Runs(dict[int, Path]):
-    """The folders of all scenarios by the size of the world, trained when they are asked for."""
+class Runs(dict[tuple[int, bool], Path]):
+    """The folders of scenarios by the size of the world and whether they are quick.
+
+    They are trained when they are asked for.
+    """
 
     def __init__(self, new_folder: Callable[[str], Path]) -> None:
         super().__init__()
         self._new_folder = new_folder
 
-    def __missing__(self, num: int) -> Path:
+    def __missing__(self, key: tuple[int, bool]) -> Path:
+        num, is_quick = key
         folder = self._new_folder(f"world-{num}")
-        run_ranks(num, calls(folder), folder)
-        self[num] = folder
+        names = [name for name in SCENARIOS if (name in QUICK) is is_quick]
+        if num == 1:
+            for call in calls(folder, names):
+                stepladder.train(**call)
+        else:
+            run_ranks(num, calls(folder, names), folder)
+        self[key] = folder
         return folder
+
+    def of(self, num: int, name: str) -> Path:
+        """Return the folder of a scenario."""
+        return self[num, name in QUICK] / name
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
-    """Return the folders of all scenarios by the size of the world."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp)
 
 
@@ -96,10 +110,16 @@ def weights(run: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("num", WORLDS)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_ranks_give_what_one_rank_gives(runs: Mapping[int, Path], name: str, num: int) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.distributed)
+        for name in SCENARIOS
+    ],
+)
+def test_ranks_give_what_one_rank_gives(runs: Runs, name: str, num: int) -> None:
     """Losses by step and by validation, weights and the end of training are equal to rounding."""
-    one, several = runs[1] / name, runs[num] / name
+    one, several = runs.of(1, name), runs.of(num, name)
     close = {"rtol": TOLERANCE.get(name, 2e-4), "atol": TOLERANCE.get(name, 1e-5)}
     for kind, fields in (("train", ("step", "train_loss")), ("validation", ("step", "val_loss"))):
         for field in fields:
@@ -117,13 +137,13 @@ def test_ranks_give_what_one_rank_gives(runs: Mapping[int, Path], name: str, num
 
 
 @pytest.mark.parametrize("num", WORLDS)
-def test_every_held_out_example_is_counted_once(runs: Mapping[int, Path], num: int) -> None:
-    rows = (runs[num] / "full" / "predictions.csv").read_text().splitlines()[1:]
+def test_every_held_out_example_is_counted_once(runs: Runs, num: int) -> None:
+    rows = (runs.of(num, "full") / "predictions.csv").read_text().splitlines()[1:]
     found = [tuple(row.split(",")[:2]) for row in rows]
     wanted = [(split.value, str(idx)) for split, n in SIZES.items() for idx in range(n)]
     assert sorted(found) == sorted(one for one in wanted if one[0] != "train")
 
 
-def test_ranks_that_do_not_write_have_a_log(runs: Mapping[int, Path]) -> None:
-    logs = {path.name for path in (runs[2] / "full" / "logs").iterdir()}
+def test_ranks_that_do_not_write_have_a_log(runs: Runs) -> None:
+    logs = {path.name for path in (runs.of(2, "full") / "logs").iterdir()}
     assert logs == {"rank-0.log", "rank-1.log"}

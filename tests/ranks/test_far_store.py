@@ -111,7 +111,8 @@ def config(run: Path) -> Any:
     return yaml.safe_load((run / "config.yaml").read_text())
 
 
-@pytest.mark.parametrize("where", ["stream", pytest.param("memory", marks=pytest.mark.distributed)])
+@pytest.mark.distributed
+@pytest.mark.parametrize("where", ["stream", "memory"])
 def test_each_host_downloads_its_part_of_the_store(
     where: str, store_bytes: int, tmp_path: Path
 ) -> None:

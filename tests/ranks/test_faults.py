@@ -176,15 +176,10 @@ def assert_named(printed: str, rank: int, how: str) -> None:
     assert "Traceback" not in printed
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("point", "rank"),
-    [
-        ("collective", 0),
-        *(
-            pytest.param(point, rank, marks=pytest.mark.distributed)
-            for point, rank in (("start", 1), ("start", 0), ("gather", 1), ("before_rename", 1))
-        ),
-    ],
+    [("collective", 0), ("start", 1), ("start", 0), ("gather", 1), ("before_rename", 1)],
 )
 def test_without_restarts_the_killed_rank_is_named_with_its_last_lines(
     start: Start, tmp_path: Path, point: str, rank: int
@@ -221,6 +216,7 @@ def test_a_rank_without_memory_is_named(start: Start, tmp_path: Path) -> None:
     assert "starting all processes again" not in printed
 
 
+@pytest.mark.distributed
 def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_one(
     start: Start, tmp_path: Path
 ) -> None:
@@ -345,7 +341,8 @@ def test_other_options_on_one_node_are_refused_with_both_sides(tmp_path: Path) -
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.distributed)])
+@pytest.mark.distributed
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_node_that_never_comes_is_named(tmp_path: Path, rank: int) -> None:
     nodes = Nodes(tmp_path, 3)
     nodes.start(rank, *MEET)

@@ -98,15 +98,21 @@ def test_ranks_with_unequal_numbers_of_batches_join(two: Results) -> None:
         assert [result[name]["after"].tolist() for result in two] == [[6.0] * 3] * 2
 
 
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("refused")
+    start("tests.ranks.horovod_refusal", 2, folder / "log", str(folder / "out"))
+    return folder
+
+
 @pytest.mark.parametrize("how", ["before", "after"])
-def test_a_gather_that_a_joined_rank_misses_is_refused(how: str, tmp_path: Path) -> None:
-    start("tests.ranks.horovod_refusal", 2, tmp_path / "log", how, str(tmp_path / "out"))
+def test_a_gather_that_a_joined_rank_misses_is_refused(how: str, refused: Path) -> None:
     assert (
         "a rank has called hvd.join(), and takes part in allreduce only"
-        in (tmp_path / "out-1").read_text()
+        in (refused / f"out-{how}-1").read_text()
     )
     if how == "after":
-        assert (tmp_path / "out-later").read_text() == "[0, 1]"
+        assert (refused / "out-after-later").read_text() == "[0, 1]"
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ def largest_loss_of_steps(point: ScalingPoint) -> Part:
     return max(LOSSES, key=point.share)
 
 
+@pytest.mark.distributed
 def test_the_parts_add_up_to_the_time_of_an_epoch(tmp_path: Path) -> None:
     points = points_of("WithNorm", tmp_path)
     for point in points.values():

@@ -134,7 +134,6 @@ def require_same(run: Path, other: Path) -> None:
 
 
 @needs_two
-@pytest.mark.smoke
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_workers_of_ray_train_as_processes_do(start: Start, tmp_path: Path) -> None:

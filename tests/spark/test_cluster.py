@@ -123,7 +123,6 @@ def test_a_cluster_without_a_slot_is_reported(java_options: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.smoke
 def test_a_session_of_our_own_on_one_machine_tries_a_task_again(
     tmp_path: Path, java_options: str
 ) -> None:

@@ -109,7 +109,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ("write", "options"),
     [
         (hugging_face, {}),
-        pytest.param(tars, {}, marks=pytest.mark.smoke),
+        (tars, {}),
         (delta, {"delta_version": 1}),
     ],
     ids=["hugging face", "tars", "delta"],

@@ -59,7 +59,6 @@ def computed(folder: Path) -> dict[str, Path]:
     return {read_json(path)["split"]: path.parent for path in folder.glob("*/manifest.json")}
 
 
-@pytest.mark.smoke
 def test_they_are_those_of_a_run_and_a_run_computes_nothing_more(
     spark: Any, recipe: Recipe, tmp_path: Path
 ) -> None:

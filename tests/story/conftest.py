@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -104,10 +103,3 @@ def train_photographs(photographs: Path, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("photographs") / "photos"
     choose(photographs, folder, {"train": 5})
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _ctrl_c_works() -> None:
-    """Enable Ctrl-C in children, even if a shell started the tests in the background."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

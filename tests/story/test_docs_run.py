@@ -104,8 +104,8 @@ def run_as_printed(page: Path, folder: Path, capsys: pytest.CaptureFixture[str])
     [
         "README.md",
         "docs/install.md",
-        "docs/tutorial-photographs.md",
-        "docs/tutorial-task.md",
+        pytest.param("docs/tutorial-photographs.md", marks=pytest.mark.thorough),
+        pytest.param("docs/tutorial-task.md", marks=pytest.mark.thorough),
         "docs/tutorial-script.md",
     ],
 )

@@ -20,7 +20,7 @@ _ENDS = ("end_time", "finished_at", "completed")
 _DONE = frozenset({"finished", "completed", "complete", "success", "succeeded", "done", "inactive"})
 _SETTING = re.compile(r"^(?:params?|config|hparams)[./](?!.*(?:loss|acc))")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|d(?:ays?)?|h(?:ours?|rs?)?|"
-                   r"m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])", re.IGNORECASE)  # fmt: skip
+                   r"m(?:in(?:ute)?s?)?|s(?:ecs?|econds?)?)(?![a-z])", re.IGNORECASE)  # fmt: skip
 _SECONDS = {"ms": 1e-3, "mi": 60.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 

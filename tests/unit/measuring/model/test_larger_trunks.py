@@ -47,7 +47,11 @@ SAME_LAYERS = ("tf_efficientnet_lite0", "tf_efficientnet_b0", "deit_tiny_patch16
 BUILT = [family for family in FAMILIES if family[0] not in SAME_LAYERS]
 
 
-@pytest.mark.parametrize("family", BUILT, ids=lambda family: family[0])
+@pytest.mark.parametrize(
+    "family",
+    [*BUILT[:2], *(pytest.param(family, marks=pytest.mark.thorough) for family in BUILT[2:])],
+    ids=lambda family: family[0],
+)
 def test_every_family_can_be_counted_and_rises(family: tuple[str, ...]) -> None:
     costs = [trunk_cost(name, 224) for name in (family[0], family[1])]
     assert costs[0] is not None
