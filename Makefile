@@ -67,7 +67,7 @@ test-thorough: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/codespell src tests docs examples bench README.md CHANGELOG.md
 
 # the pages are in the repository: building the site needs mkdocs alone
