@@ -142,3 +142,48 @@ def test_blanks_around_the_name_of_a_column_may_be_typed(tmp_path: Path) -> None
     table = table_of(tmp_path, rows, ["1.jpg", "2.jpg"])
     found = list_pictures(PrepareConfig(source=table, label_column="risk of oedema "))
     assert labels_of(found) == {"1.jpg": "1", "2.jpg": "0"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "place"),
+    [
+        ("/data/upload/3/22d66256-{}.jpg", "images/{}.jpg"),
+        ("22d66256-IMG-a-{}.jpg", "images/IMG-a-{}.jpg"),
+        ("s3://bucket/ab12cd34-{}.jpg", "{}.jpg"),
+        ("/data/upload/3/ab12cd34-my_cat_{}.jpg", "images/my cat ({}).jpg"),
+        ("/data/local-files/?d=images%2Fmy%20cat%20{}.jpg", "images/my cat {}.jpg"),
+        ("s3://bucket/my%20cat%20{}.jpg", "images/my cat {}.jpg"),
+        ("https://host/a/x%2F{}.jpg?Expires=17&Signature=9", "images/{}.jpg"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"path_column": "image"}])
+def test_names_that_an_annotation_tool_changed_are_read_with_a_line(
+    tmp_path: Path, cell: str, place: str, options: dict[str, str]
+) -> None:
+    rows = [
+        ["id", "image", "choice"],
+        *([str(at), cell.format(one), "ab"[at % 2]] for at, one in enumerate(IDS)),
+    ]
+    table = table_of(tmp_path, rows, [place.format(one) for one in IDS])
+    found = list_pictures(PrepareConfig(source=table, **options))
+    assert labels_of(found) == {place.format(one): "ab"[at % 2] for at, one in enumerate(IDS)}
+    note = f"{cell.format(IDS[0])!r} is read as {place.format(IDS[0])}"
+    assert note in " ".join(found.warnings)
+
+
+def test_the_path_of_a_served_file_is_cut_by_the_command(tmp_path: Path) -> None:
+    rows = [
+        ["image", "choice"],
+        *([f"/data/local-files/?d=images/{one}.jpg", "ab"[at % 2]] for at, one in enumerate(IDS)),
+    ]
+    error = refused(table_of(tmp_path, rows, [f"images/{one}.jpg" for one in IDS]))
+    found = typed_listing(error.fix)
+    assert labels_of(found) == {f"images/{one}.jpg": "ab"[at % 2] for at, one in enumerate(IDS)}
+
+
+def test_uploads_of_one_name_are_not_read_as_one_picture(tmp_path: Path) -> None:
+    rows = [
+        ["image", "choice"],
+        *([f"/data/upload/{at}/22d6625{at}-1.jpg", "a"] for at in range(6)),
+    ]
+    assert "no column 'path'" in refused(table_of(tmp_path, rows, ["1.jpg"])).what

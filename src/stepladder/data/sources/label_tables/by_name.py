@@ -9,8 +9,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from stepladder.data.sources.label_tables.paths import (
     PICTURE_ENDS,
@@ -26,6 +28,9 @@ _MAX_SHAPES: Final = 200  # files whose folders are compared with their names
 _MIN_CELL: Final = 3  # letters of a cell that is searched for within names
 _MAX_ENDS: Final = 100  # labels have fewer different names
 _MARKS: Final = "_-. :|#"  # between the name of a picture and what follows in a cell
+_UPLOAD: Final = re.compile(r"[0-9a-fA-F]{8}-(.+)")  # Label Studio's name of an upload
+_SERVED: Final = re.compile(r"[?&]d=([^&]+)")  # Label Studio's path of a local file
+_REMOVED: Final = re.compile(r"[^-\w.]")  # from the names of uploads; blanks become underscores
 
 
 class Nearby:
@@ -104,6 +109,46 @@ class Nearby:
         endings = sorted({os.path.splitext(path)[1] for _, path in hits})  # noqa: PTH122
         return Spread(*hits[0], _walking_function(top, endings), False)
 
+    def renamed(self, cells: Sequence[str]) -> PathReader | None:
+        """Return a reader of names that an annotation tool changed; None if most are others.
+
+        Such as `/data/upload/3/22d66256-IMG_4100.jpg`, `/data/local-files/?d=images/1.jpg`,
+        `s3://bucket/my%20cat.jpg`. Different cells must be different pictures.
+        """
+        looked_at = [cell.strip() for cell in some(cells)]
+        changed = [cell for cell in looked_at if self._by_tail.keys().isdisjoint(_tails(cell))]
+        found = [cell for cell in changed if self.picture_of(cell) is not None]
+        if not looked_at or 2 * len(found) < len(looked_at):
+            return None
+        distinct = {cell.strip() for cell in cells}
+        pictures = [one for cell in distinct if (one := self.picture_of(cell)) is not None]
+        if len(set(pictures)) < len(pictures):
+            return None
+        return PathReader(find=self.picture_of, example=found[0])
+
+    def picture_of(self, cell: str) -> str | None:
+        """Return the one picture that a cell names, maybe with other folders or a prefix."""
+        text = cell.strip()
+        served = _SERVED.search(text)
+        plain = served[1] if served else text.partition("?")[0]
+        for form in dict.fromkeys((text, plain, unquote(plain))):
+            upload = _UPLOAD.fullmatch(form.replace("\\", "/").rpartition("/")[2])
+            for tail in (*_tails(form), *([upload[1]] if upload else [])):
+                found = self._by_tail.get(tail, ())
+                if len(found) == 1:
+                    return found[0]
+        return None
+
+    @cached_property
+    def _by_tail(self) -> Mapping[str, Sequence[str]]:
+        """Pictures by the ends of their paths at slashes, and by the names of their uploads."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path in self.pictures:
+            name = path.rpartition("/")[2]
+            for tail in {*_tails(path), _REMOVED.sub("", name.strip().replace(" ", "_"))}:
+                found[tail].append(path)
+        return dict(found)
+
     def followed(self, cells: Sequence[str]) -> Followed | None:
         """Return what follows the names of pictures in cells; None if most are no such names."""
         looked_at = [cell.strip() for cell in some(cells)]
@@ -159,6 +204,12 @@ class Followed:
     path: str
     ends: Mapping[str, int]
     are_labels: bool
+
+
+def _tails(path: str) -> list[str]:
+    """Return the ends of a path at slashes, the longest first."""
+    parts = path.replace("\\", "/").split("/")
+    return [tail for at in range(len(parts)) if (tail := "/".join(parts[at:]))]
 
 
 def _pictures(root: Path) -> Iterator[str]:

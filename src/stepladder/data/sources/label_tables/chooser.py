@@ -32,6 +32,7 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.label_tables.missing_files import (
     find_named,
+    find_renamed,
     no_file,
     no_path_column,
     what_lacks,
@@ -160,7 +161,11 @@ class TableChooser:
         reading = self._reading
         path_at = reading.index(reading.config.path_column)
         if path_at is not None:
-            return path_at, reading.readers(path_at)
+            readers = reading.readers(path_at)
+            if not readers and reading.config.path_format is None:
+                renamed = Nearby(reading.root).renamed(reading.cells(path_at))
+                readers = [renamed] if renamed is not None else []
+            return path_at, readers
         if reading.is_default("path_column"):
             path_at, readers = _find_path(reading)
             if path_at is not None and readers:
@@ -170,6 +175,8 @@ class TableChooser:
             raise no_column(reading, "path_column")
         nearby = Nearby(reading.root)
         path_at = find_named(reading, nearby)
+        if path_at is None and (found := find_renamed(reading, nearby)) is not None:
+            return found[0], [found[1]]
         if path_at is None:
             raise no_path_column(reading, nearby)
         return path_at, []

@@ -109,6 +109,13 @@ def find_named(reading: TableReading, nearby: Nearby) -> int | None:
     return next(iter(in_one or [at for at in able if nearby.spread(cells[at])]), None)
 
 
+def find_renamed(reading: TableReading, nearby: Nearby) -> tuple[int, PathReader] | None:
+    """Return the column of names that an annotation tool changed, and how these are read."""
+    able = _likely_paths(reading) if reading.config.path_format is None else []
+    found = ((at, nearby.renamed(reading.cells(at))) for at in able)
+    return next(((at, reader) for at, reader in found if reader is not None), None)
+
+
 def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
     """Return the error for a table without a column that names pictures: which one is nearest."""
     able = _likely_paths(reading)

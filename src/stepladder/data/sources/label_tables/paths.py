@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -51,6 +51,8 @@ class PathReader:
         num_digits: numbers get zeros in front, up to as many digits: `00001` for 1.
         root: folder that they are searched in; None if there are no others.
         copies: (folder, folder that has the same files and is read instead).
+        find: returns the picture of a cell that an annotation tool renamed, and None of another.
+        example: such a cell.
     """
 
     path_format: str = SLOT
@@ -61,9 +63,13 @@ class PathReader:
     num_digits: int = 0
     root: Path | None = None
     copies: tuple[tuple[str, str], ...] = ()
+    find: Callable[[str], str | None] | None = None
+    example: str = ""
 
     def __call__(self, cell: str) -> str:
         """Return the path."""
+        if self.find is not None:
+            return self.find(cell) or cell
         path = cell.strip() if self.is_stripped else cell
         path = path.replace("\\", "/") if self.has_backslashes else path
         path = path.removeprefix(self.cut)
@@ -91,6 +97,12 @@ class PathReader:
         """Yield what is read in another way than the cells are written."""
         if self.has_backslashes:
             yield "read the backslashes in paths as separators of folders"
+        if self.find is not None:
+            yield (
+                f"{printable(self.example)!r} is read as {printable(self(self.example))}: cells "
+                "are read without the folders, prefix of 8 digits, or URL encoding that an "
+                "annotation tool adds to the names of pictures"
+            )
         for copy, original in self.copies:
             yield (
                 f"the folder {printable(copy)} has a second copy of the files in "
