@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -187,3 +187,55 @@ def test_uploads_of_one_name_are_not_read_as_one_picture(tmp_path: Path) -> None
         *([f"/data/upload/{at}/22d6625{at}-1.jpg", "a"] for at in range(6)),
     ]
     assert "no column 'path'" in refused(table_of(tmp_path, rows, ["1.jpg"])).what
+
+
+LONG_IDS = [f"10{at}8{at}68848953{at}2071" for at in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    "shorten",
+    [
+        lambda one: f"{float(one):.5E}",
+        lambda one: f'"{float(one):.5E}"'.replace(".", ","),
+        lambda one: f"{float(one):.2e}",
+        lambda one: f"{one[:15]}{'0' * (len(one) - 15)}",
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"path_column": "photo_id"}])
+def test_ids_that_a_spreadsheet_rounded_are_to_be_exported_again(
+    tmp_path: Path, shorten: Callable[[str], str], options: dict[str, str]
+) -> None:
+    rows = [
+        ["photo_id", "species"],
+        *([shorten(one), "ab"[at % 2]] for at, one in enumerate(LONG_IDS)),
+    ]
+    error = refused(table_of(tmp_path, rows, [f"images/{one}.jpg" for one in LONG_IDS]), **options)
+    assert "column 'photo_id' has numbers that a spreadsheet rounded to" in error.what
+    assert repr(shorten(LONG_IDS[0]).strip('"')) in error.what
+    assert f"images/{LONG_IDS[0]}.jpg" in error.what
+    assert "Export the ids again" in str(error.fix)
+    assert "--path-format" not in str(error.fix)
+
+
+@pytest.mark.parametrize("place", ["images/{}.jpg", "scans/{}.PNG"])
+@pytest.mark.parametrize("options", [{}, {"path_column": "photo_id"}])
+def test_a_point_and_zero_after_numbers_are_dropped_with_a_line(
+    tmp_path: Path, place: str, options: dict[str, str]
+) -> None:
+    rows = [
+        ["photo_id", "species"],
+        *([f"{one}.0", "ab"[at % 2]] for at, one in enumerate(LONG_IDS)),
+    ]
+    table = table_of(tmp_path, rows, [place.format(one) for one in LONG_IDS])
+    found = list_pictures(PrepareConfig(source=table, **options))
+    assert set(labels_of(found)) == {place.format(one) for one in LONG_IDS}
+    assert "without '.0' after the numbers" in " ".join(found.warnings)
+    again = list_pictures(
+        PrepareConfig(
+            source=table,
+            path_column="photo_id",
+            label_column="species",
+            path_format=place.replace("{}", "{:01}"),
+        )
+    )
+    assert labels_of(again) == labels_of(found)

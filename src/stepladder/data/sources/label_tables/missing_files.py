@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,10 @@ from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_SCIENTIFIC: Final = re.compile(r"([1-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,3})")
+_ROUNDED: Final = re.compile(r"[1-9][0-9]{14}0+(?:\.0)?")
+_NUM_EXACT: Final = 15  # digits that a spreadsheet keeps
+_MIN_EXPONENT: Final = 11  # of numbers that a spreadsheet shortens
 _MAX_SHOWN: Final = 2
 _MAX_SEARCHED: Final = 20  # columns
 _WHOLE: Final = "any"  # the label of pictures with one of several others
@@ -86,7 +90,7 @@ def no_file(
             fix="Write paths as files are named.",
         )
     nearby = Nearby(reading.root)
-    named = _named_nearby(reading, columns, nearby)
+    named = _shortened(reading, [columns.path], nearby) or _named_nearby(reading, columns, nearby)
     if named is not None:
         return named
     if is_address:
@@ -118,6 +122,8 @@ def find_renamed(reading: TableReading, nearby: Nearby) -> tuple[int, PathReader
 
 def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
     """Return the error for a table without a column that names pictures: which one is nearest."""
+    if (shortened := _shortened(reading, range(len(reading.file.header)), nearby)) is not None:
+        return shortened
     able = _likely_paths(reading)
     for at in able:
         followed = nearby.followed(reading.cells(at))
@@ -131,6 +137,59 @@ def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
         what += f". Nearest is {name!r}, such as {example!r}, but no picture here has this name"
     what += f". {_where_pictures_are(reading, nearby)}"
     return DataError(what, where=error.where, why=error.why, fix=error.fix)
+
+
+def _shortened(reading: TableReading, ats: Iterable[int], nearby: Nearby) -> DataError | None:
+    """Return the error for a column of ids whose last digits a spreadsheet has dropped."""
+    for at in ats:
+        cells = reading.cells(at)
+        found = [cell for cell in cells if _num_kept(cell) is not None]
+        picture = next(
+            (one for cell in found for one in nearby.pictures if _is_rounded(cell, one)), None
+        )
+        if 2 * len(found) <= len(cells) or (picture is None and reading.file.nested):
+            continue
+        if picture is None and not (
+            at == reading.index(reading.config.path_column)
+            or "id" in words_of(reading.file.header[at])
+        ):
+            continue
+        name, cell = reading.file.header[at], printable(found[0].strip())
+        digits = f"{_num_kept(found[0])} digits" if "e" in found[0].lower() else "15 digits"
+        exists = f", which may be {printable(picture)}" if picture else ""
+        return DataError(
+            f"column {name!r} has numbers that a spreadsheet rounded to {digits} in {len(found)} "
+            f"of {len(cells)} cells, such as {cell!r}{exists}",
+            where=_where(reading, at, found[0].strip()),
+            why="The last digits are lost, so these cells name no picture any more.",
+            fix="Export the ids again from their source, as text; in a spreadsheet, import this "
+            "column as text before you save the table.",
+        )
+    return None
+
+
+def _num_kept(cell: str) -> int | None:
+    """Return the number of digits that are left of a rounded number; None if it is another."""
+    text = cell.strip()
+    match = _SCIENTIFIC.fullmatch(text)
+    if match is not None:
+        kept = len(match[1]) + len(match[2] or "")
+        return kept if kept <= int(match[3]) >= _MIN_EXPONENT else None
+    return _NUM_EXACT if _ROUNDED.fullmatch(text) else None
+
+
+def _is_rounded(cell: str, picture: str) -> bool:
+    """Return whether the name of a picture has the number of a cell before it was rounded."""
+    text, kept = cell.strip(), _num_kept(cell)
+    match = _SCIENTIFIC.fullmatch(text)
+    digits = match[1] + (match[2] or "") if match else text[:_NUM_EXACT]
+    length = int(match[3]) + 1 if match else len(text.partition(".")[0])
+    for number in re.findall("[0-9]+", picture.rpartition("/")[2]):
+        if len(number) == length and kept is not None:
+            start = int(number[:kept])
+            if int(digits) in {start, start + 1}:
+                return True
+    return False
 
 
 def _where_pictures_are(reading: TableReading, nearby: Nearby) -> str:
@@ -247,6 +306,8 @@ def what_lacks(reader: PathReader) -> str:
     parts = (("folder", folder), ("start", name), ("ending", ending))
     lacks = [what for what, part in parts if part]
     missing = f"the {' and the '.join(lacks)} {'are' if len(lacks) > 1 else 'is'} missing"
+    if reader.num_digits == 1:
+        return f"{missing}, without '.0' after the numbers" if lacks else "without '.0'"
     if not reader.num_digits:
         return missing
     return f"{missing}, and so are zeros: names have {reader.num_digits} digits"

@@ -34,6 +34,7 @@ PATH_NAMES: Final = (
 """Usual names of the column of paths."""
 _SLOTS: Final = re.compile(r"\{(?::0([1-9][0-9]?))?\}")
 _NUMBER: Final = re.compile(r"([0-9]+)(?:\.0)?")  # pandas writes 1.0 if a cell is empty
+_FLOAT: Final = re.compile(r"[0-9]+\.0")
 _WITH_ZEROS: Final = re.compile(r"(|.*[^0-9])(0[0-9]+)(\.[A-Za-z0-9]+)")
 _T = TypeVar("_T")
 
@@ -152,6 +153,8 @@ def search(cells: Sequence[str], root: Path) -> list[PathReader]:
     above = ["../" * level for level in range(1, _MAX_PARENTS + 1)]
     below = _folders_below(root)
     found = _divided(plain, cells, root, below) or _best(plain, looked_at, root, below)
+    if not found and all(map(_FLOAT.fullmatch, map(plain, looked_at))):
+        found = _best(replace(plain, num_digits=1), looked_at, root, below)
     if padded := _with_zeros(plain, looked_at, root, below, found):
         return padded
     if len(found) > 1 and (copies := _copies(root, below)):
