@@ -24,6 +24,8 @@ from stepladder.data.sources.label_tables.labels import (
     UNREAD_SPLITS,
     class_columns,
     label_candidates,
+    label_names,
+    other_names,
     plain_name,
     split_candidates_of,
     split_flags_of,
@@ -36,6 +38,11 @@ from stepladder.data.sources.label_tables.missing_files import (
     no_file,
     no_path_column,
     what_lacks,
+)
+from stepladder.data.sources.label_tables.nested import (
+    parse_object,
+    refuse_nested_rows,
+    refuse_objects,
 )
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
@@ -160,6 +167,8 @@ class TableChooser:
         """Return the column of paths, and how its cells name files; none or several: unclear."""
         reading = self._reading
         path_at = reading.index(reading.config.path_column)
+        if path_at is not None and reading.file.header[path_at] in reading.file.nested:
+            refuse_nested_rows(reading, Nearby(reading.root), is_label_nested=False)
         if path_at is not None:
             readers = reading.readers(path_at)
             if not readers and reading.config.path_format is None:
@@ -178,6 +187,7 @@ class TableChooser:
         if path_at is None and (found := find_renamed(reading, nearby)) is not None:
             return found[0], [found[1]]
         if path_at is None:
+            refuse_nested_rows(reading, nearby, is_label_nested=False)
             raise no_path_column(reading, nearby)
         return path_at, []
 
@@ -199,7 +209,11 @@ class TableChooser:
         name = self._reading.config.label_column
         label_at = self._reading.index(name)
         if label_at is not None:
+            if name in self._reading.file.nested:
+                refuse_nested_rows(self._reading, Nearby(self._reading.root), is_label_nested=True)
             refuse_nested(self._reading, name)
+            reader = (*readers, PathReader())[0]
+            refuse_objects(self._reading, TableColumns(path_at), reader, [label_at])
             return label_at, []
         if not self._reading.is_default("label_column"):
             raise no_column(self._reading, "label_column", path_at, readers)
@@ -306,6 +320,8 @@ def _find_label(
         DataError: if there is no such column, several may be it, or rows have several classes.
     """
     found = label_candidates(reading.file, taken)
+    if not any(label_names([reading.file.header[at] for at in found])):
+        _refuse_within_cells(reading, taken, readers, path_at, found)
     findings = [] if reading.is_headerless else finding_columns(reading, taken)
     one_hot = [] if reading.is_headerless else class_columns(reading.file, taken)
     if one_hot and not (len(found) == 1 and found[0] not in one_hot):
@@ -320,6 +336,29 @@ def _find_label(
     if reading.file.nested and not found:
         refuse_nested(reading, next(iter(reading.file.nested)))
     raise no_column(reading, "label_column", path_at, readers, found)
+
+
+def _refuse_within_cells(
+    reading: TableReading,
+    taken: Set[int],
+    readers: Sequence[PathReader],
+    path_at: int,
+    found: Sequence[int],
+) -> None:
+    """Refuse a table whose labels are within nested values, or JSON objects in cells.
+
+    Raises:
+        DataError: if they are.
+    """
+    header = reading.file.header
+    if reading.file.nested:
+        refuse_nested_rows(reading, Nearby(reading.root), is_label_nested=True)
+    free = [at for at in range(len(header)) if at not in taken]
+    objects = [at for at in free if any(map(parse_object, some(reading.cells(at))))]
+    if not other_names([header[at] for at in found if at not in objects]):
+        splits = split_candidates_of(reading.file, {path_at})
+        columns = TableColumns(path_at, None, next((at for at in splits if at in taken), None))
+        refuse_objects(reading, columns, (*readers, PathReader())[0], objects)
 
 
 def _notes(

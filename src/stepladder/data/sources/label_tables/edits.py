@@ -67,7 +67,7 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
 
     Args:
         reading: the table.
-        function: of a row, in Python, with the modules bisect, csv, os, re and sys: the list of
+        function: of a row, in Python, with the modules bisect, csv, json, os, re and sys: the list of
             its cells, or None if it is left out. The header is not given to it.
         prefix: in front of the name of the copy.
         options: with which the copy is read.
@@ -80,7 +80,7 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
     tables = _tables(reading)
     if file.delimiter in _NOT_OF_PYTHON or not tables or (tables[1:] and "sys." in function):
         return None
-    imports = "import bisect,csv,os,re,sys"
+    imports = "import bisect,csv,json,os,re,sys"
     edit = _edit_csv(reading)
     if file.unit != "row":
         imports = "import bisect,csv,json,os,pathlib,re,sys;from "
@@ -96,6 +96,18 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
     return (
         f"{before}python -c {shlex.quote(script)} {files} && {f'{places[0][3]} {options}'.rstrip()}"
     )
+
+
+def copy_command(reading: TableReading, command: str, prefix: str) -> str:
+    """Return the shell command that runs another with the table and a copy to write, and reads it.
+
+    Args:
+        reading: the table.
+        command: writes the copy.
+        prefix: in front of the name of the copy.
+    """
+    before, source, copy, then = _places(reading, reading.path, prefix)
+    return f"{before}{command} {source} {copy} && {then}"
 
 
 def _edit_csv(reading: TableReading) -> str:

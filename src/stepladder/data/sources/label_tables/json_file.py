@@ -27,9 +27,10 @@ from stepladder.data.sources.split_names import SPLIT_WORDS
 from stepladder.errors import DataError
 
 JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
-_EXAMPLE: Final = (
+EXAMPLE_LINE: Final = (
     'Write one line for each picture, such as {"file_name": "cat/1.jpg", "label": "cat"}'
 )
+_VIA: Final = "_via_img_metadata"  # the pictures of a project of the VGG Image Annotator
 _NUM_PROBE_BYTES: Final = 4096
 _COLUMNS: Final = frozenset({*PATH_NAMES, *LABEL_NAMES, "label"})
 
@@ -75,7 +76,7 @@ def read_json(path: Path) -> TableCells:
             raise DataError(
                 f"{type(record).__name__} in place of an object with keys",
                 where=f"{path}: {unit} {number}",
-                fix=_EXAMPLE,
+                fix=EXAMPLE_LINE,
             )
     header = list(dict.fromkeys(key for _, record in numbered for key in record))
     nested: dict[str, int] = {}
@@ -97,7 +98,7 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"not JSON ({error})", where=f"{path}: line {number}", fix=_EXAMPLE
+                f"not JSON ({error})", where=f"{path}: line {number}", fix=EXAMPLE_LINE
             ) from None
         yield number, record
         if number == 1:
@@ -109,10 +110,10 @@ def _array(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         records = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"not JSON ({error.msg})", where=f"{path}: line {error.lineno}", fix=_EXAMPLE
+            f"not JSON ({error.msg})", where=f"{path}: line {error.lineno}", fix=EXAMPLE_LINE
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON ({error})", where=str(path), fix=_EXAMPLE) from None
+        raise DataError(f"not JSON ({error})", where=str(path), fix=EXAMPLE_LINE) from None
     yield from enumerate(records, start=1)
 
 
@@ -161,6 +162,8 @@ def _is_picture(record: Mapping[str, Any]) -> bool:
 
 def _rows_of(record: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]] | None:
     """Return what an object of several pictures is read as, and its rows; None if it is another."""
+    if isinstance(record.get(_VIA), dict) and record[_VIA]:
+        return _rows_of_objects(record[_VIA])
     keys, values = list(record), list(record.values())
     if all(key.lower() in SPLIT_WORDS for key in keys):
         return _rows_of_splits(record)
@@ -251,7 +254,7 @@ def _refuse_lists_of_objects(record: Any, path: Path) -> None:
 def _not_a_list(record: Any, path: Path) -> DataError:
     keys = ", ".join(repr(key)[:40] for key in list(record)[:5])
     has_splits = all(str(key).lower() in SPLIT_WORDS for key in record)
-    fix = _EXAMPLE.replace("}", ', "split": "train"}') if has_splits else _EXAMPLE
+    fix = EXAMPLE_LINE.replace("}", ', "split": "train"}') if has_splits else EXAMPLE_LINE
     return DataError(f"one object with the keys {keys}", where=str(path), fix=fix)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from stepladder.data.sources.label_tables.edits import cells_command
 from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number
+from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
 from stepladder.data.sources.walk import printable
@@ -218,6 +219,8 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
         DataError: if they do; the fix reads one of the labels, or each combination as a class.
     """
     at = columns.label
+    if at is not None:
+        refuse_objects(reading, columns, reader, [at])
     several = None if at is None else find_several([cell.strip() for cell in reading.cells(at)])
     if at is None or several is None or not several.is_sure:
         return

@@ -13,12 +13,14 @@ from typing import Final
 
 from stepladder.data.sources.label_tables.by_name import Followed, Nearby, Spread
 from stepladder.data.sources.label_tables.edits import cells_command, rows_command, sed_command
+from stepladder.data.sources.label_tables.json_file import EXAMPLE_LINE
 from stepladder.data.sources.label_tables.labels import (
     ONE_LABEL,
     label_candidates,
     plain_name,
     words_of,
 )
+from stepladder.data.sources.label_tables.nested import describe_nested
 from stepladder.data.sources.label_tables.paths import (
     PATH_NAMES,
     SLOT,
@@ -135,8 +137,9 @@ def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
         example = printable(reading.cells(able[0])[0])[:_MAX_LETTERS]
         name = reading.file.header[able[0]]
         what += f". Nearest is {name!r}, such as {example!r}, but no picture here has this name"
-    what += f". {_where_pictures_are(reading, nearby)}"
-    return DataError(what, where=error.where, why=error.why, fix=error.fix)
+    what += f". {_where_pictures_are(reading, nearby)}{describe_nested(reading)}"
+    fix = EXAMPLE_LINE if reading.file.nested and not able else error.fix
+    return DataError(what, where=error.where, why=error.why, fix=fix)
 
 
 def _shortened(reading: TableReading, ats: Iterable[int], nearby: Nearby) -> DataError | None:
