@@ -239,3 +239,21 @@ def test_a_point_and_zero_after_numbers_are_dropped_with_a_line(
         )
     )
     assert labels_of(again) == labels_of(found)
+
+
+def test_rounded_ids_with_a_decimal_comma_are_to_be_exported_again(tmp_path: Path) -> None:
+    cells = [f"{float(one):.5E}".replace(".", ",") for one in LONG_IDS]
+    rows = [["photo_id", "species"], *([cell, "ab"[at % 2]] for at, cell in enumerate(cells))]
+    error = refused(table_of(tmp_path, rows, [f"images/{one}.jpg" for one in LONG_IDS]))
+    assert f"{cells[0]} seems to be a number that a spreadsheet rounded" in error.what
+    assert "Export the ids again" in str(error.fix)
+
+
+def test_a_path_format_without_the_point_and_zero_is_corrected_by_the_command(
+    tmp_path: Path,
+) -> None:
+    rows = [["photo_id", "label"], *([f"{one}.0", one[-5]] for one in LONG_IDS)]
+    pictures = [f"images/{one}.jpg" for one in LONG_IDS]
+    table = table_of(tmp_path, rows, pictures)
+    error = refused(table, path_column="photo_id", path_format="images/{}.jpg")
+    assert set(labels_of(typed_listing(error.fix))) == set(pictures)

@@ -145,7 +145,9 @@ class Nearby:
         found: dict[str, list[str]] = defaultdict(list)
         for path in self.pictures:
             name = path.rpartition("/")[2]
-            for tail in {*_tails(path), _REMOVED.sub("", name.strip().replace(" ", "_"))}:
+            uploaded = _REMOVED.sub("", name.strip().replace(" ", "_"))
+            tails = {*_tails(path), uploaded}
+            for tail in tails | {os.path.splitext(tail)[0] for tail in tails}:  # noqa: PTH122
                 found[tail].append(path)
         return dict(found)
 

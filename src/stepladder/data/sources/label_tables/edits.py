@@ -67,8 +67,8 @@ def rows_command(reading: TableReading, function: str, prefix: str, options: str
 
     Args:
         reading: the table.
-        function: of a row, in Python, with the modules bisect, csv, json, os, re and sys: the list of
-            its cells, or None if it is left out. The header is not given to it.
+        function: of a row, in Python, with the modules bisect, csv, json, os, re and sys: the list
+            of its cells, or None if it is left out. The header is not given to it.
         prefix: in front of the name of the copy.
         options: with which the copy is read.
 

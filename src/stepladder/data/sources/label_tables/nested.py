@@ -36,6 +36,8 @@ Keys = tuple[str | int, ...]
 """Keys of objects and indices of lists that lead to a value."""
 _MAX_ROWS: Final = 500  # whose values are compared
 _MAX_LEAVES: Final = 1000  # values of a row
+_MAX_ITEMS: Final = 100  # of a list
+_MAX_QUESTIONS: Final = 20  # of a picture; boxes and points may be more
 _MAX_DEPTH: Final = 20
 _MAX_LABELS: Final = 3
 _MAX_KEYS: Final = 8  # in a message
@@ -47,6 +49,8 @@ _ANSWERS: Final = frozenset(
     | {"classes", "classification", "classifications", "category", "tag", "tags"}
 )
 """Words in the keys around the label of an annotation tool."""
+_COUNT: Final = re.compile(r"[-+0-9.]{1,6}|[-+0-9]*\.[0-9]+")
+"""A number that is no name of a picture."""
 _FACT: Final = re.compile(r"[^@\s]+@[^@\s]+|\d{4}-\d\d-\d\d.*|\w+://.*|[0-9a-f-]{16,}")
 """Text that is no label: an address, a date, an id."""
 
@@ -90,7 +94,7 @@ def leaves_of(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
             return
         pairs: list[tuple[str | int, Any]] = list(value.items())
     elif isinstance(value, list):
-        pairs = list(enumerate(value))
+        pairs = list(enumerate(value[:_MAX_ITEMS]))
     else:
         if isinstance(value, (str, int, float)) and str(value).strip():
             yield keys, value if isinstance(value, str) else json.dumps(value)
@@ -161,14 +165,20 @@ def _several(rows: Sequence[Mapping[Keys, str]]) -> set[Keys]:
             for at, key in enumerate(keys):
                 if isinstance(key, int):
                     sizes[keys[:at]] = max(sizes[keys[:at]], key + 1)
-    several = set()
+    below: dict[Keys, set[Keys]] = defaultdict(set)
+    for keys in {keys for row in rows for keys in row}:
+        below[keys[:-1]].add(keys)
+    several: set[Keys] = set()
     for place, size in sizes.items():
         if size == 1:
+            continue
+        if size > _MAX_QUESTIONS:
+            several |= {(*place, at) for at in range(size)}
             continue
         own = [
             {
                 keys[-1]: texts
-                for keys in {one for row in rows for one in row if one[:-1] == (*place, at)}
+                for keys in below[(*place, at)]
                 if len(texts := {row.get(keys, "") for row in rows}) == 1
             }
             for at in range(size)
@@ -181,11 +191,13 @@ def _several(rows: Sequence[Mapping[Keys, str]]) -> set[Keys]:
 
 def path_keys(records: Sequence[Mapping[str, Any]], nearby: Nearby) -> Keys | None:
     """Return the keys of the values that name pictures here; None if most rows have no such."""
-    hits: Counter[Keys] = Counter()
+    pictures: dict[Keys, set[str]] = defaultdict(set)
     looked_at = records[:_MAX_ROWS]
     for record in looked_at:
         for keys, text in itertools.islice(leaves_of(record), _MAX_LEAVES):
-            hits[keys] += nearby.picture_of(text) is not None
+            if not _COUNT.fullmatch(text) and (picture := nearby.picture_of(text)) is not None:
+                pictures[keys].add(picture)
+    hits = {keys: len(found) for keys, found in pictures.items()}
     best = max(hits, key=lambda keys: (hits[keys], -len(keys)), default=None)
     return best if best is not None and 2 * hits[best] >= len(looked_at) else None
 
@@ -222,7 +234,8 @@ def refuse_nested_rows(reading: TableReading, nearby: Nearby, *, is_label_nested
         for keys, command in zip(labels[1:], commands[1:], strict=True)
     ]
     raise DataError(
-        f"paths and labels are within nested values: {name_keys(path)!r} names pictures here, "
+        f"{'' if len(path) == 1 else 'paths and '}labels are within nested values: "
+        f"{name_keys(path)!r} names pictures here, "
         f"such as {_example(records, path)}; a label may be {' or '.join(shown)}",
         where=str(reading.path),
         fix=f"To learn {name_keys(labels[0])!r}: {commands[0]}{''.join(others)}",
@@ -306,7 +319,9 @@ def _rows_command(reading: TableReading, path: Keys, label: Keys) -> str:
         f"import sys;from {__name__} import write_rows;"
         f"write_rows(sys.argv[1],sys.argv[2],{json.dumps(path)},{json.dumps(label)})"
     )
-    return copy_command(reading, f"python -c {shlex.quote(script)}", "rows")
+    command = copy_command(reading, f"python -c {shlex.quote(script)}", "rows")
+    group = reading.config.group_by
+    return command if group is None else f"{command} --group-by {shlex.quote(group)}"
 
 
 def _example(records: Sequence[Mapping[str, Any]], keys: Keys) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Final
@@ -45,6 +47,8 @@ WANTED: Final = "Write a header row such as path,label, then one row for each pi
 _MAX_ROWS_NAMED: Final = 5
 _MAX_COLUMNS_NAMED: Final = 5
 _MAX_LETTERS: Final = 30
+_DIGIT: Final = re.compile("[1-9]")
+_AFTER_COMMA: Final = re.compile(r"[0-9]+[eE]\+?[1-9][0-9]")
 _ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
 
 
@@ -80,6 +84,7 @@ def check_rows(reading: TableReading) -> None:
     wrong = [(number, cells) for number, cells in file.body if len(cells) != num_columns]
     if not wrong:
         return
+    _refuse_decimal_commas(reading, wrong)
     rows = name_rows([number for number, _ in wrong], file)
     what = "the header has" if file.header_row else "--columns names"
     first = [printable(cells[0].strip())[:_MAX_LETTERS] for _, cells in wrong if cells]
@@ -91,6 +96,25 @@ def check_rows(reading: TableReading) -> None:
         where=str(reading.path),
         fix=_of_equal_length(reading, [len(cells) for _, cells in wrong]),
     )
+
+
+def _refuse_decimal_commas(reading: TableReading, wrong: Sequence[tuple[int, list[str]]]) -> None:
+    """Refuse rows with long numbers that a spreadsheet wrote with a decimal comma: 1,09013E+18.
+
+    Raises:
+        DataError: if there are such.
+    """
+    for number, cells in wrong:
+        for before, after in itertools.pairwise(cells):
+            if _DIGIT.fullmatch(before.strip()) and _AFTER_COMMA.fullmatch(after.strip()):
+                raise DataError(
+                    f"{before.strip()},{after.strip()} seems to be a number that a spreadsheet "
+                    "rounded, with a decimal comma",
+                    where=f"{reading.path}: {reading.file.unit} {number}",
+                    why="The last digits are lost, so that it names no picture any more.",
+                    fix="Export the ids again from their source, as text; in a spreadsheet, "
+                    "import this column as text before you save the table.",
+                )
 
 
 def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
