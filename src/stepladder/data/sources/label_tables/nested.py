@@ -104,7 +104,7 @@ def leaves_of(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def value_at(value: Any, keys: Sequence[str | int]) -> str:
-    """Return the text or number that keys lead to; empty text if there is none."""
+    """Return the text or number that keys lead to; empty text if they lead nowhere."""
     for key in keys:
         if isinstance(value, dict):
             value = value.get(key)
@@ -115,7 +115,7 @@ def value_at(value: Any, keys: Sequence[str | int]) -> str:
 
 
 def value_of(cell: str, keys: Sequence[str | int]) -> str:
-    """Return what keys lead to in the JSON object of a cell; empty text if there is none."""
+    """Return what keys lead to in the JSON object of a cell; empty text if they lead nowhere."""
     return value_at(parse_object(cell) or {}, keys)
 
 
@@ -243,7 +243,7 @@ def refuse_nested_rows(reading: TableReading, nearby: Nearby, *, is_label_nested
 
 
 def describe_nested(reading: TableReading) -> str:
-    """Return a sentence about the nested values of a table; empty text if there are none."""
+    """Return a sentence about the nested values of a table; empty text if it has no such values."""
     if not reading.file.nested:
         return ""
     first = next(iter(records_of(reading.file)), {})
