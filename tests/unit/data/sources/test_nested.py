@@ -150,6 +150,19 @@ def test_nested_values_that_name_no_picture_are_listed(tmp_path: Path) -> None:
     assert "Write one line for each picture" in str(error.fix)
 
 
+def test_a_label_after_many_points_is_found(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = tmp_path / "export.ndjson"
+    points = [{"outline": [[k, k + at] for k in range(300)]} for at in range(8)]
+    rows = [
+        {"data": {"image": PICTURES[at]}, "regions": points, "answer": {"grade": LABELS[at]}}
+        for at in range(NUM)
+    ]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = typed_listing(commands_of(refused(table))[0])
+    assert labels_of(found) == dict(zip(PICTURES, LABELS, strict=True))
+
+
 def test_several_boxes_in_a_picture_are_no_labels(tmp_path: Path) -> None:
     fill(tmp_path)
     table = tmp_path / "export.ndjson"

@@ -36,8 +36,7 @@ Keys = tuple[str | int, ...]
 """Keys of objects and indices of lists that lead to a value."""
 _MAX_ROWS: Final = 500  # whose values are compared
 _MAX_LEAVES: Final = 1000  # values of a row
-_MAX_ITEMS: Final = 100  # of a list
-_MAX_QUESTIONS: Final = 20  # of a picture; boxes and points may be more
+_MAX_QUESTIONS: Final = 20  # in a list; of longer ones, as of points, two items are enough
 _MAX_DEPTH: Final = 20
 _MAX_LABELS: Final = 3
 _MAX_KEYS: Final = 8  # in a message
@@ -67,14 +66,14 @@ def parse_object(cell: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def records_of(file: TableCells) -> list[dict[str, Any]]:
+def records_of(file: TableCells, max_rows: int | None = None) -> list[dict[str, Any]]:
     """Return the rows of a JSON file as objects, with what is nested in them."""
     return [
         {
             name: _parsed(cell) if name in file.nested else cell
             for name, cell in zip(file.header, cells, strict=True)
         }
-        for _, cells in file.body
+        for _, cells in file.body[:max_rows]
     ]
 
 
@@ -94,7 +93,7 @@ def leaves_of(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
             return
         pairs: list[tuple[str | int, Any]] = list(value.items())
     elif isinstance(value, list):
-        pairs = list(enumerate(value[:_MAX_ITEMS]))
+        pairs = list(enumerate(value if len(value) <= _MAX_QUESTIONS else value[:2]))
     else:
         if isinstance(value, (str, int, float)) and str(value).strip():
             yield keys, value if isinstance(value, str) else json.dumps(value)
@@ -172,9 +171,6 @@ def _several(rows: Sequence[Mapping[Keys, str]]) -> set[Keys]:
     for place, size in sizes.items():
         if size == 1:
             continue
-        if size > _MAX_QUESTIONS:
-            several |= {(*place, at) for at in range(size)}
-            continue
         own = [
             {
                 keys[-1]: texts
@@ -221,7 +217,7 @@ def refuse_nested_rows(reading: TableReading, nearby: Nearby, *, is_label_nested
     """
     if not reading.file.nested:
         return
-    records = records_of(reading.file)
+    records = records_of(reading.file, _MAX_ROWS)
     path = path_keys(records, nearby)
     labels = [keys for keys in label_keys(records) if keys != path]
     is_nested = bool(labels) and len(labels[0]) > 1
@@ -246,7 +242,7 @@ def describe_nested(reading: TableReading) -> str:
     """Return a sentence about the nested values of a table; empty text if it has no such values."""
     if not reading.file.nested:
         return ""
-    first = next(iter(records_of(reading.file)), {})
+    first = next(iter(records_of(reading.file, 1)), {})
     found = [(keys, text) for keys, text in leaves_of(first) if len(keys) > 1]
     shown = [f"{name_keys(keys)} ({printable(text)[:_MAX_LETTERS]!r})" for keys, text in found]
     more = f" and {len(shown) - _MAX_KEYS} more" if len(shown) > _MAX_KEYS else ""
