@@ -23,6 +23,14 @@ from stepladder.diagnosis.logs.json_log import (
     read_metrics_files,
 )
 from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_output
+from stepladder.diagnosis.logs.log_folders import (
+    files_of_epochs,
+    has_own_log,
+    likely_logs,
+    log_file,
+    run_folders,
+    training_name,
+)
 from stepladder.diagnosis.logs.mlflow_log import (
     is_mlflow_uri,
     mlflow_runs,
@@ -44,26 +52,11 @@ from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tens
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
 from stepladder.errors import DataError
 from stepladder.records.audit import LogRow, RunLog
-from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
+from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of
 from stepladder.training.output.events import EVENTS_FILE
 
 _SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
-_KNOWN_FILES = (
-    "metrics.csv",
-    "trainer_state.json",
-    "training.log",
-    "history.json",
-    "log.csv",
-    "results.csv",
-    "summary.csv",
-    "metrics.json",
-    "scalars.json",
-)
-_OF_LOGS = frozenset(  # endings of files that may be a log
-    {".csv", ".tsv", ".log", ".out", ".txt", ".json", ".jsonl", ".ipynb"}
-)
-_OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
@@ -94,30 +87,9 @@ def logs_in(word: str) -> list[str]:
     They are in the order of their numbers: `version_2` comes before `version_10`.
     """
     path = Path(word)
-    if is_mlflow_uri(word) or not path.is_dir() or _has_own_log(path):
+    if is_mlflow_uri(word) or not path.is_dir() or has_own_log(path):
         return [word]
-    return [str(run) for run in _runs_in(path)] or [word]
-
-
-def _has_own_log(path: Path) -> bool:
-    return (
-        (path / EVENTS_FILE).is_file()
-        or bool(mlflow_runs(path))
-        or _known_file(path) is not None
-        or any(path.glob(_OF_EPOCHS))
-        or has_event_files(path)
-        or bool(tag_files(path))
-    )
-
-
-def _runs_in(path: Path) -> list[Path]:
-    """Return the folders directly in a folder that contain a log, or checkpoints with one."""
-    named = runs_in(path, (EVENTS_FILE, *_KNOWN_FILES))
-    folders = [item for item in path.iterdir() if item.is_dir() and item not in named]
-    found = [*named, *(item for item in folders if _newest_trainer_state(item) is not None)]
-    return sorted(found, key=lambda run: [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", run.name)
-    ])  # fmt: skip
+    return [str(run) for run in run_folders(path)] or [word]
 
 
 def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
@@ -154,16 +126,16 @@ def _run_logs(tables: Sequence[Table], metric: str | None) -> list[RunLog]:
 
 
 def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
-    name = path.resolve().name
+    name = training_name(path)
     if (path / EVENTS_FILE).is_file():
         return [read_run_log(path)]
     if runs := mlflow_runs(path):
         return _run_logs(read_mlflow_folder(runs), metric)
-    if file := _known_file(path):
+    if file := log_file(path):
         return _named(_read_file(file, metric), name)
     if tables := _tables_of_files(path, name):
         return _run_logs(tables, metric)
-    if runs := _runs_in(path):
+    if runs := run_folders(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
         raise DataError(
@@ -173,7 +145,7 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
-    files = sorted(item for item in path.iterdir() if item.suffix.lower() in _OF_LOGS)
+    files = likely_logs(path)
     raise DataError(
         "this folder contains no training log of a known format, "
         + (f"only {', '.join(listed)}" if listed else "because it is empty"),
@@ -184,7 +156,7 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
 
 def _tables_of_files(path: Path, name: str) -> list[Table]:
     """Read a folder with one file per epoch, per writer or per metric; empty for any other one."""
-    if files := list(path.glob(_OF_EPOCHS)):
+    if files := files_of_epochs(path):
         return read_metrics_files(files, name=name, path=str(path))
     if has_event_files(path):
         return read_tensorboard(path, name=name)
@@ -200,22 +172,6 @@ def _named(logs: Sequence[RunLog], name: str) -> list[RunLog]:
     if all(map(str.isdigit, numbers)):
         return [replace(log, name=f"{name}#{num}") for log, num in zip(logs, numbers, strict=True)]
     return list(logs)
-
-
-def _known_file(path: Path) -> Path | None:
-    """Find the log in the folder of a run, or that of the newest checkpoint in it."""
-    files = (path / known for known in _KNOWN_FILES)
-    return next(filter(Path.is_file, files), None) or _newest_trainer_state(path)
-
-
-def _newest_trainer_state(path: Path) -> Path | None:
-    """Find the log of the last checkpoint: it includes those of all earlier ones."""
-    found = [
-        file
-        for file in path.glob("checkpoint-*/trainer_state.json")
-        if file.parent.name.removeprefix("checkpoint-").isdigit()
-    ]
-    return max(found, key=lambda f: int(f.parent.name.removeprefix("checkpoint-")), default=None)
 
 
 def _read_file(path: Path, metric: str | None) -> list[RunLog]:
