@@ -109,3 +109,80 @@ def test_logs_of_other_names_in_inner_folders_are_suggested_and_settings_are_not
         f"Did you mean one of {tmp_path}/a/out_17.txt, {tmp_path}/b/out_17.txt? Pass one file."
     )
     assert read_logs(f"{tmp_path}/b/out_17.txt")
+
+
+def write_trial(folder: Path, reports: list[dict[str, float]], *, files: str = "both") -> None:
+    """Write the folder of a trial of Ray Tune: the same rows as CSV and as JSON lines."""
+    folder.mkdir(parents=True)
+    rows = [
+        {
+            **report,
+            "timestamp": 1714558300 + 60 * idx,
+            "done": idx == len(reports) - 1,
+            "training_iteration": idx + 1,
+            "trial_id": "b3f1c_00000",
+            "time_this_iter_s": 39.5,
+            "time_total_s": 40.0 * (idx + 1),
+            "pid": 4021,
+            "iterations_since_restore": idx + 1,
+        }
+        for idx, report in enumerate(reports)
+    ]
+    csv = [",".join([*row, "config/lr"]) for row in rows[:1]]
+    csv += [",".join(map(str, [*row.values(), 0.01])) for row in rows]
+    (folder / "params.json").write_text('{"lr": 0.01}')
+    if files != "json":
+        (folder / "progress.csv").write_text("\n".join(csv) + "\n" if rows else "")
+    if files != "csv":
+        lines = [json.dumps({**row, "config": {"lr": 0.01}}) for row in rows]
+        (folder / "result.json").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("files", ["both", "csv", "json"])
+@pytest.mark.parametrize("metric", ["accuracy", "mean_accuracy"])
+def test_each_trial_of_ray_tune_is_one_training(metric: str, files: str, tmp_path: Path) -> None:
+    for idx, values in enumerate(([0.26, 0.37, 0.59, 0.55], [0.1, 0.13], [0.5])):
+        folder = f"train_b3f1c_0000{idx}_{idx}_batch_size=8,lr=0.0{idx}_2024-05-01_10-11-12"
+        reports = [{"loss": 2 - value, metric: value} for value in values]
+        write_trial(tmp_path / folder, reports, files=files)
+    (tmp_path / "experiment_state-2024-05-01_10-11-12.json").write_text("{}")
+    found = audit([str(tmp_path)])
+    assert counted(found) == [
+        ("train_b3f1c_00000", 4, 0.59),
+        ("train_b3f1c_00001", 2, 0.13),
+        ("train_b3f1c_00002", 1, 0.5),
+    ]
+    assert [run.best_epoch for run in found.runs] == [3, 2, 1]
+    for run in found.runs:
+        assert (run.metric, run.log.accuracy_column) == ("val_accuracy", metric)
+        assert run.log.settings == {"lr": "0.01"}
+        assert run.log.total_s == 40 * run.log.num_epochs
+        assert any(note.startswith("Ray Tune does not say") for note in run.log.notes)
+
+
+def test_a_trial_that_reported_splits_and_epochs_is_read_by_them(tmp_path: Path) -> None:
+    reports = [
+        {"epoch": 2 * idx, "train_loss": 1 / idx, "accuracy": 0.9, "val_accuracy": 0.1 * idx}
+        for idx in range(1, 6)
+    ]
+    write_trial(tmp_path / "trial", reports)
+    for file in ("", "progress.csv", "result.json"):
+        (log,) = read_logs(str(tmp_path / "trial" / file))
+        assert log.name == "trial"
+        assert [row.epoch for row in log.rows] == [2, 4, 6, 8, 10]
+        assert [row.val_accuracy for row in log.rows] == [0.1 * idx for idx in range(1, 6)]
+        assert [row.train_loss for row in log.rows] == [1 / idx for idx in range(1, 6)]
+        assert not log.notes
+
+
+def test_a_trial_that_failed_before_its_first_report_is_listed_with_its_error(
+    tmp_path: Path,
+) -> None:
+    write_trial(tmp_path / "a", [{"accuracy": 0.5}, {"accuracy": 0.6}])
+    write_trial(tmp_path / "b", [])
+    trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: no data\n'
+    (tmp_path / "b" / "error.txt").write_text(trace)
+    found = audit([str(tmp_path)])
+    assert counted(found) == [("a", 2, 0.6)]
+    (said,) = found.unreadable
+    assert "stopped with 'ValueError: no data'" in said

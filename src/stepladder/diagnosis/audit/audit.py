@@ -207,7 +207,7 @@ def audit(
 
 
 def _continued(found: Sequence[RunLog], logs: Sequence[RunLog]) -> list[RunLog]:
-    """Return the trainings of a log, the first with a note if it begins where the last one ended."""
+    """Return the trainings of a log, with a note if they begin where the last one ended."""
     if not found or not logs or not _continues(found[-1], logs[0]):
         return list(logs)
     note = (

@@ -13,6 +13,7 @@ from typing import Any
 from stepladder.diagnosis.logs.attempts import split_attempts
 from stepladder.diagnosis.logs.column_names import read_place, split_of
 from stepladder.diagnosis.logs.keras_log import read_keras_history
+from stepladder.diagnosis.logs.ray_log import is_ray_log, read_ray_rows
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.diagnosis.logs.splits import name_splits
@@ -88,6 +89,8 @@ def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
 def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, Mapping) and isinstance(value.get("log_history"), list):
         return [_trainer_state(value, name=name, path=path)]
+    if isinstance(value, Mapping) and is_ray_log(list(value)):  # of a single report
+        return _objects([value], name=name, path=path)
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
     if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
@@ -141,7 +144,12 @@ def _objects(
     notes: tuple[str, ...] = (),
     wrote: LogFormat = LogFormat.CSV,
 ) -> list[Table]:
-    attempts = split_attempts(name_splits([_row(item) for item in items]))
+    cells: Sequence[Cells] = [_row(item) for item in items]
+    if is_ray_log(cells[0] if cells else ()):
+        rows, fields = read_ray_rows(cells)
+        table = Table(name=name, path=path, format=wrote, cells=rows)
+        return [replace(table, **fields | {"notes": (*notes, *fields.get("notes", ()))})]
+    attempts = split_attempts(name_splits(cells))
     size = _num_evaluated(items)
     has_loss = any("loss" in key.lower() for item in items for key in item)
     return [

@@ -57,6 +57,9 @@ from stepladder.training.output.events import EVENTS_FILE
 
 _SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
+_OF_FOLDERS = frozenset(  # names of files that are the same for each training
+    {"metrics", "trainer_state", "training", "history", "log", "progress", "result"}
+)
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
@@ -192,8 +195,10 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     data = path.read_bytes()
     text = data.decode(_encoding(data), "replace")
     if not text.strip():
+        said = _error_beside(path)
         raise DataError(
-            "this log is an empty file",
+            "this log is an empty file"
+            + (f": the program stopped with {said!r}" if said is not None else ""),
             where=str(path),
             fix="Pass the log of a training that has finished at least one epoch.",
         )
@@ -218,6 +223,15 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if _is_evaluation(path):
         tables = [replace(table, is_evaluation=True) for table in tables]
     return _run_logs(tables, metric)
+
+
+def _error_beside(path: Path) -> str | None:
+    """Return the last error in `error.txt`, which Ray Tune writes beside the log of a trial."""
+    file = path.with_name("error.txt")
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        return None
+    error = last_error(file.read_text(encoding="utf-8", errors="replace"))
+    return None if error is None else error[0]
 
 
 def _picture_kind(data: bytes) -> str | None:
@@ -272,8 +286,8 @@ def _is_evaluation(path: Path) -> bool:
 def _tables(text: str, path: Path) -> Sequence[Table]:
     """Choose the reader by the first characters, and by lines that only one trainer prints."""
     given = {"name": path.stem, "path": str(path)}
-    if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
-        given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
+    if path.stem in _OF_FOLDERS:
+        given["name"] = training_name(path.resolve().parent)  # of a version or a trial
     is_lines = path.suffix in (".jsonl", ".ndjson") or "\n{" in text
     if not is_lines and is_keras_output(text):
         return _printed(text, **given)
