@@ -186,3 +186,67 @@ def test_a_trial_that_failed_before_its_first_report_is_listed_with_its_error(
     assert counted(found) == [("a", 2, 0.6)]
     (said,) = found.unreadable
     assert "stopped with 'ValueError: no data'" in said
+
+
+TRAINED = {"epoch": 5.0, "train_loss": 0.198, "train_runtime": 122.3, "total_flos": 4e17}
+EVALUATED = {
+    "epoch": 5.0,
+    "eval_accuracy": 130 / 133,
+    "eval_loss": 0.072,
+    "eval_runtime": 1.4127,
+    "eval_samples_per_second": 94.146,
+}
+PREDICTED = {"predict_accuracy": 0.91, "predict_loss": 0.3, "predict_runtime": 1.4}
+
+
+def write_results(folder: Path, **files: dict[str, float]) -> None:
+    for name, values in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=4))
+    for name in ("config", "preprocessor_config", "tokenizer_config", "generation_config"):
+        (folder / f"{name}.json").write_text('{"hidden_size": 768}')
+
+
+@pytest.mark.parametrize("names", [["all_results", "eval_results"], ["eval_results"]])
+def test_end_results_of_hugging_face_are_one_evaluation_at_their_epoch(
+    names: list[str], tmp_path: Path
+) -> None:
+    written = {"all_results": TRAINED | EVALUATED, "eval_results": EVALUATED}
+    write_results(tmp_path, train_results=TRAINED, **{name: written[name] for name in names})
+    for word in (tmp_path, tmp_path / f"{names[0]}.json"):
+        (log,) = read_logs(str(word))
+        (row,) = log.rows
+        assert (log.name, log.num_val, log.epochs) == (tmp_path.name, 133, 5)
+        assert (row.epoch, row.val_accuracy, row.val_loss) == (5, 130 / 133, 0.072)
+        assert row.train_loss is None
+        assert "trainer_state.json" in log.notes[0]
+
+
+def test_the_course_in_a_checkpoint_goes_before_the_end_results(tmp_path: Path) -> None:
+    write_results(tmp_path, all_results=TRAINED | EVALUATED)
+    history = [{"epoch": idx, "eval_accuracy": 0.1 * idx, "step": 10 * idx} for idx in range(1, 6)]
+    for num in (2, 5):
+        folder = tmp_path / f"checkpoint-{10 * num}"
+        folder.mkdir()
+        state = json.dumps({"log_history": history[:num]})
+        (folder / "trainer_state.json").write_text(state)
+    (log,) = read_logs(str(tmp_path))
+    assert len(log.rows) == 5
+
+
+def test_results_of_predict_are_a_test_and_those_of_training_alone_are_refused(
+    tmp_path: Path,
+) -> None:
+    write_results(tmp_path, train_results=TRAINED)
+    with pytest.raises(DataError, match="nothing was evaluated") as caught:
+        read_logs(str(tmp_path))
+    assert "trainer_state.json" in str(caught.value.fix)
+    write_results(tmp_path, predict_results=PREDICTED)
+    (log,) = read_logs(str(tmp_path))
+    assert (log.test_accuracy, log.test_loss) == (0.91, 0.3)
+
+
+def test_files_of_a_model_are_not_suggested_as_logs(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    with pytest.raises(DataError, match="no training log") as caught:
+        read_logs(str(tmp_path))
+    assert "Did you mean" not in str(caught.value.fix)

@@ -58,7 +58,10 @@ from stepladder.training.output.events import EVENTS_FILE
 _SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
 _OF_FOLDERS = frozenset(  # names of files that are the same for each training
-    {"metrics", "trainer_state", "training", "history", "log", "progress", "result"}
+    {
+        *("metrics", "trainer_state", "training", "history", "log", "progress", "result"),
+        *("all_results", "eval_results", "predict_results", "train_results"),
+    }
 )
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
