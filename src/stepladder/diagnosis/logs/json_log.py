@@ -247,7 +247,7 @@ def _is_end_results(value: Mapping[str, Any]) -> bool:
     """Return True for the results that Hugging Face's example scripts save at the end."""
     return any(f"{split}_runtime" in value for split in _OF_END_RESULTS) or (
         any(
-            split_of(key)[0] == "val" and (meaning(key) in HELD_OUT or score_rank(key) is not None)
+            key.startswith("eval_") and (meaning(key) in HELD_OUT or score_rank(key) is not None)
             for key in value
         )
         and all(isinstance(item, (int, float, str)) for item in value.values())

@@ -50,6 +50,7 @@ from stepladder.diagnosis.logs.tensorboard_csv import (
 )
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
+from stepladder.diagnosis.logs.wrapped_log import unwrap
 from stepladder.errors import DataError
 from stepladder.records.audit import LogRow, RunLog
 from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of
@@ -187,6 +188,27 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         files = files_of_run(path)
         name = path.resolve().parent.name
         return _run_logs(read_tag_files(files, name=name, path=str(path)), metric)
+    text = _text_of(path)
+    if path.name == EVENTS_FILE or '"event":' in text[:200]:
+        return [read_run_log(path)]
+    if (notebook := read_notebook(text)) is not None:
+        return _read_notebook(notebook, path, metric)
+    notes: tuple[str, ...] = ()
+    if (wrapped := unwrap(text)) is not None:
+        text = wrapped.text
+        notes = (f"the output was stored as JSON ({wrapped.service}), and its text is read",)
+    tables = [replace(table, notes=(*notes, *table.notes)) for table in _tables(text, path)]
+    if _is_evaluation(path):
+        tables = [replace(table, is_evaluation=True) for table in tables]
+    return _run_logs(tables, metric)
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        DataError: if it is too large, empty, a picture, or not text.
+    """
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(
@@ -218,14 +240,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
             where=str(path),
             fix=_FORMATS,
         )
-    if path.name == EVENTS_FILE or '"event":' in text[:200]:
-        return [read_run_log(path)]
-    if (notebook := read_notebook(text)) is not None:
-        return _read_notebook(notebook, path, metric)
-    tables = _tables(text, path)
-    if _is_evaluation(path):
-        tables = [replace(table, is_evaluation=True) for table in tables]
-    return _run_logs(tables, metric)
+    return text
 
 
 def _error_beside(path: Path) -> str | None:
