@@ -280,7 +280,9 @@ def _findings(
     curves = _curves(log, num)
     if series is not None and not curves.values():
         found.append(_no_curve(series))
-    elif any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
+    elif len(log.rows) > 1 or (
+        series is not None and any(row.train_loss is not None for row in log.rows)
+    ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]

@@ -154,7 +154,7 @@ def _objects(
     wrote: LogFormat = LogFormat.CSV,
 ) -> list[Table]:
     cells: Sequence[Cells] = [_row(item) for item in items]
-    if is_ray_log(cells[0] if cells else ()):
+    if cells and is_ray_log(list(cells[0])):
         rows, fields = read_ray_rows(cells)
         table = Table(name=name, path=path, format=wrote, cells=rows)
         return [replace(table, **fields | {"notes": (*notes, *fields.get("notes", ()))})]

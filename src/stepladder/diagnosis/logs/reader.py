@@ -52,12 +52,14 @@ from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tens
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
 from stepladder.diagnosis.logs.wrapped_log import unwrap
 from stepladder.errors import DataError
-from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.audit import LogFormat, LogRow, RunLog
 from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of
 from stepladder.training.output.events import EVENTS_FILE
 
 _SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
+_PRINTED = (LogFormat.TEXT, LogFormat.KERAS_OUTPUT)
+_MAX_BEGUN = 2  # epochs: the first one, and one that an error ended
 _OF_FOLDERS = frozenset(  # names of files that are the same for each training
     {
         *("metrics", "trainer_state", "training", "history", "log", "progress", "result"),
@@ -200,7 +202,9 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     tables = [replace(table, notes=(*notes, *table.notes)) for table in _tables(text, path)]
     if _is_evaluation(path):
         tables = [replace(table, is_evaluation=True) for table in tables]
-    return _run_logs(tables, metric)
+    logs = _run_logs(tables, metric)
+    _refuse_stopped_early(logs, text, str(path))
+    return logs
 
 
 def _text_of(path: Path) -> str:
@@ -326,16 +330,46 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
         return tables
     said, after = error
     if not tables and not has_header(text):
-        raise DataError(
-            "this log contains no evaluation: no loss or accuracy was printed before the program "
-            f"stopped with {said!r}",
-            where=path,
-            fix="Correct that error, and pass the log of a training that has finished at least one "
-            "epoch.",
-        )
+        raise _stopped_early(said, path)
     if not tables or is_text_log(after):
         return tables
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, f"it ended with {said!r}"))]
+
+
+def _stopped_early(said: str, path: str) -> DataError:
+    is_memory = re.search(r"out of memory|OutOfMemory|oom[-_]kill", said, re.IGNORECASE)
+    correct = (
+        "Train with a smaller batch size or smaller images"
+        if is_memory is not None
+        else "Correct that error"
+    )
+    return DataError(
+        "this log contains no evaluation: no loss or accuracy of held-out data was printed before "
+        f"the program stopped with {said!r}",
+        where=path,
+        fix=f"{correct}, and pass the log of a training that has finished at least one epoch.",
+    )
+
+
+def _refuse_stopped_early(logs: Sequence[RunLog], text: str, path: str) -> None:
+    """Raise an error for printed output of a program that stopped before its first evaluation.
+
+    A training without validation is judged by what it logged, from its second epoch on.
+    """
+    if any(log.format not in _PRINTED or _has_result(log) for log in logs):
+        return
+    num_epochs = max((len({row.epoch for row in log.rows}) for log in logs), default=0)
+    error = last_error(text) if num_epochs <= _MAX_BEGUN else None
+    if error is not None:
+        raise _stopped_early(error[0], path)
+
+
+def _has_result(log: RunLog) -> bool:
+    return (log.test_accuracy, log.test_loss) != (None, None) or any(
+        value is not None
+        for row in log.rows
+        for value in (row.val_loss, row.val_accuracy, row.score)
+    )
 
 
 def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
