@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.decoding.formats import MARKUP, SUFFIXES, name_format
+from stepladder.diagnosis.logs.binary_log import read_arrays
 from stepladder.diagnosis.logs.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.crash import last_error
@@ -208,7 +209,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
 
 
 def _text_of(path: Path) -> str:
-    """Return the text of a file.
+    """Return the text of a file; of a file with arrays, the arrays as JSON.
 
     Raises:
         DataError: if it is too large, empty, a picture, or not text.
@@ -231,6 +232,8 @@ def _text_of(path: Path) -> str:
             where=str(path),
             fix="Pass the log of a training that has finished at least one epoch.",
         )
+    if (arrays := read_arrays(path, data, max_bytes=MAX_BYTES)) is not None:
+        return arrays
     if (kind := _picture_kind(data)) is not None:
         raise DataError(
             f"this file is a picture ({kind}), not a training log: the numbers in it cannot be "
