@@ -250,3 +250,27 @@ def test_files_of_a_model_are_not_suggested_as_logs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no training log") as caught:
         read_logs(str(tmp_path))
     assert "Did you mean" not in str(caught.value.fix)
+
+
+def test_event_files_of_trials_are_not_read_beside_their_logs(tmp_path: Path) -> None:
+    write_trial(tmp_path / "ray" / "a", [{"accuracy": 0.5}, {"accuracy": 0.6}])
+    write_trial(tmp_path / "ray" / "b", [{"accuracy": 0.5}, {"accuracy": 0.7}])
+    write_mmengine(tmp_path / "work" / "a", 1, 8)
+    write_mmengine(tmp_path / "work" / "b", 1, 12)
+    for folder in ("ray/a", "ray/b", "work/a/vis_data", "work/b/vis_data"):
+        (tmp_path / folder / "events.out.tfevents.1714558300.node1").write_bytes(b"")
+    assert counted(audit([str(tmp_path / "ray")])) == [("a", 2, 0.6), ("b", 2, 0.7)]
+    assert counted(audit([str(tmp_path / "work")])) == [("a", 8, 0.6), ("b", 12, 0.7)]
+
+
+@pytest.mark.parametrize("name", ["train.log", "all_results.json"])
+def test_output_beside_folders_with_a_course_is_not_read_instead_of_them(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(json.dumps(EVALUATED))
+    for number in (0, 1):
+        (tmp_path / f"version_{number}").mkdir()
+        text = "epoch,step,val_acc\n0,9,0.5\n1,19,0.6\n"
+        (tmp_path / f"version_{number}" / "metrics.csv").write_text(text)
+    found = audit([str(tmp_path)])
+    assert counted(found) == [("version_0", 2, 0.6), ("version_1", 2, 0.6)]

@@ -93,7 +93,7 @@ def _read_npy(path: Path, data: bytes) -> str:
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        if "bject array" in str(error):
+        if "allow_pickle" in str(error):
             raise _pickled(path, "npy") from None
         raise _damaged(path, "NumPy file", error) from None
     if array.dtype.names is not None:
@@ -133,7 +133,7 @@ def _read_zip(path: Path, data: bytes, max_bytes: int) -> str:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _as_json({name: arrays[name] for name in arrays.files})
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
-        if "bject array" in str(error):
+        if "allow_pickle" in str(error):
             raise _pickled(path, "npz") from None
         raise _damaged(path, "zip archive", error) from None
 

@@ -21,10 +21,12 @@ _KNOWN_FILES = (
     "metrics.json",
     "scalars.json",
 )
-_OTHER_FILES = (  # read if there is none of those, nor a checkpoint with a log
-    "progress.csv",  # of Ray Tune, with the same rows as result.json
+_OF_TRIALS = (  # Ray Tune, with the same rows in both; MMEngine
+    "progress.csv",
     "result.json",
-    "vis_data/scalars.json",  # of MMEngine
+    "vis_data/scalars.json",
+)
+_PLAIN_FILES = (  # read only if nothing else is in the folder
     "train.log",
     "train_log.txt",
     "log.txt",
@@ -54,13 +56,28 @@ def files_of_epochs(path: Path) -> list[Path]:
 
 def has_own_log(path: Path) -> bool:
     """Return True if a folder is that of a training, or of several that are read together."""
+    return _has_course(path) or (plain_file(path) is not None and not _has_inner_course(path))
+
+
+def _has_course(path: Path) -> bool:
     return (
         (path / EVENTS_FILE).is_file()
         or bool(mlflow_runs(path))
         or log_file(path) is not None
         or bool(files_of_epochs(path))
-        or has_event_files(path)
+        or is_tensorboard(path)
         or bool(tag_files(path))
+    )
+
+
+def _has_inner_course(path: Path) -> bool:
+    return any(item.is_dir() and _has_course(item) for item in path.iterdir())
+
+
+def is_tensorboard(path: Path) -> bool:
+    """Return True for event files, unless they are those of trials that have a log beside them."""
+    return has_event_files(path) and not any(
+        item.is_dir() and any(map(_has_bytes, _files_of_trial(item))) for item in path.iterdir()
     )
 
 
@@ -87,11 +104,25 @@ def log_file(path: Path) -> Path | None:
     known = next(filter(Path.is_file, (path / name for name in _KNOWN_FILES)), None)
     if (found := known or _newest_trainer_state(path)) is not None:
         return found
-    others = [path / name for name in _OTHER_FILES]
-    # a training that MMEngine started, but that stored no values, has at least its output
-    others += [*sorted((path / "vis_data").glob("*.json")), path / f"{path.resolve().name}.log"]
-    present = [file for file in others if file.is_file()]
-    return next((file for file in present if file.stat().st_size), next(iter(present), None))
+    return next(filter(_has_bytes, _files_of_trial(path)), None)
+
+
+def plain_file(path: Path) -> Path | None:
+    """Find printed output or end results, or else an empty log, in the folder of a run.
+
+    MMEngine stores the output of a training beside its values: of one that stored no values, that
+    is what there is.
+    """
+    plain = [*(path / name for name in _PLAIN_FILES), path / f"{path.resolve().name}.log"]
+    return next(filter(Path.is_file, [*plain, *_files_of_trial(path)]), None)
+
+
+def _files_of_trial(path: Path) -> list[Path]:
+    return [*(path / name for name in _OF_TRIALS), *sorted((path / "vis_data").glob("*.json"))]
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _newest_trainer_state(path: Path) -> Path | None:

@@ -27,8 +27,10 @@ from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_outp
 from stepladder.diagnosis.logs.log_folders import (
     files_of_epochs,
     has_own_log,
+    is_tensorboard,
     likely_logs,
     log_file,
+    plain_file,
     run_folders,
     training_name,
 )
@@ -145,6 +147,8 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return _named(_read_file(file, metric), name)
     if tables := _tables_of_files(path, name):
         return _run_logs(tables, metric)
+    if (file := plain_file(path)) and has_own_log(path):
+        return _named(_read_file(file, metric), name)
     if runs := run_folders(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
@@ -168,7 +172,7 @@ def _tables_of_files(path: Path, name: str) -> list[Table]:
     """Read a folder with one file per epoch, per writer or per metric; empty for any other one."""
     if files := files_of_epochs(path):
         return read_metrics_files(files, name=name, path=str(path))
-    if has_event_files(path):
+    if is_tensorboard(path):
         return read_tensorboard(path, name=name)
     files = tag_files(path)
     return read_tag_files(files, name=name, path=str(path)) if files else []
