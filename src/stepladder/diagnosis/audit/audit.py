@@ -187,19 +187,47 @@ def audit(
     unreadable: list[DataError] = []
     for word in words:
         try:
-            found += read_logs(word, metric=metric)
+            found += _continued(found, read_logs(word, metric=metric))
         except DataError as error:
             unreadable.append(error)
     if not found:
         raise unreadable[0]
     runs = tuple(audit_run(log, sizes or Sizes()) for log in _named_apart(found))
     judged = [run for run in runs if run.result is not None]
-    differences = [compare_results(first, second) for first, second in pairwise(judged)]
+    differences = [
+        compare_results(first, second)
+        for first, second in pairwise(judged)
+        if not _continues(first.log, second.log)
+    ]
     return Audit(
         runs=runs,
         differences=tuple(difference for difference in differences if difference is not None),
         unreadable=tuple(str(error).splitlines()[0] for error in unreadable),
     )
+
+
+def _continued(found: Sequence[RunLog], logs: Sequence[RunLog]) -> list[RunLog]:
+    """Return the trainings of a log, with a note if they begin where the last one ended."""
+    if not found or not logs or not _continues(found[-1], logs[0]):
+        return list(logs)
+    note = (
+        f"it begins at epoch {logs[0].first_epoch:g}, after the last epoch of {found[-1].name}: "
+        "probably the same training, resumed from a checkpoint; the two are not compared"
+    )
+    return [replace(logs[0], notes=(note, *logs[0].notes)), *logs[1:]]
+
+
+def _continues(first: RunLog, second: RunLog) -> bool:
+    """Return True if a log of the same folder of runs begins with the epoch after the last one."""
+    if first.epochs is None or second.first_epoch is None:
+        return False
+    return _runs_folder(first) == _runs_folder(second) and second.first_epoch == first.epochs + 1
+
+
+def _runs_folder(log: RunLog) -> Path:
+    """Return the folder that the folder of a training is in; MMEngine's log is one deeper."""
+    folder = Path(log.path).parent
+    return (folder.parent if folder.name == "vis_data" else folder).parent
 
 
 def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
@@ -252,7 +280,9 @@ def _findings(
     curves = _curves(log, num)
     if series is not None and not curves.values():
         found.append(_no_curve(series))
-    elif any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
+    elif len(log.rows) > 1 or (
+        series is not None and any(row.train_loss is not None for row in log.rows)
+    ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]

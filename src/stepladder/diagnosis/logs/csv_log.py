@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stepladder.diagnosis.logs.attempts import Attempt, split_attempts
@@ -18,6 +19,7 @@ from stepladder.diagnosis.logs.column_names import (
     read_place,
     score_rank,
 )
+from stepladder.diagnosis.logs.ray_log import is_ray_log, read_ray_rows
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.run_tables import known_of, run_rows
 from stepladder.diagnosis.logs.screen import screen_lines
@@ -74,6 +76,10 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
             where=path,
             fix="Pass the log of a training that has finished at least one epoch.",
         )
+    if is_ray_log(header) and len({row.get("trial_id") for row in cells}) == 1:
+        rows_of_trial, fields = read_ray_rows(cells)
+        table = Table(name=name, path=path, format=LogFormat.CSV, cells=rows_of_trial)
+        return [replace(table, **fields | {"notes": (*notes, *fields.get("notes", ()))})]
     if [plain_name(column) for column in header] == ["wall_time", "step", "value"]:
         cells = [_with_tag(row, path) for row in cells]
     cells, header = _wide(cells, header)

@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.diagnosis.logs.attempts import split_attempts
-from stepladder.diagnosis.logs.column_names import read_place, split_of
+from stepladder.diagnosis.logs.column_names import (
+    HELD_OUT,
+    meaning,
+    read_place,
+    score_rank,
+    split_of,
+)
 from stepladder.diagnosis.logs.keras_log import read_keras_history
+from stepladder.diagnosis.logs.ray_log import is_ray_log, read_ray_rows
 from stepladder.diagnosis.logs.rows import Cells, Table
 from stepladder.diagnosis.logs.screen import screen_lines
 from stepladder.diagnosis.logs.splits import name_splits
@@ -22,6 +29,7 @@ from stepladder.records.audit import LogFormat
 _DICT = re.compile(r"\{\s*(['\"])[^'\"]+\1\s*:.*\}")
 _NOT_FINITE = re.compile(r"(?<=[:\s])(-?(?:nan|inf))(?=\s*[,}])")
 _EPOCH_BEFORE = re.compile(r"\bepoch\W{0,3}(\d+)", re.IGNORECASE)
+_OF_END_RESULTS = ("train", "eval", "predict")
 _CLOSING = {"{": "}", "[": "]"}
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{},]', re.DOTALL)  # strings, to skip their contents
 
@@ -88,6 +96,10 @@ def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
 def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, Mapping) and isinstance(value.get("log_history"), list):
         return [_trainer_state(value, name=name, path=path)]
+    if isinstance(value, Mapping) and _is_end_results(value):
+        return [_end_results(value, name=name, path=path)]
+    if isinstance(value, Mapping) and is_ray_log(list(value)):  # of a single report
+        return _objects([value], name=name, path=path)
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
     if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
@@ -141,7 +153,12 @@ def _objects(
     notes: tuple[str, ...] = (),
     wrote: LogFormat = LogFormat.CSV,
 ) -> list[Table]:
-    attempts = split_attempts(name_splits([_row(item) for item in items]))
+    cells: Sequence[Cells] = [_row(item) for item in items]
+    if cells and is_ray_log(list(cells[0])):
+        rows, fields = read_ray_rows(cells)
+        table = Table(name=name, path=path, format=wrote, cells=rows)
+        return [replace(table, **fields | {"notes": (*notes, *fields.get("notes", ()))})]
+    attempts = split_attempts(name_splits(cells))
     size = _num_evaluated(items)
     has_loss = any("loss" in key.lower() for item in items for key in item)
     return [
@@ -224,6 +241,42 @@ def find_dicts(text: str) -> list[Mapping[str, Any]]:
 def read_dicts(items: Sequence[Mapping[str, Any]], *, name: str, path: str) -> list[Table]:
     """Read dictionaries that were printed, one per evaluation or interval of training."""
     return _objects(items, name=name, path=path, wrote=LogFormat.TEXT)
+
+
+def _is_end_results(value: Mapping[str, Any]) -> bool:
+    """Return True for the results that Hugging Face's example scripts save at the end."""
+    return any(f"{split}_runtime" in value for split in _OF_END_RESULTS) or (
+        any(
+            key.startswith("eval_") and (meaning(key) in HELD_OUT or score_rank(key) is not None)
+            for key in value
+        )
+        and all(isinstance(item, (int, float, str)) for item in value.values())
+    )
+
+
+def _end_results(value: Mapping[str, Any], *, name: str, path: str) -> Table:
+    """Read the results after the last epoch; those of `predict` are of a test set."""
+    if not any(key.startswith(("eval_", "predict_", "test_")) for key in value):
+        raise DataError(
+            "this file has only how long the training took and its mean loss; nothing was "
+            "evaluated on other examples",
+            where=path,
+            fix="Pass trainer_state.json of this training, or of its newest checkpoint-… folder. "
+            "It has one row for each evaluation.",
+        )
+    return Table(
+        name=name,
+        path=path,
+        format=LogFormat.TRAINER_STATE,
+        cells=[
+            {re.sub("^predict_", "test_", key): text for key, text in _row(value).items()},
+        ],
+        notes=(
+            "these are the results at the end only; how they changed is in trainer_state.json, of "
+            "the training or of its newest checkpoint-… folder",
+        ),
+        known={"num_val": _num_evaluated([value])},
+    )
 
 
 def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.decoding.formats import MARKUP, SUFFIXES, name_format
+from stepladder.diagnosis.logs.binary_log import read_arrays
 from stepladder.diagnosis.logs.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.crash import last_error
@@ -23,6 +24,16 @@ from stepladder.diagnosis.logs.json_log import (
     read_metrics_files,
 )
 from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_output
+from stepladder.diagnosis.logs.log_folders import (
+    files_of_epochs,
+    has_own_log,
+    is_tensorboard,
+    likely_logs,
+    log_file,
+    plain_file,
+    run_folders,
+    training_name,
+)
 from stepladder.diagnosis.logs.mlflow_log import (
     is_mlflow_uri,
     mlflow_runs,
@@ -42,28 +53,22 @@ from stepladder.diagnosis.logs.tensorboard_csv import (
 )
 from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
 from stepladder.diagnosis.logs.text_log import is_text_log, read_text
+from stepladder.diagnosis.logs.wrapped_log import unwrap
 from stepladder.errors import DataError
-from stepladder.records.audit import LogRow, RunLog
-from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
+from stepladder.records.audit import LogFormat, LogRow, RunLog
+from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of
 from stepladder.training.output.events import EVENTS_FILE
 
 _SVG_START = 4096  # bytes that may precede the tag: comments and a document type
 MAX_BYTES = 200_000_000
-_KNOWN_FILES = (
-    "metrics.csv",
-    "trainer_state.json",
-    "training.log",
-    "history.json",
-    "log.csv",
-    "results.csv",
-    "summary.csv",
-    "metrics.json",
-    "scalars.json",
+_PRINTED = (LogFormat.TEXT, LogFormat.KERAS_OUTPUT)
+_MAX_BEGUN = 2  # epochs: the first one, and one that an error ended
+_OF_FOLDERS = frozenset(  # names of files that are the same for each training
+    {
+        *("metrics", "trainer_state", "training", "history", "log", "progress", "result"),
+        *("all_results", "eval_results", "predict_results", "train_results"),
+    }
 )
-_OF_LOGS = frozenset(  # endings of files that may be a log
-    {".csv", ".tsv", ".log", ".out", ".txt", ".json", ".jsonl", ".ipynb"}
-)
-_OF_EPOCHS = "metrics_epoch_*.json"  # AllenNLP
 _JSON = re.compile(r"\ufeff?\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]])")  # and no `[10:21:33]`
 _FORMATS = (
     "Logs that can be read: Keras output, History and CSVLogger, Lightning's metrics.csv, Hugging "
@@ -94,30 +99,9 @@ def logs_in(word: str) -> list[str]:
     They are in the order of their numbers: `version_2` comes before `version_10`.
     """
     path = Path(word)
-    if is_mlflow_uri(word) or not path.is_dir() or _has_own_log(path):
+    if is_mlflow_uri(word) or not path.is_dir() or has_own_log(path):
         return [word]
-    return [str(run) for run in _runs_in(path)] or [word]
-
-
-def _has_own_log(path: Path) -> bool:
-    return (
-        (path / EVENTS_FILE).is_file()
-        or bool(mlflow_runs(path))
-        or _known_file(path) is not None
-        or any(path.glob(_OF_EPOCHS))
-        or has_event_files(path)
-        or bool(tag_files(path))
-    )
-
-
-def _runs_in(path: Path) -> list[Path]:
-    """Return the folders directly in a folder that contain a log, or checkpoints with one."""
-    named = runs_in(path, (EVENTS_FILE, *_KNOWN_FILES))
-    folders = [item for item in path.iterdir() if item.is_dir() and item not in named]
-    found = [*named, *(item for item in folders if _newest_trainer_state(item) is not None)]
-    return sorted(found, key=lambda run: [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", run.name)
-    ])  # fmt: skip
+    return [str(run) for run in run_folders(path)] or [word]
 
 
 def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
@@ -154,16 +138,18 @@ def _run_logs(tables: Sequence[Table], metric: str | None) -> list[RunLog]:
 
 
 def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
-    name = path.resolve().name
+    name = training_name(path)
     if (path / EVENTS_FILE).is_file():
         return [read_run_log(path)]
     if runs := mlflow_runs(path):
         return _run_logs(read_mlflow_folder(runs), metric)
-    if file := _known_file(path):
+    if file := log_file(path):
         return _named(_read_file(file, metric), name)
     if tables := _tables_of_files(path, name):
         return _run_logs(tables, metric)
-    if runs := _runs_in(path):
+    if (file := plain_file(path)) and has_own_log(path):
+        return _named(_read_file(file, metric), name)
+    if runs := run_folders(path):
         if len(runs) == 1:
             return _read_folder(runs[0], metric)
         raise DataError(
@@ -173,7 +159,7 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
             fix=did_you_mean(runs),
         )
     listed = sorted(item.name for item in path.iterdir())[:8]
-    files = sorted(item for item in path.iterdir() if item.suffix.lower() in _OF_LOGS)
+    files = likely_logs(path)
     raise DataError(
         "this folder contains no training log of a known format, "
         + (f"only {', '.join(listed)}" if listed else "because it is empty"),
@@ -184,9 +170,9 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
 
 def _tables_of_files(path: Path, name: str) -> list[Table]:
     """Read a folder with one file per epoch, per writer or per metric; empty for any other one."""
-    if files := list(path.glob(_OF_EPOCHS)):
+    if files := files_of_epochs(path):
         return read_metrics_files(files, name=name, path=str(path))
-    if has_event_files(path):
+    if is_tensorboard(path):
         return read_tensorboard(path, name=name)
     files = tag_files(path)
     return read_tag_files(files, name=name, path=str(path)) if files else []
@@ -202,22 +188,6 @@ def _named(logs: Sequence[RunLog], name: str) -> list[RunLog]:
     return list(logs)
 
 
-def _known_file(path: Path) -> Path | None:
-    """Find the log in the folder of a run, or that of the newest checkpoint in it."""
-    files = (path / known for known in _KNOWN_FILES)
-    return next(filter(Path.is_file, files), None) or _newest_trainer_state(path)
-
-
-def _newest_trainer_state(path: Path) -> Path | None:
-    """Find the log of the last checkpoint: it includes those of all earlier ones."""
-    found = [
-        file
-        for file in path.glob("checkpoint-*/trainer_state.json")
-        if file.parent.name.removeprefix("checkpoint-").isdigit()
-    ]
-    return max(found, key=lambda f: int(f.parent.name.removeprefix("checkpoint-")), default=None)
-
-
 def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if has_event_files(path):
         return _run_logs(read_tensorboard(path, name=path.stem), metric)
@@ -225,6 +195,29 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         files = files_of_run(path)
         name = path.resolve().parent.name
         return _run_logs(read_tag_files(files, name=name, path=str(path)), metric)
+    text = _text_of(path)
+    if path.name == EVENTS_FILE or '"event":' in text[:200]:
+        return [read_run_log(path)]
+    if (notebook := read_notebook(text)) is not None:
+        return _read_notebook(notebook, path, metric)
+    notes: tuple[str, ...] = ()
+    if (wrapped := unwrap(text)) is not None:
+        text = wrapped.text
+        notes = (f"the output was stored as JSON ({wrapped.service}), and its text is read",)
+    tables = [replace(table, notes=(*notes, *table.notes)) for table in _tables(text, path)]
+    if _is_evaluation(path):
+        tables = [replace(table, is_evaluation=True) for table in tables]
+    logs = _run_logs(tables, metric)
+    _refuse_stopped_early(logs, text, str(path))
+    return logs
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file; of a file with arrays, the arrays as JSON.
+
+    Raises:
+        DataError: if it is too large, empty, a picture, or not text.
+    """
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(
@@ -236,11 +229,15 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     data = path.read_bytes()
     text = data.decode(_encoding(data), "replace")
     if not text.strip():
+        said = _error_beside(path)
         raise DataError(
-            "this log is an empty file",
+            "this log is an empty file"
+            + (f": the program stopped with {said!r}" if said is not None else ""),
             where=str(path),
             fix="Pass the log of a training that has finished at least one epoch.",
         )
+    if (arrays := read_arrays(path, data, max_bytes=MAX_BYTES)) is not None:
+        return arrays
     if (kind := _picture_kind(data)) is not None:
         raise DataError(
             f"this file is a picture ({kind}), not a training log: the numbers in it cannot be "
@@ -254,14 +251,16 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
             where=str(path),
             fix=_FORMATS,
         )
-    if path.name == EVENTS_FILE or '"event":' in text[:200]:
-        return [read_run_log(path)]
-    if (notebook := read_notebook(text)) is not None:
-        return _read_notebook(notebook, path, metric)
-    tables = _tables(text, path)
-    if _is_evaluation(path):
-        tables = [replace(table, is_evaluation=True) for table in tables]
-    return _run_logs(tables, metric)
+    return text
+
+
+def _error_beside(path: Path) -> str | None:
+    """Return the last error in `error.txt`, which Ray Tune writes beside the log of a trial."""
+    file = path.with_name("error.txt")
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        return None
+    error = last_error(file.read_text(encoding="utf-8", errors="replace"))
+    return None if error is None else error[0]
 
 
 def _picture_kind(data: bytes) -> str | None:
@@ -316,8 +315,8 @@ def _is_evaluation(path: Path) -> bool:
 def _tables(text: str, path: Path) -> Sequence[Table]:
     """Choose the reader by the first characters, and by lines that only one trainer prints."""
     given = {"name": path.stem, "path": str(path)}
-    if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
-        given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
+    if path.stem in _OF_FOLDERS:
+        given["name"] = training_name(path.resolve().parent)  # of a version or a trial
     is_lines = path.suffix in (".jsonl", ".ndjson") or "\n{" in text
     if not is_lines and is_keras_output(text):
         return _printed(text, **given)
@@ -338,16 +337,46 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
         return tables
     said, after = error
     if not tables and not has_header(text):
-        raise DataError(
-            "this log contains no evaluation: no loss or accuracy was printed before the program "
-            f"stopped with {said!r}",
-            where=path,
-            fix="Correct that error, and pass the log of a training that has finished at least one "
-            "epoch.",
-        )
+        raise _stopped_early(said, path)
     if not tables or is_text_log(after):
         return tables
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, f"it ended with {said!r}"))]
+
+
+def _stopped_early(said: str, path: str) -> DataError:
+    is_memory = re.search(r"out of memory|OutOfMemory|oom[-_]kill", said, re.IGNORECASE)
+    correct = (
+        "Train with a smaller batch size or smaller images"
+        if is_memory is not None
+        else "Correct that error"
+    )
+    return DataError(
+        "this log contains no evaluation: no loss or accuracy of held-out data was printed before "
+        f"the program stopped with {said!r}",
+        where=path,
+        fix=f"{correct}, and pass the log of a training that has finished at least one epoch.",
+    )
+
+
+def _refuse_stopped_early(logs: Sequence[RunLog], text: str, path: str) -> None:
+    """Raise an error for printed output of a program that stopped before its first evaluation.
+
+    A training without validation is judged by what it logged, from its second epoch on.
+    """
+    if any(log.format not in _PRINTED or _has_result(log) for log in logs):
+        return
+    num_epochs = max((len({row.epoch for row in log.rows}) for log in logs), default=0)
+    error = last_error(text) if num_epochs <= _MAX_BEGUN else None
+    if error is not None:
+        raise _stopped_early(error[0], path)
+
+
+def _has_result(log: RunLog) -> bool:
+    return (log.test_accuracy, log.test_loss) != (None, None) or any(
+        value is not None
+        for row in log.rows
+        for value in (row.val_loss, row.val_accuracy, row.score)
+    )
 
 
 def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
