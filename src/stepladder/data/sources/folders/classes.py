@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.archives import archives_refused
 from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
@@ -53,8 +54,10 @@ def list_classes(
         skipped = reading.walk.skipped
         fix = "Put pictures into these folders, or remove the folders."
         how = remedy(skipped, reading.root)
-        if not how and not pictures and (refused := data_files_refused(reading.root)):
-            raise refused
+        if not how and not pictures:
+            refused = archives_refused(reading.root) or data_files_refused(reading.root)
+            if refused is not None:
+                raise refused
         fix = how or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "
