@@ -12,6 +12,7 @@ from stepladder.data.sources.archives import archives_refused
 from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.folders.repeats import without_repeats
 from stepladder.data.sources.listing import Picture, name_some
 from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.walk import Folder, printable
@@ -37,6 +38,7 @@ def list_classes(
     pictures: list[Picture] = []
     full: list[Folder] = []
     empty: list[str] = []
+    folders = without_repeats(reading, folders)
     num_warnings = len(reading.warnings)
     named = _named_classes(reading, folders)
     is_told = len(reading.warnings) > num_warnings
