@@ -54,7 +54,7 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     """Return the error for a folder without class folders."""
     skipped = walk.skipped
     paths = list(_silent(walk).files(walk.start()))
-    of_arrays = None if paths else skipped.folder_of_arrays()
+    of_arrays = None if paths else skipped.place_of_arrays()
     if of_arrays is not None and (refused := arrays_refused(root / of_arrays)) is not None:
         return refused
     if not paths and not remedy(skipped, root):
