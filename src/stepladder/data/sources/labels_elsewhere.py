@@ -33,6 +33,7 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
+from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
@@ -86,13 +87,27 @@ class Elsewhere:
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
-    """Look for the labels of pictures in tables near them, then in the names of the pictures.
+    """Look for the labels of pictures in tables near them, in their names, and in annotations.
 
     Args:
         root: the source's folder.
         paths: the pictures, relative to it.
     """
-    return find_table(root, paths) or find_in_names(root, paths)
+    return find_table(root, paths) or find_in_names(root, paths) or _in_annotations(root, paths)
+
+
+def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Look for the annotations of a tool, such as CVAT or YOLO, near the pictures."""
+    found = find_annotations(root, paths, typed)
+    if found is None:
+        return None
+    fix = (
+        f"Write the classes as a table: {found.edit} && stepladder prepare {typed(found.table)}"
+        if found.edit
+        else "Crop the boxes to pictures, and put those of each class into a folder of their own; "
+        "or write a table with the columns path and label, with one class for each picture."
+    )
+    return Elsewhere(f"{printable(found.described)}.", fix, found.labels)
 
 
 def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:

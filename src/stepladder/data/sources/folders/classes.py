@@ -14,6 +14,7 @@ from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.folders.repeats import without_repeats
 from stepladder.data.sources.listing import Picture, name_some
+from stepladder.data.sources.no_classes import refuse_one_folder
 from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.walk import Folder, printable
 from stepladder.errors import DataError
@@ -60,6 +61,8 @@ def list_classes(
             refused = archives_refused(reading.root) or data_files_refused(reading.root)
             if refused is not None:
                 raise refused
+        if not how and len(full) == 1:
+            refuse_one_folder(reading.root, full[0].name, [one.path for one in pictures], skipped)
         fix = how or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "
