@@ -13,6 +13,7 @@ import shutil
 import signal
 import string
 import struct
+import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,9 @@ from stepladder.records.profile import Profile, TrainingTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests share few cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads yield their core
+
+# As in an activated environment: tests run commands that are printed, such as `python -c …`.
+os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
 activity.FIRST_S = 3600.0  # on a loaded machine, lines of progress would come into messages
 
