@@ -60,7 +60,7 @@ class _Keys:
 
     Attributes:
         found: all of them.
-        image: that of the bytes of a picture file; empty if there is none.
+        image: that of the bytes of a picture file; empty if unknown.
         label: that of the class; empty if unknown.
     """
 

@@ -1,4 +1,4 @@
-"""Class folders named as copies of others are named, and the printed option merges them."""
+"""Classes named as copies of another one are reported, and the printed option merges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warn of class folders that are named as copies of others, as file managers name them."""
+"""Warn of class folders that are named as copies, as file managers name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepladder.data.sources.folders.patterns import escaped, start_of
 from stepladder.data.sources.listing import Picture, name_some
 
 _WORD: Final = (
-    "(?:copy|kopie|copia|copie|c[óo]pia|kopi|kopia|kopya|kopio|másolat|копия|копія|副本|コピー)"
+    "(?:copy|kopie|copi[ae]|cópia|kopi|kopia|kopya|kopio|másolat|копия|копія|副本|コピー)"
 )
 _AFTER: Final = re.compile(
     rf"(?P<base>.*[^\s_-])(?P<end> ?\([0-9]+\)|[ _-]+[0-9]+|[ _-]+{_WORD}(?:[ _]*\(?[0-9]+\)?)?)",
@@ -20,12 +20,12 @@ _AFTER: Final = re.compile(
 )
 """A name such as `cats (1)`, `cats 2`, `cats - Copy`, `cats copy 2` or `cats - Kopie (2)`."""
 _BEFORE: Final = re.compile(
-    r"(?P<start>copy of|kopie von|copia de|copia di|copie de|cópia de) (?P<base>.+)", re.IGNORECASE
+    r"(?P<start>copy of|kopie von|copi[ae] d[ei]|cópia de) (?P<base>.+)", re.IGNORECASE
 )
 
 
 def copied_names_warning(root: Path, pictures: Sequence[Picture]) -> str | None:
-    """Return the warning that classes are named as copies of others; None if there are none."""
+    """Return the warning that classes are named as copies of another one; None if not."""
     labels = {picture.label for picture in pictures}
     copies = {label: base for label in sorted(labels) if (base := _original(label, labels))}
     if not copies:
