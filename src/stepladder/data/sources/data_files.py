@@ -18,6 +18,7 @@ from typing import Final
 from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.labels_elsewhere import typed
 from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.tfrecords import conversion_of_tfrecords
 from stepladder.data.sources.unread_formats import PICKLE, is_idx, unread_format
 from stepladder.data.sources.walk import is_hidden, is_pickle
 from stepladder.errors import DataError
@@ -129,6 +130,7 @@ _WITH: Final = {
     "TFRecord": "tf.data.TFRecordDataset of TensorFlow",
     "LMDB": "the package lmdb",
     "RecordIO": "mxnet.recordio",
+    "FFCV": "the package ffcv",
 }
 _BINARY: Final = "binary"
 _FIX: Final = "Write the pictures in them as files, in one folder for each class"
@@ -150,6 +152,8 @@ def data_files_refused(root: Path) -> DataError | None:
     if kind == "MNIST idx":
         return arrays_refused(folder)
     beside = [file for file in files if file.parent == folder]
+    if kind == "TFRecord" and (how := conversion_of_tfrecords(root, files)):
+        return _refused(root, "TFRecord files", files, how)
     return _of_known_set(folder, kind) or _of_format(kind, files, beside)
 
 

@@ -33,11 +33,15 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
+from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable
 from stepladder.errors import StepladderError
 
 NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
 """A label pattern: the class is what is before the number, as in `cat.0.jpg`."""
+_SIGNS: Final = r"[ -.:-@\[-`{-~]*"  # ASCII but letters, digits and "/"
+_BY_SIGNS: Final = rf"([^/]+?){_SIGNS}[0-9]+{_SIGNS}\.[^./]+$"
+"""The same with any signs around the number, as in `cat-!-0.jpg` and `cat (1).jpg`."""
 _USUAL_LABELS: Final = (
     "breed",
     "diagnosis",
@@ -83,13 +87,27 @@ class Elsewhere:
 
 
 def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
-    """Look for the labels of pictures in tables near them, then in the names of the pictures.
+    """Look for the labels of pictures in tables near them, in their names, and in annotations.
 
     Args:
         root: the source's folder.
         paths: the pictures, relative to it.
     """
-    return find_table(root, paths) or find_in_names(root, paths)
+    return find_table(root, paths) or find_in_names(root, paths) or _in_annotations(root, paths)
+
+
+def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+    """Look for the annotations of a tool, such as CVAT or YOLO, near the pictures."""
+    found = find_annotations(root, paths, typed)
+    if found is None:
+        return None
+    fix = (
+        f"Write the classes as a table: {found.edit} && stepladder prepare {typed(found.table)}"
+        if found.edit
+        else "Crop the boxes to pictures, and put those of each class into a folder of their own; "
+        "or write a table with the columns path and label, with one class for each picture."
+    )
+    return Elsewhere(f"{printable(found.described)}.", fix, found.labels)
 
 
 def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -162,13 +180,30 @@ def _joined(splits: Mapping[Split, _Match]) -> str:
     return f"{edit} && stepladder prepare {typed(out)}{flags}"
 
 
-def class_counts(paths: Sequence[str]) -> Counter[str] | None:
-    """Count the classes in the names of pictures; None unless each name is one with a number."""
-    matches = [re.search(NUMBERED, path) for path in paths]
+def classes_in_names(paths: Sequence[str]) -> tuple[str, Counter[str]] | None:
+    """Return the label pattern for the names of pictures, and the pictures of each class.
+
+    None: not every name is a class with a number. Signs before the number are no part of a class,
+    unless two classes differ only by them: `C++ 1.jpg` and `C 1.jpg`.
+    """
+    plain, bare = (_counted(pattern, paths) for pattern in (NUMBERED, _BY_SIGNS))
+    if bare is None or (plain is not None and _is_less(bare, plain)):
+        return None if plain is None else (NUMBERED, plain)
+    return (NUMBERED, plain) if plain == bare else (_BY_SIGNS, bare)
+
+
+def _counted(pattern: str, paths: Sequence[str]) -> Counter[str] | None:
+    matches = [re.search(pattern, path) for path in paths]
     counts = Counter(match[1] for match in matches if match)
     is_repeated = all(count > 1 for count in counts.values())
     are_classes = len(counts) >= _MIN_CLASSES and is_repeated and None not in matches
     return counts if are_classes else None
+
+
+def _is_less(bare: Counter[str], plain: Counter[str]) -> bool:
+    """Return True if classes are one without their signs, or only half of a pair of brackets."""
+    halves = any(one.count(a) != one.count(b) for one in bare for a, b in ("()", "[]", "{}"))
+    return len(bare) < len(plain) or halves
 
 
 def typed(path: Path) -> str:
@@ -192,16 +227,17 @@ def find_in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     if len(pictures) < len(paths):
         folder = os.path.commonpath([path.rpartition("/")[0] for path in pictures])
     paths = pictures
-    counts = class_counts(paths)
-    if counts is None:
+    found = classes_in_names(paths)
+    if found is None:
         return None
+    pattern, counts = found
     some = ", ".join(f"{name} ({counts[name]})" for name in sorted(counts)[:_MAX_CLASSES_NAMED])
     rest = len(counts) - _MAX_CLASSES_NAMED
     some += f" and {rest} more" if rest > 0 else ""
     example = printable(PurePosixPath(paths[0]).name)
     return Elsewhere(
         f"Names such as {example} contain {len(counts)} classes: {some}.",
-        f"Type: stepladder prepare {typed(root / folder)} --label-pattern {shlex.quote(NUMBERED)}",
+        f"Type: stepladder prepare {typed(root / folder)} --label-pattern {shlex.quote(pattern)}",
         frozenset(counts),
         is_in_names=True,
     )

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.archives import archives_refused, packed_folders, unpack
 from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.labels_elsewhere import (
@@ -53,11 +54,13 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     """Return the error for a folder without class folders."""
     skipped = walk.skipped
     paths = list(_silent(walk).files(walk.start()))
-    of_arrays = None if paths else skipped.folder_of_arrays()
+    of_arrays = None if paths else skipped.place_of_arrays()
     if of_arrays is not None and (refused := arrays_refused(root / of_arrays)) is not None:
         return refused
-    if not paths and not remedy(skipped, root) and (found := data_files_refused(root)):
-        return found
+    if not paths and not remedy(skipped, root):
+        found = archives_refused(root) or data_files_refused(root)
+        if found is not None:
+            return found
     elsewhere = find_labels(root, paths) if paths else None
     why = f"Skipped: {skipped.describe()}" if skipped.counts else None
     fix = "In it, create one folder for each class, with the pictures of the class."
@@ -86,6 +89,14 @@ def refuse_one_folder(root: Path, label: str, paths: Sequence[str], skipped: Ski
             where=str(root),
             why=f"Skipped: {skipped.describe()}",
             fix=remedy(skipped, root),
+        )
+    packed = packed_folders(root, {name for path in paths for name in path.split("/")[:-1]})
+    if packed:
+        raise DataError(
+            f"only the class folder {label!r} is unpacked, but a classifier needs two classes",
+            where=str(root),
+            why=f"Pictures are in archives: {name_some([one.name for one in packed])}",
+            fix=f"Unpack them: {unpack(packed)} && stepladder prepare {typed(root)}",
         )
     elsewhere = find_labels(root, paths)
     if elsewhere is not None and label not in elsewhere.labels:

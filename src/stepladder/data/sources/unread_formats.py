@@ -42,6 +42,8 @@ AS_BYTES: Final = (
 """Python code: `g(array)` is a picture; shares, other ranges and (c, h, w) become 8-bit pixels."""
 _IDX: Final = re.compile(r"(?:^|[.-])idx\d-ubyte(?:\.gz)?$")
 PICKLE: Final = "Python pickle"
+TFRECORD: Final = r"\.tfrec(?:ords?)?(?:\.gz)?(?:-[0-9]+-of-[0-9]+)?$|-[0-9]{5}-of-[0-9]{5}$"
+"""Expression for the end of the name of a TFRecord file."""
 _OF_MANY: Final = {
     kind: re.compile(ends, re.IGNORECASE)
     for kind, ends in {
@@ -49,9 +51,10 @@ _OF_MANY: Final = {
         "HDF5": r"\.(?:h5|hdf5|hdf)$",
         "MATLAB": r"\.mat$",
         "PyTorch": r"\.pth?$",
-        "TFRecord": r"\.tfrecords?(?:\.gz)?(?:-[0-9]+-of-[0-9]+)?$|-[0-9]{5}-of-[0-9]{5}$",
+        "TFRecord": TFRECORD,
         "LMDB": r"\.(?:lmdb|mdb)$",
         "RecordIO": r"\.rec$",
+        "FFCV": r"\.beton$",
     }.items()
 }
 """Formats of files that may have many pictures each, by the ends of their names."""

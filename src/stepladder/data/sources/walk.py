@@ -84,11 +84,13 @@ class Skipped:
         paths = (path for some in self.examples.values() for path in some)
         return conversion(paths, folder, is_beside_pictures=is_beside_pictures)
 
-    def folder_of_arrays(self) -> str | None:
-        """Return the folder of the first skipped file that is a NumPy array or an idx file."""
-        paths = (path for some in self.examples.values() for path in some)
+    def place_of_arrays(self) -> str | None:
+        """Return the first skipped .npz, or the folder of the first NumPy array or idx file."""
+        paths = [path for some in self.examples.values() for path in some]
         found = next((path for path in paths if path.endswith(".npy") or is_idx(path)), None)
-        return None if found is None else found.rpartition("/")[0]
+        if found is not None:
+            return found.rpartition("/")[0]
+        return next((path for path in paths if path.endswith(".npz")), None)
 
     def describe(self) -> str:
         """Return a one-line summary of the skipped files; empty if nothing was skipped."""

@@ -152,3 +152,13 @@ def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(data[: len(data) // 2])
     with pytest.raises(StepladderError, match=r"zip archive|NumPy"):
         list_pictures(PrepareConfig(source=tmp_path / "a.npz"))
+
+
+def test_a_folder_with_an_archive_of_arrays_is_converted(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    pictures, labels = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4) % 2
+    np.savez(tmp_path / "data/set.npz", x=pictures, y=labels)
+    with pytest.raises(StepladderError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path / "data"))
+    assert "set.npz" in str(caught.value)
+    assert "stepladder prepare " in str(caught.value.fix)

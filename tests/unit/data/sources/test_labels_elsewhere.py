@@ -445,3 +445,38 @@ def test_the_folder_of_one_class_names_the_one_above(
         listed(tmp_path / "Pet Images" / "Dog")
     found = typed_listing(caught.value, tmp_path, monkeypatch)
     assert num_of_classes(found) == {"Cat": 1, "Dog": 1}
+
+
+@pytest.mark.parametrize(
+    ("form", "classes"),
+    [
+        ("{}-!-{}.webp", None),
+        ("{}__#__{}.jpg", None),
+        ("{}~{}.jpg", None),
+        ("{}+{}.jpg", None),
+        ("{},{}.jpg", None),
+        ("{}={}.jpg", None),
+        ("{} ({}).jpg", None),
+        ("{} #{}.jpg", None),
+        ("[{}] {}.jpg", ["[Apfel]", "[Leerer Tisch]"]),  # not half a pair of brackets
+    ],
+)
+def test_signs_around_the_number_are_no_part_of_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, classes: list[str] | None
+) -> None:
+    kinds = ["Apfel", "Leerer Tisch"]
+    root = fill(tmp_path / "obst", *(form.format(one, idx) for one in kinds for idx in range(3)))
+    with pytest.raises(DataError) as caught:
+        listed(root)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == dict.fromkeys(classes or kinds, 3)
+
+
+def test_signs_that_tell_classes_apart_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "a", *(f"{one}_{idx}.jpg" for one in ("C", "C++", "C#") for idx in "12"))
+    with pytest.raises(DataError) as caught:
+        listed(root)
+    found = typed_listing(caught.value, tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"C": 2, "C++": 2, "C#": 2}

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.archives import archives_refused
 from stepladder.data.sources.data_files import data_files_refused
 from stepladder.data.sources.folders.patterns import start_of
 from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
+from stepladder.data.sources.folders.repeats import without_repeats
 from stepladder.data.sources.listing import Picture, name_some
+from stepladder.data.sources.no_classes import refuse_one_folder
 from stepladder.data.sources.not_here import remedy
 from stepladder.data.sources.walk import Folder, printable
 from stepladder.errors import DataError
@@ -36,6 +39,7 @@ def list_classes(
     pictures: list[Picture] = []
     full: list[Folder] = []
     empty: list[str] = []
+    folders = without_repeats(reading, folders)
     num_warnings = len(reading.warnings)
     named = _named_classes(reading, folders)
     is_told = len(reading.warnings) > num_warnings
@@ -53,8 +57,12 @@ def list_classes(
         skipped = reading.walk.skipped
         fix = "Put pictures into these folders, or remove the folders."
         how = remedy(skipped, reading.root)
-        if not how and not pictures and (refused := data_files_refused(reading.root)):
-            raise refused
+        if not how and not pictures:
+            refused = archives_refused(reading.root) or data_files_refused(reading.root)
+            if refused is not None:
+                raise refused
+        if not how and len(full) == 1:
+            refuse_one_folder(reading.root, full[0].name, [one.path for one in pictures], skipped)
         fix = how or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "

@@ -20,8 +20,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from stepladder.config.choices import ClassesFrom, Split
+from stepladder.data.sources.archives import is_archive, packed_beside
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
 from stepladder.data.sources.folders.classes import list_classes, nested_warning
+from stepladder.data.sources.folders.copied_names import copied_names_warning
 from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions, FolderReading
 from stepladder.data.sources.folders.splits import (
     find_inner_splits,
@@ -73,6 +75,11 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
             how = "If masks are pictures to train on, move them to a folder of their own class"
         told = f"{root}: skipped {skipped.describe()}"
         reading.warnings.append(f"{told}. {how}" if how else told)
+    is_packed = any(is_archive(path) for some in skipped.examples.values() for path in some)
+    if is_packed and (packed := packed_beside(root, [picture.path for picture in pictures])):
+        reading.warnings.append(packed)
+    if not is_told and (named := copied_names_warning(root, pictures)):
+        reading.warnings.append(named)
     if reading.nested:
         has_val = any(picture.split is Split.VAL for picture in pictures)
         reading.warnings.append(nested_warning(reading, can_group=not has_val))

@@ -21,12 +21,13 @@ def start_of(folders: Iterable[str]) -> str:
     if above == [""]:
         return "^"
     if len(above) == 1:
-        return f"^{_escaped(above[0])}/"
+        return f"^{escaped(above[0])}/"
     depths = {folder.count("/") + 1 if folder else 0 for folder in above}
     if len(depths) == 1:
         return "^" + "[^/]+/" * depths.pop()
-    return f"^(?:{'|'.join(f'{_escaped(one)}/' if one else '' for one in reversed(above))})"
+    return f"^(?:{'|'.join(f'{escaped(one)}/' if one else '' for one in reversed(above))})"
 
 
-def _escaped(path: str) -> str:
+def escaped(path: str) -> str:
+    """Return an expression for a path itself."""
     return _PLAIN.sub(r"\1", re.escape(printable(path)))
