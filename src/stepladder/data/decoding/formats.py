@@ -7,6 +7,8 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
+from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
@@ -81,6 +83,8 @@ _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the rest are
 _MARKERS_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # no length follows
 _EXIF_ORIENTATION = 0x0112
 _MAX_NPY_HEADER_BYTES = 1024
+_PARSING: Final = Lock()
+"""Held while a header is parsed, as several threads may break it (python/cpython#106905)."""
 
 
 class BadPictureError(DataError):
@@ -208,7 +212,8 @@ def read_npy_header(data: bytes) -> NpyHeader:
     if length > _MAX_NPY_HEADER_BYTES or start > len(data):
         raise BadPictureError("is truncated: its header is incomplete")
     try:
-        header = ast.literal_eval(data[begin:start].decode("latin-1").strip())
+        with _PARSING:
+            header = ast.literal_eval(data[begin:start].decode("latin-1").strip())
         kind, is_fortran = header["descr"], header["fortran_order"]
         shape = tuple(header["shape"])
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
