@@ -107,6 +107,11 @@ SECTIONS = (
         "The gain of a step on two devices of one core each: predicted by `more_gpus`, and "
         "measured. Error is the absolute log of their ratio.",
     ),
+    Section(
+        "devices_startup",
+        "Start of several devices",
+        "What each way to start two devices adds to a training of six steps.",
+    ),
     Section("startup", "Start of the command", "Seconds until `--help` is printed."),
     Section(
         "baseline_stops",
