@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
-from stepladder.data.sources.walk import printable
+from stepladder.data.sources.walk import printable, quoted
 from stepladder.errors import DataError
 
 _MATLAB: Final = b"MATLAB "
@@ -148,7 +148,7 @@ def spreadsheet_refused(path: Path, what: str, ending: str, options: str) -> Dat
         shown = ", ".join(repr(printable(one)) for one in sheets[:_MAX_SHEETS])
         what += f" with {len(sheets)} sheets: {shown}{', …' if len(sheets) > _MAX_SHEETS else ''}"
     fix = "Open it in Excel or LibreOffice, and save it as CSV UTF-8. Then type: "
-    fix += f"stepladder prepare {_typed(path.with_suffix('.csv'))} {options}".rstrip()
+    fix += f"stepladder prepare {quoted(path.with_suffix('.csv'))} {options}".rstrip()
     if ending in _READERS:
         sheet = json.dumps(sheets[0], ensure_ascii=False) if len(sheets) > 1 else "0"
         script = (
@@ -174,8 +174,8 @@ def _command(packages: str, script: str, path: Path, options: str) -> str:
         )
     install = f"pip install {packages} && " if packages else ""
     return (
-        f"{install}python -c {shlex.quote(script)} {_typed(path)} {_typed(table)} && "
-        f"stepladder prepare {_typed(table)} {options}"
+        f"{install}python -c {shlex.quote(script)} {quoted(path)} {quoted(table)} && "
+        f"stepladder prepare {quoted(table)} {options}"
     ).rstrip()
 
 
@@ -199,7 +199,3 @@ def _sheets(path: Path) -> list[str]:
             return _SHEET.findall(archive.read("xl/workbook.xml").decode())
     except (zipfile.BadZipFile, KeyError, OSError, UnicodeError):
         return []
-
-
-def _typed(path: Path) -> str:
-    return shlex.quote(printable(str(path)))

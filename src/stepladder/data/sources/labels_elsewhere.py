@@ -34,7 +34,7 @@ from stepladder.data.sources.label_tables.labels import (
 from stepladder.data.sources.metadata_folder import TABLES
 from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
 from stepladder.data.sources.tool_annotations import find_annotations
-from stepladder.data.sources.walk import is_hidden, printable
+from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
 
 NUMBERED: Final = r"([^/]+?)[._ -]*[0-9]+\.[^./]+$"
@@ -210,7 +210,7 @@ def typed(path: Path) -> str:
     """Return a path to type in a command: relative if it is below the current folder."""
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
-    return shlex.quote(printable(str(path)))
+    return quoted(path)
 
 
 def without_masks(paths: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,7 @@ from stepladder.data.sources.data_files import known_set_refused
 from stepladder.data.sources.label_tables.encodings import encoding_of
 from stepladder.data.sources.not_here import pull_lfs
 from stepladder.data.sources.unread_formats import is_idx
-from stepladder.data.sources.walk import printable
+from stepladder.data.sources.walk import quoted
 from stepladder.errors import DataError, StepladderError, UsageError
 
 _NUM_HEAD_BYTES: Final = 256
@@ -72,7 +71,7 @@ def refuse_other_files(path: Path, options: str = "") -> None:
             raise DataError(
                 f"this file is {what}, not a table",
                 where=str(path),
-                fix=fix.format(file=_typed(path), folder=_typed(path.parent)),
+                fix=fix.format(file=quoted(path), folder=quoted(path.parent)),
             )
     if head.lstrip().lower().startswith((b"<!doctype html", b"<html")):
         raise DataError(
@@ -116,11 +115,11 @@ def zip_refused(path: Path, names: list[str] | None = None) -> UsageError:
     folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-unzipped")
     out = path.parent if top else folder
     source = path.parent / top if top else folder
-    into = "" if str(out) == "." else f" -d {_typed(out)}"
+    into = "" if str(out) == "." else f" -d {quoted(out)}"
     return UsageError(
         "this file is a zip archive, which cannot be read; only .tar and .tar.gz can",
         where=str(path),
-        fix=f"Unpack it: unzip {_typed(path)}{into} && stepladder prepare {_typed(source)}",
+        fix=f"Unpack it: unzip {quoted(path)}{into} && stepladder prepare {quoted(source)}",
     )
 
 
@@ -130,10 +129,6 @@ def _packed(path: Path, program: str) -> DataError:
     return DataError(
         f"this file is compressed with {program}",
         where=str(path),
-        fix=f"Unpack it: {program} -dc {_typed(path)} > {_typed(out)} && "
-        f"stepladder prepare {_typed(out)}",
+        fix=f"Unpack it: {program} -dc {quoted(path)} > {quoted(out)} && "
+        f"stepladder prepare {quoted(out)}",
     )
-
-
-def _typed(path: Path) -> str:
-    return shlex.quote(printable(str(path)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from stepladder.data.decoding.formats import (
@@ -320,6 +322,11 @@ def _is_text(head: bytes) -> bool:
 def printable(path: str) -> str:
     r"""Return a path as valid Unicode; bytes that are not UTF-8 become \xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def quoted(path: Path) -> str:
+    """Return a path as it is typed in a shell."""
+    return shlex.quote(printable(str(path)))
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +10,9 @@ import pytest
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import typed_listing
 
 AGES = [18, 55, 21, 89, 34, 62, 47, 71, 29, 80, 66, 40]
 TAGS = [["cat"], ["dog"], ["cat", "dog"], ["cat", "red"], ["red"], ["dog"]]
@@ -40,17 +38,6 @@ def refused(source: Path, **options: str) -> DataError:
     with pytest.raises(DataError) as caught:
         list_pictures(PrepareConfig(source=source, **options))
     return caught.value
-
-
-def typed_listing(command: str) -> Listing:
-    edit, _, last = command.rpartition(" && stepladder prepare ")
-    subprocess.run(["bash", "-c", edit], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 @pytest.mark.parametrize("form", ["array", "lines", "columns"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import typed_listing
 
 HEADER = "Path,Sex,Age,AP/PA,No Finding,Cardiomegaly,Edema"
 CELLS = [
@@ -41,17 +39,6 @@ def refused(table: Path, **options: object) -> DataError:
     with pytest.raises(DataError) as caught:
         list_pictures(PrepareConfig(source=table, **options))
     return caught.value
-
-
-def typed_listing(command: str) -> Listing:
-    edit, _, last = command.rpartition("stepladder prepare ")
-    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 def commands(fix: str | None) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from stepladder.data.sources.containers.opening import find_format
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError, UsageError
+from tests.unit.data.sources.printed import typed_listing
 
 ROWS = [{"file_name": "images/0.jpg", "label": "cat"}, {"file_name": "images/1.jpg", "label": 7}]
 EXPECTED = [("images/0.jpg", "cat"), ("images/1.jpg", "7")]
@@ -219,18 +218,6 @@ def test_each_split_has_its_table(tmp_path: Path, name: str) -> None:
         for folder, split in (("test", Split.TEST), ("train", Split.TRAIN), ("valid", Split.VAL))
         for idx in range(2)
     ]
-
-
-def typed_listing(command: str) -> Listing:
-    """Run a command before `stepladder prepare` in a shell, and list what that reads."""
-    edit, _, last = command.rpartition("stepladder prepare ")
-    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 @pytest.mark.parametrize("name", ["metadata.csv", "_classes.csv"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +11,9 @@ import pytest
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.label_cells import find_several, measured_values
-from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import typed_listing
 
 PLANET = ["clear primary", "agriculture clear primary", "primary road", "cloudy"]
 PLANET += ["agriculture primary road water", "clear primary water", "clear road", "primary water"]
@@ -30,17 +28,6 @@ def table_of(folder: Path, header: str, cells: Sequence[str], delimiter: str = "
     table = folder / "my labels.csv"
     table.write_text("\n".join([header.replace(",", delimiter), *rows]) + "\n")
     return table
-
-
-def typed_listing(command: str) -> Listing:
-    edit, _, last = command.rpartition("stepladder prepare ")
-    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 @pytest.mark.parametrize(

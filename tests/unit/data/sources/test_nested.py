@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import typed_listing
 
 NUM = 12
 CLASSES = ["ok", "dented", "scratched"]
@@ -33,17 +32,6 @@ def refused(table: Path, **options: object) -> DataError:
     with pytest.raises(DataError) as caught:
         list_pictures(PrepareConfig(source=table, **options))
     return caught.value
-
-
-def typed_listing(command: str) -> Listing:
-    edit, _, last = command.rpartition("stepladder prepare ")
-    subprocess.run(["bash", "-c", edit.removesuffix(" && ") or ":"], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 def labels_of(listing: Listing) -> Mapping[str, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import typed_listing
 
 ROWS = [
     "1,Tops,2012,Blue Shirt",
@@ -34,17 +32,6 @@ def refused(table: Path, **options: str) -> DataError:
     with pytest.raises(DataError, match="wrong number of cells in") as caught:
         list_pictures(PrepareConfig(source=table, **options))
     return caught.value
-
-
-def typed_listing(command: str) -> Listing:
-    edit, _, last = command.rpartition(" && stepladder prepare ")
-    subprocess.run(["bash", "-c", edit], check=True)
-    source, *flags = shlex.split(last)
-    options = {
-        flag.removeprefix("--").replace("-", "_"): value
-        for flag, value in zip(flags[::2], flags[1::2], strict=True)
-    }
-    return list_pictures(PrepareConfig(source=Path(source), **options))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])
