@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepladder.diagnosis.logs import binary_log
+from stepladder.diagnosis.logs.files import binary_log
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError
 

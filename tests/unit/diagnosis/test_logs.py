@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from stepladder.diagnosis.logs.column_names import Meaning, digits_of, meaning, read_number
-from stepladder.diagnosis.logs.json_log import read_json_log
+from stepladder.diagnosis.logs.files.json_log import read_json_log
+from stepladder.diagnosis.logs.meaning.column_names import Meaning, digits_of, meaning, read_number
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError, UsageError
 from stepladder.records.audit import LogFormat, RunLog

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.diagnosis.logs.files.wrapped_log import unwrap
 from stepladder.diagnosis.logs.reader import read_logs
-from stepladder.diagnosis.logs.wrapped_log import unwrap
 from stepladder.errors import DataError
 
 KERAS = "".join(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepladder.diagnosis.fit.curves import Curves, Point
-from stepladder.diagnosis.logs.column_names import is_lower_better
+from stepladder.diagnosis.logs.meaning.column_names import is_lower_better
 from stepladder.records.audit import CUT_SHORT, STILL_RUNNING, LogRow, RunLog
 from stepladder.stats import binomial_sem
 from stepladder.stats.scatter import scatter

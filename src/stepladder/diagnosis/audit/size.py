@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepladder.diagnosis.logs.column_names import MAX_DIGITS
+from stepladder.diagnosis.logs.meaning.column_names import MAX_DIGITS
 from stepladder.errors import UsageError
 from stepladder.records.audit import RunLog, SizeSource
 

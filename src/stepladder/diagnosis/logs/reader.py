@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.decoding.formats import MARKUP, SUFFIXES, name_format
-from stepladder.diagnosis.logs.binary_log import read_arrays
-from stepladder.diagnosis.logs.boosting_log import is_boosting_log, read_boosting_log
-from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD
-from stepladder.diagnosis.logs.crash import last_error
-from stepladder.diagnosis.logs.csv_log import has_header, read_csv
-from stepladder.diagnosis.logs.json_log import (
+from stepladder.diagnosis.logs.files.binary_log import read_arrays
+from stepladder.diagnosis.logs.files.csv_log import has_header, read_csv
+from stepladder.diagnosis.logs.files.json_log import (
     find_dicts,
     read_dicts,
     read_json_lines,
     read_json_log,
     read_metrics_files,
 )
-from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_output
-from stepladder.diagnosis.logs.log_folders import (
+from stepladder.diagnosis.logs.files.notebook_log import printed_text, read_notebook, shown_tables
+from stepladder.diagnosis.logs.files.wrapped_log import unwrap
+from stepladder.diagnosis.logs.folders.log_folders import (
     files_of_epochs,
     has_own_log,
     is_tensorboard,
@@ -34,26 +32,28 @@ from stepladder.diagnosis.logs.log_folders import (
     run_folders,
     training_name,
 )
-from stepladder.diagnosis.logs.mlflow_log import (
+from stepladder.diagnosis.logs.folders.mlflow_log import (
     is_mlflow_uri,
     mlflow_runs,
     read_mlflow_folder,
     read_mlflow_uri,
 )
-from stepladder.diagnosis.logs.notebook_log import printed_text, read_notebook, shown_tables
-from stepladder.diagnosis.logs.printed_tables import is_printed_table, read_printed_table
-from stepladder.diagnosis.logs.processes import split_processes
-from stepladder.diagnosis.logs.rows import Table, to_run_log
-from stepladder.diagnosis.logs.run_folder_log import read_run_log
-from stepladder.diagnosis.logs.tensorboard_csv import (
+from stepladder.diagnosis.logs.folders.run_folder_log import read_run_log
+from stepladder.diagnosis.logs.folders.tensorboard_csv import (
     files_of_run,
     is_tag_file,
     read_tag_files,
     tag_files,
 )
-from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
-from stepladder.diagnosis.logs.text_log import is_text_log, read_text
-from stepladder.diagnosis.logs.wrapped_log import unwrap
+from stepladder.diagnosis.logs.folders.tensorboard_log import has_event_files, read_tensorboard
+from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD
+from stepladder.diagnosis.logs.meaning.rows import Table, to_run_log
+from stepladder.diagnosis.logs.printed.boosting_log import is_boosting_log, read_boosting_log
+from stepladder.diagnosis.logs.printed.crash import last_error
+from stepladder.diagnosis.logs.printed.keras_log import is_keras_output, read_keras_output
+from stepladder.diagnosis.logs.printed.printed_tables import is_printed_table, read_printed_table
+from stepladder.diagnosis.logs.printed.processes import split_processes
+from stepladder.diagnosis.logs.printed.text_log import is_text_log, read_text
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stepladder.diagnosis.logs.column_names import is_lower_better
+from stepladder.diagnosis.logs.meaning.column_names import is_lower_better
 from stepladder.records.audit import Difference
 from stepladder.records.compare import Comparison, PairedResult
 from stepladder.records.ladder import Interval

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepladder.diagnosis.logs.attempts import split_attempts
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.files.ray_log import is_ray_log, read_ray_rows
+from stepladder.diagnosis.logs.meaning.attempts import split_attempts
+from stepladder.diagnosis.logs.meaning.column_names import (
     HELD_OUT,
     meaning,
     read_place,
     score_rank,
     split_of,
 )
-from stepladder.diagnosis.logs.keras_log import read_keras_history
-from stepladder.diagnosis.logs.ray_log import is_ray_log, read_ray_rows
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.screen import screen_lines
-from stepladder.diagnosis.logs.splits import name_splits
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.meaning.splits import name_splits
+from stepladder.diagnosis.logs.printed.keras_log import read_keras_history
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 

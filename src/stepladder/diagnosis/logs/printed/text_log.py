@@ -16,8 +16,8 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
 
-from stepladder.diagnosis.logs.attempts import split_attempts, without_replays
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.attempts import split_attempts, without_replays
+from stepladder.diagnosis.logs.meaning.column_names import (
     ACCURACIES,
     LOSSES,
     SPLIT_OF_WORD,
@@ -31,9 +31,9 @@ from stepladder.diagnosis.logs.column_names import (
     score_rank,
     split_of,
 )
-from stepladder.diagnosis.logs.detection_lines import with_precisions
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.printed.detection_lines import with_precisions
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.records.audit import LogFormat
 
 _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"

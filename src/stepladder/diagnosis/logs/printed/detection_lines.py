@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from stepladder.diagnosis.logs.column_names import read_number
+from stepladder.diagnosis.logs.meaning.column_names import read_number
 
 _COPY = re.compile(r"\bcopypaste: (.*)")
 _TASK = re.compile(r"Task: (\w+)")

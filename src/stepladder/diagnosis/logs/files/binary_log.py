@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import meaning, score_rank
+from stepladder.diagnosis.logs.meaning.column_names import meaning, score_rank
 from stepladder.errors import DataError
 
 _STARTS = (  # of files that are only named, with what to do

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import ACCURACIES, LOSSES, meaning, score_rank
-from stepladder.diagnosis.logs.json_log import read_whole_entries
+from stepladder.diagnosis.logs.files.json_log import read_whole_entries
+from stepladder.diagnosis.logs.meaning.column_names import ACCURACIES, LOSSES, meaning, score_rank
 
 _LISTS = ("events", "entries")  # of CloudWatch, of Google Cloud
 _KEY = re.compile(r'"(?:stream_name|log|textPayload|jsonPayload|@?message)"\s*:')

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from stepladder.diagnosis.logs.attempts import split_attempts
-from stepladder.diagnosis.logs.column_names import has_split, read_number
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.meaning.attempts import split_attempts
+from stepladder.diagnosis.logs.meaning.column_names import has_split, read_number
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.records.audit import LogFormat
 
 _SPACY = re.compile(r"E\s+#\s+(?:\S.*\s)?SCORE")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 
 _WORDS = r"rank|local_rank|global_rank|gpu|worker|process|proc|device|cuda|default"
 _TAGS = (

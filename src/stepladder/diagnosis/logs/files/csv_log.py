@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepladder.diagnosis.logs.attempts import Attempt, split_attempts
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.files.ray_log import is_ray_log, read_ray_rows
+from stepladder.diagnosis.logs.files.run_tables import known_of, run_rows
+from stepladder.diagnosis.logs.meaning.attempts import Attempt, split_attempts
+from stepladder.diagnosis.logs.meaning.column_names import (
     Meaning,
     has_split,
     meaning,
@@ -19,11 +21,9 @@ from stepladder.diagnosis.logs.column_names import (
     read_place,
     score_rank,
 )
-from stepladder.diagnosis.logs.ray_log import is_ray_log, read_ray_rows
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.run_tables import known_of, run_rows
-from stepladder.diagnosis.logs.screen import screen_lines
-from stepladder.diagnosis.logs.splits import name_splits
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.meaning.splits import name_splits
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import meaning
-from stepladder.diagnosis.logs.rows import Table
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.meaning.column_names import meaning
+from stepladder.diagnosis.logs.meaning.rows import Table
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.records.audit import LogFormat
 
 _EPOCH = re.compile(r"^\s*Epoch (\d+)\s*/\s*(\d+)\s*$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.column_names import (
     ACCURACIES,
     LOSSES,
     Meaning,
@@ -13,7 +13,7 @@ from stepladder.diagnosis.logs.column_names import (
     meaning,
     score_rank,
 )
-from stepladder.diagnosis.logs.rows import Cells
+from stepladder.diagnosis.logs.meaning.rows import Cells
 
 _ITERATION = "training_iteration"
 _BESIDE = frozenset({"trial_id", "time_this_iter_s", "iterations_since_restore"})

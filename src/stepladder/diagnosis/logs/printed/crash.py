@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 _PREFIX = re.compile(r"^(?:\[\w+\d+\]:|\(\w+ pid=\d+[^)]*\)|\[\d+,\d+\]<std\w+>:)? ?")

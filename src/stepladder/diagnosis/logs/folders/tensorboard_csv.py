@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD, plain_name, read_number
-from stepladder.diagnosis.logs.rows import Table
-from stepladder.diagnosis.logs.steps import Point
-from stepladder.diagnosis.logs.tensorboard_log import named_by_folder, table_of
+from stepladder.diagnosis.logs.folders.tensorboard_log import named_by_folder, table_of
+from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD, plain_name, read_number
+from stepladder.diagnosis.logs.meaning.rows import Table
+from stepladder.diagnosis.logs.meaning.steps import Point
 
 _HEADER = ["wall_time", "step", "value"]
 _NAME = re.compile(r"run[-_](?P<run>.*?)[-_]tag-(?P<tag>.+)")

@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from stepladder.diagnosis.logs.column_names import Meaning, meaning, plain_name, read_duration
-from stepladder.diagnosis.logs.rows import Cells
+from stepladder.diagnosis.logs.meaning.column_names import (
+    Meaning,
+    meaning,
+    plain_name,
+    read_duration,
+)
+from stepladder.diagnosis.logs.meaning.rows import Cells
 
 _NAMES = ("run_name", "tags_mlflow_run_name", "sys_name", "display_name", "experiment_name",
           "task_name", "name")  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.column_names import (
     ACCURACIES,
     HELD_OUT,
     MAX_DIGITS,
@@ -28,7 +28,7 @@ from stepladder.diagnosis.logs.column_names import (
     read_place,
     unreadable_cells,
 )
-from stepladder.diagnosis.logs.splits import SCORE, column_meanings, domains
+from stepladder.diagnosis.logs.meaning.splits import SCORE, column_meanings, domains
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
 Cells = Mapping[str, str]

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.column_names import (
     SPLIT_OF_WORD,
     meaning,
     plain_name,
     read_number,
     split_of,
 )
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.steps import Point, with_steps
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.meaning.steps import Point, with_steps
 from stepladder.errors import DataError, MissingExtraError
 from stepladder.records.audit import LogFormat
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from stepladder.diagnosis.logs.column_names import split_of
+from stepladder.diagnosis.logs.meaning.column_names import split_of
 
 Point = tuple[str, int, float, float]  # metric, step, value, Unix time (s or ms)
 _MAX_NAMED = 4

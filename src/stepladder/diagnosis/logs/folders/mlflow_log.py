@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.steps import Point, with_steps
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.meaning.steps import Point, with_steps
 from stepladder.errors import DataError, MissingExtraError, ResourceError, UsageError
 from stepladder.records.audit import LogFormat
 

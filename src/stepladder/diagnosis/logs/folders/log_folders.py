@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepladder.diagnosis.logs.mlflow_log import mlflow_runs
-from stepladder.diagnosis.logs.tensorboard_csv import tag_files
-from stepladder.diagnosis.logs.tensorboard_log import has_event_files
+from stepladder.diagnosis.logs.folders.mlflow_log import mlflow_runs
+from stepladder.diagnosis.logs.folders.tensorboard_csv import tag_files
+from stepladder.diagnosis.logs.folders.tensorboard_log import has_event_files
 from stepladder.training.output.events import EVENTS_FILE
 
 _KNOWN_FILES = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.column_names import (
     ACCURACIES,
     LOSSES,
     Meaning,

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepladder.diagnosis.logs.attempts import split_attempts
-from stepladder.diagnosis.logs.column_names import SPLIT_OF_WORD, read_number
-from stepladder.diagnosis.logs.rows import Cells, Table
-from stepladder.diagnosis.logs.screen import screen_lines
+from stepladder.diagnosis.logs.meaning.attempts import split_attempts
+from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD, read_number
+from stepladder.diagnosis.logs.meaning.rows import Cells, Table
+from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.records.audit import LogFormat
 
 _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf"

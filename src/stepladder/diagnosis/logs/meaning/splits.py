@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepladder.diagnosis.logs.column_names import (
+from stepladder.diagnosis.logs.meaning.column_names import (
     ACCURACIES,
     HELD_OUT,
     LOSSES,

@@ -1,0 +1,1 @@
+"""Readers of single files: CSV, JSON, notebooks, and arrays of other programs."""

@@ -1,0 +1,1 @@
+"""Readers of folders: TensorBoard, MLflow, run folders, and what lies beside them."""

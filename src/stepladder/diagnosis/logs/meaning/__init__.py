@@ -1,0 +1,1 @@
+"""What the columns, cells and rows of a log mean, whatever wrote it."""

@@ -1,0 +1,1 @@
+"""Readers of what trainings print on a terminal."""
