@@ -17,7 +17,8 @@ class StepladderError(Exception):
         what: what was found, in one sentence.
         where: the file, line, row or option, printed before the message.
         why: why it matters.
-        fix: how to fix it, such as a command to run.
+        fix: how to fix it, such as a command to run. Each line is another way, so that a command
+            can be copied as the end of its line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -35,9 +36,9 @@ class StepladderError(Exception):
         return "\n  ".join(self._parts())
 
     def brief(self) -> str:
-        """Return the message in at most three lines: what, why and how to fix it.
+        """Return the message in few lines: what, why, and each way to fix it.
 
-        If a part has more lines, its first one says how many `--debug` prints in addition.
+        If what or why have more lines, the first one says how many `--debug` prints in addition.
         """
         shown = []
         for part in self._parts():
@@ -47,7 +48,7 @@ class StepladderError(Exception):
 
     def _parts(self) -> list[str]:
         head = f"{self.where}: {self.what}" if self.where else self.what
-        return [head, *(part for part in (self.why, self.fix) if part)]
+        return [head, *([self.why] if self.why else []), *(self.fix or "").splitlines()]
 
 
 class UsageError(StepladderError):

@@ -280,7 +280,7 @@ def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]
             "the files that list the deleted rows of the Delta table (deletion vectors) cannot be "
             f"read ({first_line(error)})",
             where=table.table_uri,
-            fix=f"Read an earlier version of the table: {option.of()}; or remove the deleted rows "
+            fix=f"Read an earlier version of the table: {option.of()}.\nOr remove the deleted rows "
             f"from its data files, in Spark: REORG TABLE delta.`{table.table_uri}` APPLY (PURGE).",
         ) from None
     root = table.table_uri.rstrip("/") + "/"

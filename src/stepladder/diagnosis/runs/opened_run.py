@@ -150,7 +150,7 @@ class OpenedRun:
         run, task = shlex.quote(str(self.run)), name_of(self.task)
         again = f"stepladder train {shlex.quote(str(self.run / 'config.yaml'))} --overwrite"
         again += "" if task == BUILT_IN else f" --task {shlex.quote(task)}"
-        return f"Check what is damaged: stepladder verify {run}; or train again: {again}"
+        return f"Check what is damaged: stepladder verify {run}\nOr train again: {again}"
 
     def put(self, loaded: Loaded, model: nn.Module) -> None:
         """Put weights into a model.

@@ -11,6 +11,11 @@ from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 
 
+def commands_in(fix: str | None) -> list[str]:
+    """Return the commands of a remedy: the end of each of its lines."""
+    return [line.partition(": ")[2] for line in str(fix).splitlines()]
+
+
 def typed_listing(command: str) -> Listing:
     """Run a command before `stepladder prepare` in a shell, and list what that reads."""
     edit, _, last = command.rpartition("stepladder prepare ")

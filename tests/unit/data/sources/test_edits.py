@@ -12,7 +12,7 @@ from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
-from tests.unit.data.sources.printed import typed_listing
+from tests.unit.data.sources.printed import commands_in, typed_listing
 
 AGES = [18, 55, 21, 89, 34, 62, 47, 71, 29, 80, 66, 40]
 TAGS = [["cat"], ["dog"], ["cat", "dog"], ["cat", "red"], ["red"], ["dog"]]
@@ -54,7 +54,7 @@ def test_ranges_of_numbers_in_json_become_classes(tmp_path: Path, form: str) -> 
 def test_one_of_several_labels_in_json_is_learnt(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", "tags", ["|".join(some) for some in TAGS])
     error = refused(tmp_path / "rows.jsonl")
-    command = str(error.fix).partition("or not: ")[2].partition("; or each")[0]
+    command, _ = commands_in(error.fix)
     labels = [p.label for p in typed_listing(command).pictures]
     tag = next(iter(set(labels) & {"cat", "dog", "red"}))
     assert labels == [tag if tag in some else f"not {tag}" for some in TAGS]

@@ -11,6 +11,7 @@ import pytest
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
+from tests.unit.data.sources.printed import commands_in
 
 CLASSES = {
     "gbk": ["\u82f9\u679c", "\u9999\u8549", "\u6a59\u5b50"],  # apple, banana, orange
@@ -49,8 +50,7 @@ def test_cells_are_shown_in_each_likely_encoding_with_a_command_that_works(
     table = table_of(tmp_path, classes, encoding, name)
     with pytest.raises(DataError, match="not UTF-8 text") as caught:
         list_pictures(PrepareConfig(source=table))
-    _, _, after = str(caught.value.fix).partition(": ")
-    commands = after.split("; or: ")
+    commands = commands_in(caught.value.fix)
     shown = str(caught.value.why).removeprefix("Some of its cells are ").split("; ")
     assert len(shown) == len(commands)
     read = []

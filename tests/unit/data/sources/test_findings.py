@@ -11,7 +11,7 @@ import pytest
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
-from tests.unit.data.sources.printed import typed_listing
+from tests.unit.data.sources.printed import commands_in, typed_listing
 
 HEADER = "Path,Sex,Age,AP/PA,No Finding,Cardiomegaly,Edema"
 CELLS = [
@@ -41,10 +41,6 @@ def refused(table: Path, **options: object) -> DataError:
     return caught.value
 
 
-def commands(fix: str | None) -> list[str]:
-    return [part.partition(": ")[2] for part in str(fix).split("; or ")]
-
-
 def test_findings_are_asked_for_and_the_commands_decide_what_empty_cells_and_minus_one_are(
     tmp_path: Path,
 ) -> None:
@@ -53,11 +49,11 @@ def test_findings_are_asked_for_and_the_commands_decide_what_empty_cells_and_min
     assert "'No Finding', 'Cardiomegaly', 'Edema'" in error.what
     assert "of 6 rows, 1 have several of them, 5 have empty cells, 3 have -1" in error.what
     assert "A picture has one label here" in str(error.why)
-    (command,) = commands(error.fix)
+    (command,) = commands_in(error.fix)
     assert "--label-column Edema" in command
     with pytest.raises(DataError, match="'Edema' is empty in 1 of 6 rows and -1 in 1") as caught:
         typed_listing(command)
-    without, filled = commands(caught.value.fix)
+    without, filled = commands_in(caught.value.fix)
     found = typed_listing(without)
     assert [p.label for p in found.pictures] == ["1.0", "0.0", "1.0", "0.0"]
     assert found.pictures[0].path == "train/0/view1.jpg"
@@ -76,13 +72,13 @@ def test_without_empty_cells_minus_one_beside_zero_is_not_read_as_zero(tmp_path:
     assert "2 have -1" in refused(table).what
     error = refused(table, label_column="Edema")
     assert error.what == "column 'Edema' is -1 in 1"
-    (command,) = commands(error.fix)
+    (command,) = commands_in(error.fix)
     assert Counter(p.label for p in typed_listing(command).pictures) == {"1": 1, "0": 2}
 
 
 def test_one_in_each_row_and_empty_cells_are_read_by_the_command(tmp_path: Path) -> None:
     table = table_of(tmp_path, ["1,,", ",1,", ",,1", "1,,"], "Path,Mass,Edema,Hernia")
-    filled, one = commands(refused(table).fix)
+    filled, one = commands_in(refused(table).fix)
     assert [p.label for p in typed_listing(filled).pictures] == ["Mass", "Edema", "Hernia", "Mass"]
     assert "--label-column Mass" in one
     with pytest.raises(DataError, match="'Mass' is empty in 2 of 4 rows"):

@@ -13,7 +13,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.label_cells import find_several, measured_values
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
-from tests.unit.data.sources.printed import typed_listing
+from tests.unit.data.sources.printed import commands_in, typed_listing
 
 PLANET = ["clear primary", "agriculture clear primary", "primary road", "cloudy"]
 PLANET += ["agriculture primary road water", "clear primary water", "clear road", "primary water"]
@@ -48,8 +48,9 @@ def test_cells_with_several_labels_are_refused_unless_an_option_names_them(
     with pytest.raises(DataError, match="seems to hold several labels in") as caught:
         list_pictures(PrepareConfig(source=table))
     assert "A picture has one label here" in str(caught.value)
-    one, _, each = str(caught.value.fix).partition("; or each combination as a class of its own: ")
-    found = typed_listing(one.partition(f"such as {tag!r} or not: ")[2])
+    assert f"such as {tag!r} or not: " in str(caught.value.fix)
+    one, each = commands_in(caught.value.fix)
+    found = typed_listing(one)
     is_in = [tag in label for label in labels]
     assert [p.label for p in found.pictures] == [tag if one else f"not {tag}" for one in is_in]
     found = typed_listing(each)

@@ -14,7 +14,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
-from tests.unit.data.sources.printed import typed_listing
+from tests.unit.data.sources.printed import commands_in, typed_listing
 
 NUM = 12
 CLASSES = ["ok", "dented", "scratched"]
@@ -36,11 +36,6 @@ def refused(table: Path, **options: object) -> DataError:
 
 def labels_of(listing: Listing) -> Mapping[str, str]:
     return {picture.path: picture.label for picture in listing.pictures}
-
-
-def commands_of(error: DataError) -> list[str]:
-    """Return the commands of a remedy, one for each value that may be the label."""
-    return [part.partition(": ")[2] for part in str(error.fix).split("; or ")]
 
 
 def labelbox(at: int) -> dict[str, Any]:
@@ -120,7 +115,7 @@ def test_nested_paths_and_labels_are_written_as_rows_by_the_command(
     table.write_text(text)
     error = refused(table)
     assert "labels are within nested values" in error.what
-    assert labels_of(typed_listing(commands_of(error)[0])) == dict(
+    assert labels_of(typed_listing(commands_in(error.fix)[0])) == dict(
         zip(PICTURES, LABELS, strict=True)
     )
     nested = next(key for key, value in rows[0].items() if isinstance(value, dict))
@@ -147,7 +142,7 @@ def test_a_label_after_many_points_is_found(tmp_path: Path) -> None:
         for at in range(NUM)
     ]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = typed_listing(commands_of(refused(table))[0])
+    found = typed_listing(commands_in(refused(table).fix)[0])
     assert labels_of(found) == dict(zip(PICTURES, LABELS, strict=True))
 
 
@@ -198,7 +193,7 @@ def test_a_value_of_objects_in_cells_becomes_the_label_by_the_command(
     error = refused(table, **dict.fromkeys(options, column))
     assert f"column {column!r} holds JSON objects" in error.what
     assert str(error.fix).startswith("To learn 'disease', such as 'ok': python -c")
-    commands = commands_of(error)
+    commands = commands_in(error.fix)
     assert labels_of(typed_listing(commands[0])) == dict(zip(PICTURES, LABELS, strict=True))
     assert len(commands) == 1
 
@@ -206,7 +201,7 @@ def test_a_value_of_objects_in_cells_becomes_the_label_by_the_command(
 def test_each_of_several_values_that_may_be_labels_has_a_command(tmp_path: Path) -> None:
     attributes = [{"lit": ["yes", "no"][at % 2], "class": LABELS[at]} for at in range(NUM)]
     error = refused(via_table(tmp_path, attributes, "file_attributes"))
-    first, second = commands_of(error)
+    first, second = commands_in(error.fix)
     assert list(labels_of(typed_listing(first)).values()) == LABELS
     assert set(labels_of(typed_listing(second)).values()) == {"yes", "no"}
 
@@ -226,5 +221,5 @@ def test_the_json_project_of_via_is_read_as_its_pictures(tmp_path: Path) -> None
     }
     table = tmp_path / "via.json"
     table.write_text(json.dumps({"_via_settings": {"a": 1}, "_via_img_metadata": pictures}))
-    found = typed_listing(commands_of(refused(table))[0])
+    found = typed_listing(commands_in(refused(table).fix)[0])
     assert labels_of(found) == dict(zip(PICTURES, LABELS, strict=True))

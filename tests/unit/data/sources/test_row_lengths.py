@@ -9,7 +9,7 @@ import pytest
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.pictures import list_pictures
 from stepladder.errors import DataError
-from tests.unit.data.sources.printed import typed_listing
+from tests.unit.data.sources.printed import commands_in, typed_listing
 
 ROWS = [
     "1,Tops,2012,Blue Shirt",
@@ -44,8 +44,7 @@ def test_surplus_cells_of_the_last_column_are_joined_or_the_rows_left_out(
     """As in the styles of Kaggle's fashion pictures, whose names of products have commas."""
     error = refused(table_of(tmp_path, "id,kind,year,name", ROWS, delimiter), **options)
     assert "in 2 rows: 3, 6, which begin with '2', '4': the header has 4, row 3 has 6" in error.what
-    joined, _, without = str(error.fix).partition("; or to leave these rows out: ")
-    joined = joined.partition("into the last column: ")[2]
+    _, joined, without = commands_in(error.fix)
     assert [p.label for p in typed_listing(joined).pictures] == ["Tops", "Tops", "Jeans", "Jeans"]
     assert (
         f"White Shirt{delimiter} with buttons{delimiter} new"
@@ -70,12 +69,12 @@ def test_rows_that_no_join_mends_can_only_be_left_out(
     error = refused(table_of(tmp_path, header, [*rows, row]), label_column=header.split(",")[1])
     assert "surplus" not in str(error.fix)
     assert "which begins with '4'" in error.what
-    without = str(error.fix).partition(" To leave these rows out: ")[2]
+    _, without = commands_in(error.fix)
     assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "2.jpg", "3.jpg"]
 
 
 def test_columns_that_are_named_are_kept_in_the_command(tmp_path: Path) -> None:
     table = table_of(tmp_path, "1.jpg,a", ["2.jpg,b", "3.jpg,a,b", "4.jpg,b"])
     error = refused(table, columns="path,label")
-    without = str(error.fix).partition(" To leave these rows out: ")[2]
+    _, without = commands_in(error.fix)
     assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "2.jpg", "4.jpg"]

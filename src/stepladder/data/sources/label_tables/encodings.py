@@ -84,19 +84,19 @@ def not_unicode(path: Path, encoding: str) -> DataError:
     table = printable(str(path.with_name(f"utf8-{path.name}")))
     source, utf8 = shlex.quote(printable(str(path))), shlex.quote(table)
     commands = [
-        f"iconv -f {one.iconv} -t UTF-8 {source} > {utf8} && stepladder prepare {utf8}"
+        f"{one.iconv}: iconv -f {one.iconv} -t UTF-8 {source} > {utf8} && stepladder prepare {utf8}"
         for one, _ in found
     ]
     ask = (
-        "If that is right, convert the file: "
+        "If that is right, convert the file from "
         if len(found) == 1
-        else "Convert it from the encoding in which they read right: "
+        else "Convert it from the encoding in which they read right, from "
     )
     return DataError(
         f"not {name} text",
         where=where,
         why=f"Some of its cells are {'; '.join(samples)}.",
-        fix=ask + "; or: ".join(commands),
+        fix=ask + "\nor from ".join(commands),
     )
 
 

@@ -73,9 +73,7 @@ def several_findings(
         of_row += "for k,c in enumerate(r)]"
         options = reading.options(TableColumns(path_at), reader)
         filled = rows_command(reading, of_row, "filled", options)
-        fix = (
-            f"To read empty cells as 0: {filled}; or {fix[:1].lower()}{fix[1:]}" if filled else fix
-        )
+        fix = f"To read empty cells as 0: {filled}\n{fix}" if filled else fix
     return DataError(
         f"several columns may be the one of labels, each with 1 and 0 of one class: {shown}; "
         f"of {len(rows)} {file.unit}s, {', '.join(parts)}",
@@ -111,17 +109,17 @@ def refuse_unsure(
     if not parts:
         return
     fixes = [
-        f"{what}: {command}"
+        f"{what[:1].upper()}{what[1:]}: {command}"
         for what, of_row, prefix in _choices(reading, at, counts)
         if (command := rows_command(reading, of_row, prefix, reading.options(columns, reader)))
     ]
-    fix = "; or ".join(fixes) or f"Write 0 or 1 into each cell, or remove the {reading.file.unit}s."
+    fix = "\n".join(fixes) or f"Write 0 or 1 into each cell, or remove the {reading.file.unit}s."
     raise DataError(
         f"column {reading.file.header[at]!r} is {' and '.join(parts)}",
         where=str(reading.path),
         why="Labelers of reports write -1 for uncertain, and leave a cell empty if a report does "
         "not mention the finding.",
-        fix=f"{fix[:1].upper()}{fix[1:]}",
+        fix=fix,
     )
 
 

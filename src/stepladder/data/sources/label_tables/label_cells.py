@@ -234,11 +234,12 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     )
     options = reading.options(columns, reader)
     command = cells_command(reading, at, function, "one-label", options)
-    each = f"each combination as a class of its own: {reading.command(columns, reader)}"
-    one = f"one of them, such as {tag!r} or not: {command}; or " if command else ""
+    fixes = [f"To learn each combination as a class of its own: {reading.command(columns, reader)}"]
+    if command:
+        fixes.insert(0, f"To learn one of them, such as {tag!r} or not: {command}")
     raise DataError(
         several.describe(reading.file.header[at]),
         where=str(reading.path),
         why=ONE_LABEL,
-        fix=f"To learn {one}{each}",
+        fix="\n".join(fixes),
     )

@@ -225,16 +225,16 @@ def refuse_nested_rows(reading: TableReading, nearby: Nearby, *, is_label_nested
         return
     shown = [f"{name_keys(keys)!r}, such as {_example(records, keys)}" for keys in labels]
     commands = [_rows_command(reading, path, keys) for keys in labels]
-    others = [
-        f"; or {name_keys(keys)!r}: {command}"
-        for keys, command in zip(labels[1:], commands[1:], strict=True)
+    fixes = [
+        f"To learn {name_keys(keys)!r}: {command}"
+        for keys, command in zip(labels, commands, strict=True)
     ]
     raise DataError(
         f"{'' if len(path) == 1 else 'paths and '}labels are within nested values: "
         f"{name_keys(path)!r} names pictures here, "
         f"such as {_example(records, path)}; a label may be {' or '.join(shown)}",
         where=str(reading.path),
-        fix=f"To learn {name_keys(labels[0])!r}: {commands[0]}{''.join(others)}",
+        fix="\n".join(fixes),
     )
 
 
@@ -294,13 +294,11 @@ def refuse_objects(
         )
         if command:
             example = _example(records, one)
-            fixes.append(f"{name_keys(one[1:])!r}, such as {example}: {command}")
+            fixes.append(f"To learn {name_keys(one[1:])!r}, such as {example}: {command}")
     raise DataError(
         what if labels else f"{what}; none of them varies and repeats as labels do",
         where=str(reading.path),
-        fix=f"To learn {'; or '.join(fixes)}"
-        if fixes
-        else "Write the class of each picture as text into a column of its own.",
+        fix="\n".join(fixes) or "Write the class of each picture as text into a column of its own.",
     )
 
 

@@ -124,7 +124,7 @@ def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
     another column would move the cells that follow it.
     """
     file, num_columns = reading.file, len(reading.file.header)
-    fix = "Put quotes around cells that contain a comma."
+    fixes = ["Put quotes around cells that contain a comma."]
     whole = [cells for _, cells in file.body if len(cells) == num_columns]
     options = reading.given_options()
     has_text = any(" " in cells[-1].strip() for cells in whole)
@@ -139,13 +139,13 @@ def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
         of_row = f"lambda r:[*r[:{num_columns - 1}],{mark}.join(r[{num_columns - 1}:])]"
         command = rows_command(reading, of_row, "joined", options)
         if command:
-            fix += f" To join the surplus cells into the last column: {command}; or to"
+            fixes.append(f"To join the surplus cells into the last column: {command}")
     command = rows_command(
         reading, f"lambda r:r if len(r)=={num_columns} else None", "whole", options
     )
-    if not whole or not command:
-        return fix.removesuffix("; or to")
-    return f"{fix if fix.endswith(' to') else f'{fix} To'} leave these rows out: {command}"
+    if whole and command:
+        fixes.append(f"To leave these rows out: {command}")
+    return "\n".join(fixes)
 
 
 def _is_moved(column: Sequence[str], cell: str) -> bool:
