@@ -52,6 +52,11 @@ SECTIONS = (
     ),
     Section("climbs", "Ten climbs", "How often climbs with different seeds decide alike."),
     Section(
+        "loaded_climbs",
+        "Climbs beside other programs",
+        "Whether the headline and the verdicts hold while other programs use the machine.",
+    ),
+    Section(
         "predictions",
         "Predicted and measured gains",
         "By which factor predictions are off, on jobs that were held out and on the others.",

@@ -35,8 +35,14 @@ Climbed = dict[str, Trial]
 """The last decision on each rung, by name."""
 
 
-def climb(idx: int, options: argparse.Namespace, runs: Path) -> Path:
-    """Climb once in a fresh process with its own seed; return the run's folder.
+def climb(idx: int, options: argparse.Namespace, runs: Path, *, seed: int | None = None) -> Path:
+    """Climb once in a fresh process; return the run's folder.
+
+    Args:
+        idx: of the climb, which names its folder.
+        options: of the command line.
+        runs: folder of the climbs.
+        seed: of the job; None: idx, so that each climb has its own.
 
     Raises:
         SystemExit: if the climb fails.
@@ -45,7 +51,7 @@ def climb(idx: int, options: argparse.Namespace, runs: Path) -> Path:
     if (out / "climb.json").exists():
         return out
     command = [sys.executable, "-m", WORKLOAD, options.workload, "--work", str(runs / "stores")]
-    command += ["--out", str(out), "--seed", str(idx)]
+    command += ["--out", str(out), "--seed", str(idx if seed is None else seed)]
     done = subprocess.run(
         [*command, *(["--quick"] if options.quick else [])],
         capture_output=True,
