@@ -62,6 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "learning_rate_too_low", "the learning rate is too low to learn in the given time", _BOTH
     ),
+    _fault("optimizer_recreated", "the optimizer is created again, and its state is lost", _WATCH),
     _fault("schedule_misused", "the scheduler steps at the wrong time, or never", _WATCH),
     _fault(
         "mixed_precision_misused",

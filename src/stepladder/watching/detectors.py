@@ -37,6 +37,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("learning_rate_too_high", _WARNING, _CHECKER, learning.learning_rate_too_high),
     Detector("loss_not_finite", _ERROR, _CHECKER, learning.loss_not_finite),
     Detector("learning_rate_too_low", _WARNING, _CHECKER, learning.learning_rate_too_low),
+    Detector("optimizer_recreated", _ERROR, _TORCH, stepping.optimizer_recreated),
     Detector("schedule_misused", _WARNING, _TORCH, stepping.schedule_misused),
     Detector("mixed_precision_misused", _WARNING, _AMP, stepping.mixed_precision_misused),
     Detector("accumulation_unscaled", _WARNING, _ACCUMULATION, stepping.accumulation_unscaled),

@@ -41,6 +41,9 @@ class OptimizerSeen:
         shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
+        lost_after: how often the same line created it again for the same weights, without the state
+            that it had, by the number of steps since it was last created.
+        is_resumed: one that had been replaced in this way took steps again later.
     """
 
     kind: str
@@ -71,6 +74,8 @@ class OptimizerSeen:
     shared: tuple[str, ...] = ()
     num_shared: int = 0
     num_outside_scaler: int = 0
+    lost_after: dict[int, int] = field(default_factory=dict)
+    is_resumed: bool = False
     has_closure: bool = False
     num_waiting: int = 0
 
@@ -88,6 +93,9 @@ class ScheduleSeen:
         is_early: it stepped before its optimizer's first step.
         is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
         metrics: the metrics that it received.
+        num_rebuilt: how often the same line created it again for the same optimizer.
+        num_cut: of these, those that came before it had followed much of its schedule.
+        longest_life: the most steps that one of the replaced schedulers took.
     """
 
     kind: str
@@ -105,6 +113,9 @@ class ScheduleSeen:
     is_optional: bool = False
     base_rate: float | None = None
     least_rate: float | None = None
+    num_rebuilt: int = 0
+    num_cut: int = 0
+    longest_life: int = 0
 
 
 @dataclass(kw_only=True)

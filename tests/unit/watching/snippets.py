@@ -279,6 +279,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
     "tokens_out_of_vocabulary": _edit(TOKENS, (", ignore_index=0", "")),
+    "optimizer_recreated": _edit(
+        BASE,
+        (
+            "        optimizer.zero_grad()\n",
+            "        optimizer = torch.optim.AdamW(groups, lr=1e-3)\n"
+            "        optimizer.zero_grad()\n",
+        ),
+    ),
     "augmented_validation": _edit(
         BASE,
         (
