@@ -137,7 +137,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("validation_too_small", "validation is too small for the decisions based on it", _CHECK),
     _fault("validation_fails", "validation fails or is not repeatable", _CHECK),
     _fault("not_reproducible", "two runs with the same seed differ", _CHECK),
-    _fault("wrong_checkpoint_kept", "the wrong checkpoint is kept", _CHECK),
+    _fault("wrong_checkpoint_kept", "the wrong checkpoint is kept", _BOTH),
     _fault(
         "no_room_for_checkpoints",
         "checkpoints cannot be written: no permission or disk space",

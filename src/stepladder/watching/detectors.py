@@ -93,4 +93,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("checkpoint_incomplete", _WARNING, _SAVING, validation.checkpoint_incomplete),
     Detector("seeds_wrong", _INFO, 'PyTorch, "Reproducibility"', validation.seeds_wrong),
+    Detector("wrong_checkpoint_kept", _ERROR, _SAVING, validation.wrong_checkpoint_kept),
 )

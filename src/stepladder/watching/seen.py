@@ -394,6 +394,24 @@ class SavedSeen:
 
 
 @dataclass(kw_only=True)
+class StateSeen:
+    """Weights that were loaded or saved, and had changed since they were taken without a copy.
+
+    Attributes:
+        where: the line that loaded or saved them.
+        taken_at, taken_step: the line that called `state_dict`, and the step.
+        is_loaded: they were loaded into the model that they share memory with; otherwise saved.
+    """
+
+    where: str | None
+    taken_at: str | None
+    taken_step: int
+    step: int
+    num_tensors: int
+    is_loaded: bool
+
+
+@dataclass(kw_only=True)
 class Seen:
     """Everything that was seen.
 
@@ -415,6 +433,7 @@ class Seen:
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
+    stale_states: list[StateSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None

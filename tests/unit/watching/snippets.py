@@ -287,6 +287,12 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "        optimizer.zero_grad()\n",
         ),
     ),
+    "wrong_checkpoint_kept": _edit(
+        BASE.replace("losses = []", "import copy\nlosses = []")
+        + "    if epoch == 1:\n        best = copy.deepcopy(model.state_dict())\n"
+        "model.load_state_dict(best)\n",
+        ("copy.deepcopy(model.state_dict())", "model.state_dict()"),
+    ),
     "augmented_validation": _edit(
         BASE,
         (

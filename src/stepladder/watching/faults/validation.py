@@ -236,5 +236,34 @@ def seeds_wrong(seen: Seen) -> Answer:
     return Sound("a seed was set")
 
 
+def wrong_checkpoint_kept(seen: Seen) -> Answer:
+    """Checks whether loaded or saved weights were kept without a copy, and have changed since."""
+    if seen.num_steps == 0:
+        return Unseen("no optimizer step was seen")
+    stale = sorted(seen.stale_states, key=lambda one: not one.is_loaded)
+    if not stale:
+        return Sound("no weights that were loaded or saved had changed since they were taken")
+    one = stale[0]
+    taken = f" ({one.taken_at})" if one.taken_at else ""
+    how = (
+        f"loaded at step {one.step} share the memory of the model's own: they were taken at step "
+        f"{one.taken_step}{taken} without a copy, so loading them restores nothing"
+        if one.is_loaded
+        else f"saved at step {one.step} were taken at step {one.taken_step}{taken} without a copy, "
+        f"so the file contains those of step {one.step}"
+    )
+    return Found(
+        evidence=f"the {one.num_tensors} tensors of weights that were {how}",
+        fix="Keep a copy: best = copy.deepcopy(model.state_dict()).",
+        where=one.where,
+        numbers={
+            "num_tensors": one.num_tensors,
+            "taken_at_step": one.taken_step,
+            "step": one.step,
+        },
+        severity=None if one.is_loaded else Severity.WARNING,
+    )
+
+
 def _validations(seen: Seen) -> list[tuple[str | None, PassSeen]]:
     return [(loader.where, one) for loader in seen.loaders for one in loader.validation]
