@@ -79,6 +79,7 @@ FAULTS: tuple[Fault, ...] = (
         "samples_not_independent", "an example's output depends on the rest of its batch", _CHECK
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
+    _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),
     _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _CHECK),
     _fault("uninitialised_module_state", "a layer's state is used before it is set", _CHECK),
     # the loss

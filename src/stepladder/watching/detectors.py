@@ -18,6 +18,7 @@ _ACCUMULATION = 'PyTorch, "CUDA Automatic Mixed Precision examples": gradient ac
 _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
+_SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
 DETECTORS: Final[tuple[Detector, ...]] = (
@@ -55,6 +56,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
+    Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),

@@ -292,6 +292,29 @@ class LoaderSeen:
 
 
 @dataclass(kw_only=True)
+class StatisticsSeen:
+    """BatchNorm statistics of a model that follows the weights of a trained one.
+
+    Attributes:
+        where: the line of the last evaluation.
+        first_step, last_step, num_evaluations: steps at which it was evaluated, and their number.
+        is_initial: they are those before any batch, although the weights have been updated.
+        is_kept: they are the same at all evaluations, although the weights have changed.
+        is_of_last_weights: those of the trained model, although the weights are an equal average.
+        distance: the most by which a mean differs from the trained model's, in standard deviations.
+    """
+
+    where: str | None
+    first_step: int
+    last_step: int
+    num_evaluations: int
+    is_initial: bool
+    is_kept: bool
+    is_of_last_weights: bool
+    distance: float
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -313,6 +336,7 @@ class ModelSeen:
         wanted_pixels, given_pixels: pixels per image that it expects and that it received.
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
+        statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
     """
 
     built: str
@@ -347,6 +371,7 @@ class ModelSeen:
     window_offsets: list[int] = field(default_factory=list)
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    statistics: StatisticsSeen | None = None
 
 
 @dataclass(kw_only=True)

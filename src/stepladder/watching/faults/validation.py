@@ -236,6 +236,39 @@ def seeds_wrong(seen: Seen) -> Answer:
     return Sound("a seed was set")
 
 
+def batch_norm_stale(seen: Seen) -> Answer:
+    """Checks whether averaged models, such as an EMA, are evaluated with their own statistics."""
+    models = [model for model in seen.models if model.statistics is not None]
+    if not models:
+        return Unseen("no model with BatchNorm follows the weights of a trained one")
+    for model in models:
+        one = model.statistics
+        assert one is not None
+        if not (one.is_initial or one.is_kept or one.is_of_last_weights):
+            continue
+        if one.is_initial:
+            what = "those before any batch (mean 0, variance 1), although its weights were updated"
+        elif one.is_kept:
+            what = f"unchanged since step {one.first_step}, although its weights were updated"
+        else:
+            what = "those of the last weights, although its own are an average of many"
+        away = f"; means of the trained model are up to {one.distance:.2g} standard deviations away"
+        return Found(
+            evidence=f"{model.built} was evaluated at step {one.last_step} with BatchNorm "
+            f"statistics that are {what}{away if one.distance else ''}",
+            fix="Copy the buffers of the trained model as well, or call "
+            "torch.optim.swa_utils.update_bn(loader, model) before evaluating.",
+            where=one.where,
+            numbers={
+                "num_evaluations": one.num_evaluations,
+                "step": one.last_step,
+                "distance": one.distance,
+            },
+            severity=None if one.is_initial else Severity.WARNING,
+        )
+    return Sound("BatchNorm statistics of evaluated models were updated with their weights")
+
+
 def wrong_checkpoint_kept(seen: Seen) -> Answer:
     """Checks whether loaded or saved weights were kept without a copy, and have changed since."""
     if seen.num_steps == 0:
