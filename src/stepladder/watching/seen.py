@@ -247,6 +247,8 @@ class LoaderSeen:
 
     Attributes:
         where: the line that iterates it.
+        num_examples: examples of a whole pass; None if unknown, as of a stream.
+        keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
@@ -261,6 +263,8 @@ class LoaderSeen:
     batch_size: int | None = None
     num_workers: int = 0
     num_batches: int | None = None
+    num_examples: int | None = None
+    keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
     epoch_sampler: bool = False
