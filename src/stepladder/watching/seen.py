@@ -13,6 +13,28 @@ OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its l
 
 
 @dataclass(kw_only=True)
+class WindowSeen:
+    """The backwards between two steps of an optimizer.
+
+    Attributes:
+        num_backwards: those that reached its weights.
+        num_lost: of these, those whose gradients were cleared before any optimizer stepped.
+        num_batches: batches returned by loaders, or different inputs of models; None if unknown.
+        is_checked: values were compared, because earlier gradients seemed lost.
+        is_own: the script has moved weights or written gradients itself.
+        has_tail: a pass over a loader began meanwhile, on gradients of the previous one.
+    """
+
+    step: int
+    num_backwards: int
+    num_lost: int
+    num_batches: int | None
+    is_checked: bool
+    is_own: bool
+    has_tail: bool
+
+
+@dataclass(kw_only=True)
 class OptimizerSeen:
     """One optimizer.
 
@@ -41,6 +63,9 @@ class OptimizerSeen:
         shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
+        windows: the backwards of the steps that were followed.
+        tails: by pass over a loader, the backwards at its end whose gradients were cleared before
+            a step.
     """
 
     kind: str
@@ -73,6 +98,8 @@ class OptimizerSeen:
     num_outside_scaler: int = 0
     has_closure: bool = False
     num_waiting: int = 0
+    windows: list[WindowSeen] = field(default_factory=list)
+    tails: list[int] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

@@ -148,7 +148,7 @@ class BackwardWatch:
             self._count(1)
             self._depth = 0
             return DONE
-        self._optimizers.gradients_open()
+        self._optimizers.gradients_open(is_backward=True)
         if loss is not None:
             self._look(loss)
         self._judge_forwards()

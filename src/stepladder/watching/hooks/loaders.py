@@ -159,6 +159,8 @@ class LoaderWatch:
         self._watcher.phases.close_validation()
         if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
             self._describe(args[0])
+        for begins in self._watcher.on_any_pass:
+            begins()
         passes = self._watcher.seen.loaders[self._seen[id(args[0])][1]].passes
         for listener in self._watcher.on_pass if len(passes) < _FIRST_PASSES else ():
             listener()
