@@ -234,6 +234,32 @@ class BackwardSeen:
     sizes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutSeen:
+    """An operation whose output has no graph, although an input has one, and its line."""
+
+    operation: str
+    where: str | None
+
+
+@dataclass(kw_only=True)
+class StartSeen:
+    """A call of backward after a step at which an optimizer had no gradients at all.
+
+    Attributes:
+        is_leaf: it was called on a tensor without a graph, which was made to require a gradient.
+        num_weights: weights that its graph reaches.
+        is_called: a model with weights of that optimizer was called before it.
+        cut: where the graph ended, if it reaches no weights and that is known.
+    """
+
+    where: str | None
+    is_leaf: bool
+    num_weights: int
+    is_called: bool
+    cut: CutSeen | None = None
+
+
 @dataclass(kw_only=True)
 class PassSeen:
     """One pass over a loader, from its first batch to its last or to where it was stopped."""
@@ -428,6 +454,7 @@ class Seen:
     optimizers: list[OptimizerSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
+    starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)

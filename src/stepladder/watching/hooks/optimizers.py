@@ -208,6 +208,17 @@ class OptimizerWatch:
         """Return the ids of all weights that optimizers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
+    def ids_without_gradients(self) -> set[int]:
+        """Return the ids of the weights of optimizers that never had a gradient at a step."""
+        empty = (
+            live.ids
+            for live in self._live.values()
+            if live.ref() is not None
+            and 0 < live.seen.num_looked == live.seen.num_empty
+            and not live.seen.num_cleared_late
+        )
+        return set().union(*empty)
+
     def steps_of(self, optimizer: Any) -> int:
         """Return the number of steps of an optimizer."""
         live = self._live.get(id(optimizer))
