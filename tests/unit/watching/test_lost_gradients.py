@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
@@ -233,3 +234,14 @@ def test_the_last_batches_of_epochs_are_a_warning_with_their_share(
     assert one.outcome is outcome
     assert one.numbers["num_lost"] == lost * 5  # those of the last epoch are not cleared
     assert one.numbers["share"] == pytest.approx(lost * 5 / (6 * (num // 16)))
+
+
+def test_comparing_gradients_changes_no_result(watched: Watched) -> None:
+    code = START + ACCUMULATED.replace("CLEAR", "sgd.zero_grad()")
+    code += "torch.save([net.state_dict(), torch.rand(4)], 'end.pt')\n"
+    assert found(watched(code)).fault == NAME
+    first = torch.load("end.pt")
+    exec(compile(code, "snippet.py", "exec"), {"__name__": "__main__"})
+    second = torch.load("end.pt")
+    assert all(torch.equal(first[0][key], second[0][key]) for key in first[0])
+    assert torch.equal(first[1], second[1])
