@@ -116,7 +116,7 @@ class _Trace(TorchFunctionMode):
 
 
 def _name_of(func: Any) -> str:
-    """Return an operation as it is written, such as `argmax()` or `.data`."""
+    """Return the name of an operation as code has it, such as `argmax()` or `.data`."""
     name = str(getattr(func, "__name__", func))
     if name in ("__get__", "__set__"):
         return f".{getattr(getattr(func, '__self__', None), '__name__', '')}"

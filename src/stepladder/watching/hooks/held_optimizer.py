@@ -71,7 +71,7 @@ class ClearingWatch:
 
     @property
     def weight(self) -> Any:
-        """Return the weight whose gradient is followed; None if there is none."""
+        """Return the weight whose gradient is followed; None before the first step."""
         return self._param() if self._param is not None else None
 
     def close(self, *, is_backward: bool) -> None:
