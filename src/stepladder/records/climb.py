@@ -193,7 +193,7 @@ class ClimbSummary:
         speedup_low, speedup_high: the ratio at the ends of the original job's range of epochs, over
             seeds; None: its epochs are known.
         num_pairs: number of pairs.
-        paired: the ratio that the pairs gave; None: there are none.
+        paired: the ratio that the pairs gave; None: no pair was timed.
         why_no_pairs: why none were timed; None: they were, or nothing was kept.
         chain: product of the measured gains of the kept rungs; None: none was measured.
         has_other_chain: whether the product is another ratio than that of the timings, beyond both

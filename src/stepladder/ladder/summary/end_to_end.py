@@ -63,7 +63,7 @@ def time_in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndT
         epochs: epochs of the final training.
 
     Returns:
-        The timing, or why there is none; an empty text if nothing was kept.
+        The timing, or why it was not possible; an empty text if nothing was kept.
     """
     if climbing.lab.job.recipe == climbing.recipe:
         return ""
