@@ -215,7 +215,7 @@ def spread_words(climb: ClimbSummary) -> str:
 
 
 def _few_pairs(climb: ClimbSummary) -> str:
-    """Return that the pairs are fewer than the bounds need, or why no pair was timed; else empty."""
+    """Return that the pairs are too few, or why no pair was timed; else empty."""
     if climb.num_pairs:
         few = f"only {_pairs(climb.num_pairs)} were timed, fewer than {MIN_BLOCKS}"
         return f"{few}, because the time ran out" if climb.num_pairs < MIN_BLOCKS else ""
