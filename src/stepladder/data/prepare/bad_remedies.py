@@ -40,7 +40,8 @@ def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str
             left -= found
     lfs, annex = (_starting(left, (start,)) for start in (LFS_POINTER, ANNEX_POINTER))
     left -= lfs | annex
-    large = {one: int(found[1]) * int(found[2]) for one in left if (found := _TOO_LARGE.match(one))}
+    sizes = {one: _TOO_LARGE.match(one) for one in left}
+    large = {one: int(size[1]) * int(size[2]) for one, size in sizes.items() if size}
     if large:
         said.append(f"Allow pictures of that size: --max-pixels {max(large.values())}.")
         left -= large.keys()
