@@ -100,7 +100,7 @@ def train(
         DivergedError: if a loss is not finite.
         InterruptedRun: after a signal; the run is saved and can be resumed.
     """
-    device = open_device(job.recipe.device.kind, local_rank=world.local_rank)
+    device = open_device(job.recipe, local_rank=world.local_rank)
     clock = make_clock(device)
     use_threads(job.recipe)
     with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
