@@ -8,7 +8,8 @@ import sys
 from importlib import metadata
 from typing import Final
 
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?[^+]*(?:\+(\w+))?")
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?[^+]*(?:\+([\w.]+))?")
+_BUILDS: Final = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")  # of PyTorch's index; others are vendors'
 _MINOR_OFFSET: Final = 15  # torchvision 0.25 belongs to torch 2.10
 _INDEX: Final = "https://download.pytorch.org/whl"
 
@@ -29,13 +30,21 @@ def torchvision_problem(
         return None
     minor, build = int(wanted[2]) + _MINOR_OFFSET, wanted[3]
     is_other_release = (found[1], int(found[2])) != ("0", minor)
-    if not (is_broken or is_other_release or _build(build) != _build(found[3])):
+    if not (is_broken or is_other_release or _are_other_builds(build, found[3])):
         return None
-    index = f" --index-url {_INDEX}/{build}" if build is not None else ""
+    index = f" --index-url {_INDEX}/{build}" if build and _BUILDS.fullmatch(build) else ""
     return (
         f"torchvision {torchvision} does not fit torch {torch}: programs that import it fail. "
         f"Type: pip install --force-reinstall --no-deps 'torchvision==0.{minor}.*'{index}"
     )
+
+
+def _are_other_builds(torch: str | None, torchvision: str | None) -> bool:
+    """Return True if two tags are of different builds of PyTorch's index."""
+    ours, theirs = _build(torch), _build(torchvision)
+    if any(tag is not None and not _BUILDS.fullmatch(tag) for tag in (ours, theirs)):
+        return False
+    return ours != theirs
 
 
 def _build(tag: str | None) -> str | None:

@@ -1,1 +1,11 @@
-"""Trunks, heads and classifiers."""
+"""Trunks, heads and classifiers; the first import warns of a torchvision that does not fit torch."""
+
+from __future__ import annotations
+
+import warnings
+
+from stepladder.machine.torchvision_build import torchvision_problem
+
+_problem = torchvision_problem()
+if _problem is not None:
+    warnings.warn(_problem, stacklevel=1)  # the user's code has no part in it

@@ -50,7 +50,7 @@ def _import() -> ModuleType:
     except (ImportError, OSError) as error:
         raise _broken(error) from error
     problem = torchvision_problem(is_broken=True)
-    if problem is not None:
+    if problem is not None and torchvision_problem() is None:  # else the room has warned of it
         warnings.warn(problem, stacklevel=1)  # the user's code has no part in it
     _forget_half_imports()
     try:

@@ -32,6 +32,32 @@ def test_timm_works_with_any_torchvision_and_operators_are_declared_only_where_i
     assert result.returncode == 0, result.stderr
 
 
+FIRST_IMPORT = """
+import sys, warnings
+from importlib import metadata
+
+versions = {"torch": "2.13.0+cpu", "torchvision": sys.argv[1]}
+metadata.version = versions.__getitem__
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import stepladder.models
+    import stepladder.models
+assert not {"torch", "torchvision"} & sys.modules.keys()
+print(*(warning.message for warning in seen), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("torchvision", "typed"), [("0.25.0+cpu", "==0.28.*"), ("0.28.0+cpu", "")])
+def test_the_first_import_warns_once_of_a_torchvision_that_does_not_fit(
+    torchvision: str, typed: str
+) -> None:
+    """From the versions alone: neither torch nor torchvision is imported for it."""
+    command = [sys.executable, "-c", FIRST_IMPORT, torchvision]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.count("does not fit torch 2.13.0+cpu") == bool(typed)
+    assert typed in out
+
+
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_garbage_is_collected_as_before(is_enabled: bool) -> None:
     try:
