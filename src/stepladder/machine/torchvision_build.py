@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Final
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?[^+]*(?:\+([\w.]+))?")
 _BUILDS: Final = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")  # of PyTorch's index; others are vendors'
 _MINOR_OFFSET: Final = 15  # torchvision 0.25 belongs to torch 2.10
+_RETURNED: Final = "STEPLADDER_TORCHVISION_WARNED"  # inherited by ranks and other children
 _INDEX: Final = "https://download.pytorch.org/whl"
 
 
@@ -37,6 +39,16 @@ def torchvision_problem(
         f"torchvision {torchvision} does not fit torch {torch}: programs that import it fail. "
         f"Type: pip install --force-reinstall --no-deps 'torchvision==0.{minor}.*'{index}"
     )
+
+
+def new_torchvision_problem(*, is_broken: bool = False) -> str | None:
+    """Return `torchvision_problem` of what is installed, once in this process and its children."""
+    if _RETURNED in os.environ:
+        return None
+    problem = torchvision_problem(is_broken=is_broken)
+    if problem is not None:
+        os.environ[_RETURNED] = "1"
+    return problem
 
 
 def _are_other_builds(torch: str | None, torchvision: str | None) -> bool:

@@ -18,7 +18,7 @@ from types import ModuleType
 import torch
 
 from stepladder.errors import ResourceError
-from stepladder.machine.torchvision_build import torchvision_problem
+from stepladder.machine.torchvision_build import new_torchvision_problem
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -49,8 +49,8 @@ def _import() -> ModuleType:
             raise _broken(error) from error
     except (ImportError, OSError) as error:
         raise _broken(error) from error
-    problem = torchvision_problem(is_broken=True)
-    if problem is not None and torchvision_problem() is None:  # else the room has warned of it
+    problem = new_torchvision_problem(is_broken=True)
+    if problem is not None:
         warnings.warn(problem, stacklevel=1)  # the user's code has no part in it
     _forget_half_imports()
     try:
