@@ -99,7 +99,7 @@ class LoaderConfig:
     @property
     def num_threads(self) -> int:
         """The number of threads; 0 if it is one per core, or not yet decided."""
-        return self.threads or 0
+        return 0 if isinstance(self.threads, Auto) else self.threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,7 @@ def test_its_tests_pass_unmodified(tmp_path: Path) -> None:
     folder = tmp_path / "shapes"
     assert run([str(folder), "--quiet"]) == 0
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-W", "error", "-W", "ignore:torchvision .* does not fit torch:UserWarning"),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
