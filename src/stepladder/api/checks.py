@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task, reported
 from stepladder.api.pictures import on_store
 from stepladder.config.choices import Checks
 from stepladder.config.options import JobConfig
@@ -49,7 +49,10 @@ def check(
         UsageError, DataError, ResourceError: if the job cannot be checked. Findings do not raise.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
-    return check_job(job, task=task, fresh=fresh)
+    with default_display() as display:
+        job = on_store(job, display, has_own_task=is_own(task))
+    with reported("checking the job"):
+        return check_job(job, task=task, fresh=fresh)
 
 
 def check_job(
