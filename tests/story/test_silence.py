@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -42,6 +43,6 @@ def times_of_lines(process: Any) -> list[float]:
 def test_the_gaps_between_lines_are_short(stepladder_in_store: Any) -> None:
     for name, words in COMMANDS.items():
         times = times_of_lines(stepladder_in_store.start(*words))
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert gaps[0] <= FIRST_S, name
         assert max(gaps) <= LONGEST_S, (name, times)
