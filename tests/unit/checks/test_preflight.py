@@ -80,6 +80,9 @@ def test_an_example_that_can_be_read_once_is_not_read_for_checks(tmp_path: Path)
         def __iter__(self) -> Iterator[Tensor]:
             raise AssertionError("an example was read")
 
+        def __len__(self) -> int:
+            return 8
+
     job = ready(tmp_path, epochs=1)
     job.sources = replace(job.sources, train=as_source(Endless()))
     found = check_before_training(job, key=no_key, folder=tmp_path)
