@@ -51,10 +51,10 @@ activity._TICK_S = 0.01
 """
 CELLS = {
     "prepare": "stepladder.prepare('photos', 'store', size=32)",
-    "check": "stepladder.check(dir='checked', **job);",
-    "advise": "stepladder.advise(dir='advised', **{'ladder.block_s': 0.02}, **job);",
-    "climb": "stepladder.climb(dir='climbed', **{'ladder.block_s': 0.02, 'ladder.budget_s': 5.0, "
-    "'run.checks': 'off'}, **job);",
+    "check": "stepladder.check(**{'run.dir': 'checked'}, **job);",
+    "advise": "stepladder.advise(**{'run.dir': 'advised', 'ladder.block_s': 0.02}, **job);",
+    "climb": "stepladder.climb(**{'run.dir': 'climbed', 'ladder.block_s': 0.02, "
+    "'ladder.budget_s': 5.0, 'run.checks': 'off'}, **job);",
     "export": "stepladder.export(trained.path, 'torch')",
 }
 
