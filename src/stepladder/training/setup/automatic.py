@@ -123,8 +123,10 @@ def _settled_machine(
     loader, options = recipe.loader, recipe.device
     chosen: list[str] = []
     if isinstance(loader.threads, Auto):
-        loader = replace(loader, threads=0 if recipe.auto else 1)
-        num_threads = num_reading_threads(loader.num_threads, sources.train.default_threads)
+        default = sources.train.default_threads  # a Dataset has its own: it may not be thread-safe
+        is_plain = not recipe.auto and default is None
+        loader = replace(loader, threads=1 if is_plain else 0)
+        num_threads = num_reading_threads(loader.num_threads, default)
         if recipe.auto and num_threads > 1:
             chosen.append(f"{num_threads} reading threads")
     if isinstance(options.keep_freed_memory, Auto):

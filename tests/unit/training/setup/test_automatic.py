@@ -129,6 +129,12 @@ def test_the_switch_turns_threads_and_memory_off(
     assert kept
 
 
+def test_a_dataset_keeps_its_own_thread(store: Path, tmp_path: Path) -> None:
+    """It may not be thread-safe: a number in the recipe would mean that the user knows it is."""
+    recipe, _ = run(OFF, store, tmp_path / "run", task=Line())
+    assert recipe.loader.threads == 0
+
+
 def test_what_is_the_plain_default_is_not_named(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
