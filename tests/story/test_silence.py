@@ -42,7 +42,8 @@ def times_of_lines(process: Any) -> list[float]:
 
 def test_the_gaps_between_lines_are_short(stepladder_in_store: Any) -> None:
     for name, words in COMMANDS.items():
-        times = times_of_lines(stepladder_in_store.start(*words))
+        with stepladder_in_store.start(*words) as process:  # closes its streams
+            times = times_of_lines(process)
         gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert gaps[0] <= FIRST_S, name
         assert max(gaps) <= LONGEST_S, (name, times)
