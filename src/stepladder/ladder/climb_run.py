@@ -33,6 +33,7 @@ from stepladder.ladder.revisit import anew_words, more_to_try
 from stepladder.ladder.scaling import Layout, measure_scaling
 from stepladder.ladder.summary.climb_summary import end_line
 from stepladder.ladder.summary.final_training import Launch, summary_in, train_kept
+from stepladder.ladder.summary.machine import machine_line
 from stepladder.ladder.summary.result import (
     CLIMB_FILE,
     measure_baseline,
@@ -140,7 +141,7 @@ def climb(
                 if left is None:
                     what = f"{folder.path} already holds a finished climb of this job"
                     display.message(f"{what}; {anew_words(done)}.")
-                    display.table(end_line(done), {"event": "end", **done})
+                    _show_end(done, display)
                     return done
                 display.message(f"resuming with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
@@ -184,8 +185,14 @@ def climb(
             )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
-    display.table(end_line(result), {"event": "end", **result})
+    _show_end(result, display)
     return result
+
+
+def _show_end(climb: Mapping[str, Any], display: Display) -> None:
+    """Show the result of a climb, and the machine on which it was measured."""
+    display.table(end_line(climb), {"event": "end", **climb})
+    display.table(machine_line(climb), {})
 
 
 def _load(name: str, start: Usage) -> PhaseLoad:
