@@ -13,6 +13,7 @@ from stepladder.api.call import (
     job_of,
     made_task,
     refuse_random_trunk,
+    reported,
     resolved_call,
     run_folder,
     task_of,
@@ -257,7 +258,8 @@ def predict(
     from stepladder.exporting import predict as predict_run
 
     folder = run_folder(run)
-    return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
+    with reported("predicting"):
+        return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
 
 
 def export(
@@ -294,4 +296,5 @@ def export(
         refuse_to_replace(file, MODEL, option="--out")
         # a JSON file with the same name describes the model's input and output
         refuse_to_replace(file.with_suffix(".json"), FACTS, option="--out", inputs=[file])
-    return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))
+    with reported("exporting the model"):
+        return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

@@ -293,7 +293,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
             fix="Climb once with --train head, then once with --train all.",
         )
     _rungs(job)  # raises now if the list of prices cannot be read
-    device = open_device(job.recipe.device.kind)
+    device = open_device(job.recipe)
     use_threads(job.recipe)
     sources = open_at_version(task, job.recipe.data.table_version)
     for source in vars(sources).values():

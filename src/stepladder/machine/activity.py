@@ -128,6 +128,11 @@ def report() -> Report:
     )
 
 
+def is_reported() -> bool:
+    """Return True if a heartbeat reports what the process does."""
+    return _STATE.heart is not None
+
+
 class Heartbeat:
     """Reports the current activity when nothing was printed for some seconds.
 

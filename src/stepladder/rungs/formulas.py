@@ -209,7 +209,7 @@ def loader_threads(profile: Profile, loader: LoaderConfig) -> int:
     """Return the number of reading threads; 1 if the main thread reads."""
     if profile.default_threads == 0:
         return 1
-    return loader.threads or profile.default_threads or max(1, profile.num_cores)
+    return loader.num_threads or profile.default_threads or max(1, profile.num_cores)
 
 
 def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:

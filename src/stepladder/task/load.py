@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import cast
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import USER_TASK, UsageError
+from stepladder.machine.torchvision_build import new_torchvision_problem
 from stepladder.records.near_paths import did_you_mean_path
 from stepladder.task.blame import exit_words, exits_told
 from stepladder.task.contract import Task
@@ -100,7 +102,10 @@ def _run_file(file: Path) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            _warn_of_torchvision()
     except Exception as error:
         del sys.modules[name]
         raise UsageError(
@@ -117,6 +122,14 @@ def _run_file(file: Path) -> ModuleType:
             fix='Move code that is not part of the Task under `if __name__ == "__main__":`.',
         ) from error
     return module
+
+
+def _warn_of_torchvision() -> None:
+    """Warn of a torchvision that does not fit torch, if the Task's file imports it."""
+    if any(name.partition(".")[0] == "torchvision" for name in sys.modules):
+        problem = new_torchvision_problem()
+        if problem is not None:
+            warnings.warn(problem, stacklevel=1)
 
 
 def _find(module: ModuleType, attribute: str, file: str) -> object:

@@ -74,7 +74,7 @@ def train(
     dry_run: bool = False,
     overwrite: bool = False,
     accept_new_data: bool = False,
-    check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
+    check: _Check | None = None,
     world: World = ALONE,
 ) -> dict[str, Any]:
     """Train a task by a recipe in a run folder, or resume an earlier attempt.
@@ -86,7 +86,7 @@ def train(
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume although the data has changed.
         check: called before the first step of a fresh run; returns warnings about the job, a
-            sentence each, and may raise.
+            sentence each, and a line about what was not checked, if any; may raise.
         world: the ranks that train together, each of which calls this function. Rank 0 alone writes
             the run folder and decides what happens; the others follow it.
 
@@ -100,7 +100,7 @@ def train(
         DivergedError: if a loss is not finite.
         InterruptedRun: after a signal; the run is saved and can be resumed.
     """
-    device = open_device(job.recipe.device.kind, local_rank=world.local_rank)
+    device = open_device(job.recipe, local_rank=world.local_rank)
     clock = make_clock(device)
     use_threads(job.recipe)
     with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
@@ -137,7 +137,7 @@ def train(
     )
 
 
-_Check = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
+_Check = Callable[[JobConfig, Sources, nn.Module, torch.device], tuple[list[str], str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +202,10 @@ def _train_in_folder(
             )
             look = None if start.loaded is not None else check
             with doing("checking the job"):
-                found = look(job, sources, model, device) if look is not None else []
-            _say(display, chosen)
+                found, not_run = (
+                    look(job, sources, model, device) if look is not None else ([], None)
+                )
+            _say(display, chosen if not_run is None else [*chosen, not_run])
             downloaded = stored if counts_downloads(stored, world) else None
             found += _lead_start(job, model, start, world, counts=downloaded is not None)
             found += hosts_warnings(job.recipe.data, stored, world)

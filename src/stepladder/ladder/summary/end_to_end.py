@@ -18,7 +18,9 @@ from stepladder.records.ladder import Decision, Interval, Trial
 
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
-OF_DEFAULT: Final = frozenset({"cached_features", "channels_last", "fused_optimizer"})
+OF_DEFAULT: Final = frozenset(
+    {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
+)
 """Rungs that `train` takes by itself, unless `auto` is off (`training/setup/automatic.py`)."""
 _BUDGET_FRAC: Final = 0.05  # of the budget, if that is more
 _COMPILES: Final = "a model that is compiled would have to be compiled again"

@@ -123,7 +123,7 @@ class FeatureOpener:
             seed=0,
             global_batch_size=max(size, micro),
             mode=OrderMode.SEQUENTIAL,
-            threads=recipe.loader.threads,
+            threads=recipe.loader.num_threads,
             prefetch_batches=recipe.loader.prefetch_batches,
             fraction=recipe.data.fraction if is_train else 1.0,
             fraction_seed=recipe.data.seed,

@@ -148,7 +148,7 @@ def compute_features(
     """
     recipe = replace(job.recipe, features=replace(job.recipe.features, cached=True))
     job = replace(job, recipe=recipe)
-    device = open_device(recipe.device.kind)
+    device = open_device(recipe)
     use_threads(recipe)
     sources = open_at_version(task, recipe.data.table_version)
     job = name_table_version(job, sources)  # so that executors read the same version

@@ -59,8 +59,8 @@ def test_against_the_default_only_the_other_rungs_count() -> None:
         replace(trial(interval(gain)), rung=name)
         for name, gain in (*((name, 2.0) for name in sorted(OF_DEFAULT)), ("larger_batch", 3.0))
     ]
-    assert over_default(interval(48.0), trials) == pytest.approx(6.0)
-    assert over_default(interval(48.0), trials[-1:]) is None  # none of them was kept
+    assert over_default(interval(96.0), trials) == pytest.approx(6.0)
+    assert over_default(interval(96.0), trials[-1:]) is None  # none of them was kept
 
 
 def test_the_default_is_made_of_rungs_that_exist() -> None:
