@@ -162,7 +162,7 @@ def _is_joint(one: Failure, first: Failure) -> bool:
 
 
 def stalled(folder: Path, *, attempt: int) -> str | None:
-    """Return the line about a rank that did not answer in an attempt, or None."""
+    """Return the line about a rank that hung or did not answer in an attempt, or None."""
     return next((one.lines[0] for one in _failures(folder, attempt) if not one.is_final), None)
 
 
