@@ -207,6 +207,19 @@ class OutOfMemory(Breaks):
         return Plain.loss(self, model, batch)
 
 
+class OwnFullDisk(Breaks):
+    """Rank 1 cannot write a file of its own at the third batch, as on a disk that is full."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Limit the size of the files that rank 1 may write, and write a larger one."""
+        self.num += 1
+        if os.environ.get("RANK") == "1" and self.num == 3:
+            limit = int(os.environ.get("LIMIT_BYTES", "65536"))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            (Path(os.environ["SCRATCH"]) / "features").write_bytes(bytes(limit + 1))
+        return Plain.loss(self, model, batch)
+
+
 class NotFinite(Breaks):
     """Has an infinite loss on rank 1 at the third batch."""
 

@@ -154,9 +154,11 @@ class RunConfig:
     restarts: int = 3
     """How often all processes are started again from the last checkpoint after one of them died."""
     meet_s: float = 300.0
-    """Seconds to wait until all processes have started."""
+    """Seconds to wait until all processes have started, and then for each until it has loaded its
+    Task, opened its data and built its model."""
     stall_s: float = 120.0
-    """Seconds without progress after which a process is reported as hanging, and the run ends."""
+    """Seconds without an answer, or without progress in reading or writing, after which a process
+    is reported as hanging, and the run ends."""
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")

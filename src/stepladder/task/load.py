@@ -56,11 +56,16 @@ def name_of(task: Task) -> str:
     kind = type(task)
     if kind.__module__ == "stepladder.task.image_classification":
         return BUILT_IN
+    return f"{source_of(task) or kind.__module__}:{kind.__qualname__}"
+
+
+def source_of(task: Task) -> Path | None:
+    """Return the file with the class of a Task, or None if it has none, as in a notebook."""
     try:
-        file = inspect.getsourcefile(kind)
+        file = inspect.getsourcefile(type(task))
     except (TypeError, OSError):
-        file = None
-    return f"{file or kind.__module__}:{kind.__qualname__}"
+        return None
+    return None if file is None else Path(file)
 
 
 def name_for_others(task: Task) -> str:

@@ -18,7 +18,7 @@ from stepladder.config.show import dump_job
 from stepladder.data.reading.examples import Source
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
-from stepladder.machine.activity import doing
+from stepladder.machine.activity import doing, on_its_own
 from stepladder.parallel.handshake import differences_of_hosts, require_same_data
 from stepladder.parallel.world import ALONE, World
 from stepladder.records import read_json, to_json, write_json
@@ -103,7 +103,11 @@ def train(
     device = open_device(job.recipe, local_rank=world.local_rank)
     clock = make_clock(device)
     use_threads(job.recipe)
-    with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
+    with (
+        clock.phase(Phase.SETUP),
+        doing("opening the data"),  # a store may be decoded here
+        on_its_own("opening the data"),
+    ):
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if not world.is_alone:
@@ -115,6 +119,7 @@ def train(
     if not overwrite:
         job = _as_before(job)
     if dry_run:
+        world.met()
         world.from_main(None)
         return rehearse(
             resolve_auto(job, sources),
@@ -137,6 +142,7 @@ def train(
     )
 
 
+_OPENING = "opening the run folder"
 _Check = Callable[[JobConfig, Sources, nn.Module, torch.device], tuple[list[str], str | None]]
 
 
@@ -166,22 +172,26 @@ def _train_in_folder(
     stored = sources.train
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        recipe, model, chosen = make_settled_model(  # before anything of the run is written
-            job.recipe, task, sources, device=device, folder=features_folder(job, task)
-        )
+        with on_its_own("building the model"):
+            recipe, model, chosen = make_settled_model(  # before anything of the run is written
+                job.recipe, task, sources, device=device, folder=features_folder(job, task)
+            )
         job = replace(job, recipe=recipe)
         if job.recipe.features.cached:
             trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
             require_features(trunk_pass, job.recipe.train, sources.train)
+    world.met()  # the others wait for this rank, so that only its work with a name is limited
     with ExitStack() as stack:
-        folder = RunFolder(job.run.dir)
-        stack.enter_context(folder.lock())
-        if overwrite:
-            folder.overwrite()
+        with on_its_own(_OPENING):
+            folder = RunFolder(job.run.dir)
+            stack.enter_context(folder.lock())
+            if overwrite:
+                folder.overwrite()
         with clock.phase(Phase.SETUP):
-            mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
-            job, changes = _settle_config(job, sources, folder, world)
-            sources = at_table_version(sources, job.recipe.data.table_version)
+            with on_its_own(_OPENING):
+                mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
+                job, changes = _settle_config(job, sources, folder, world)
+                sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
                 trained_on = None if accept_new_data else finished.get("fingerprint")
                 _say_finished(folder.path, trained_on, sources, display)
@@ -191,15 +201,16 @@ def _train_in_folder(
             guard = stack.enter_context(SignalGuard())
             energy = EnergyMeter()
             energy.start()
-            start = begin(
-                job,
-                sources,
-                folder,
-                device=device,
-                described=to_json(task.describe()),
-                accept_new_data=accept_new_data,
-                world_size=world.size,
-            )
+            with on_its_own(_OPENING):
+                start = begin(
+                    job,
+                    sources,
+                    folder,
+                    device=device,
+                    described=to_json(task.describe()),
+                    accept_new_data=accept_new_data,
+                    world_size=world.size,
+                )
             look = None if start.loaded is not None else check
             with doing("checking the job"):
                 found, not_run = (
