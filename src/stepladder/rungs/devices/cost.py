@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from stepladder.records.profile import Profile
 from stepladder.rungs.devices.gpus import Gpu, price_per_hour
+from stepladder.training.output.wording import percent
 
 
 def times_price(
@@ -46,11 +47,11 @@ def cost_words(gain: float, price: float | None) -> str:
     if price is None:
         return limit
     change = price / gain - 1
-    how = f"{abs(change):.0%}".replace("%", " %")
+    how = percent(abs(change), 0)
     than = "as much as before" if how == "0 %" else f"{how} {'more' if change > 0 else 'less'}"
     return f"{gain:.2f}× as fast at {signed_percent(price)} per hour costs {than}; {limit}"
 
 
 def signed_percent(ratio: float) -> str:
     """Format a ratio as a change in percent: `+28 %`, `−6 %`."""
-    return f"{ratio - 1:+.0%}".replace("%", " %").replace("-", "−")
+    return f"{100 * (ratio - 1):+.0f} %".replace("-", "−")
