@@ -61,6 +61,7 @@ from stepladder.training.setup.table_version import (
     name_table_version,
     open_at_version,
 )
+from stepladder.training.setup.world_change import adapt_to_world, batch_facts
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
 
@@ -200,6 +201,7 @@ def _train_in_folder(
                 accept_new_data=accept_new_data,
                 world_size=world.size,
             )
+            job, start, world_change = adapt_to_world(job, start, sources)
             look = None if start.loaded is not None else check
             with doing("checking the job"):
                 found = look(job, sources, model, device) if look is not None else []
@@ -220,11 +222,19 @@ def _train_in_folder(
                 start=start,
                 mirror=mirror,
                 downloaded=downloaded,
-                facts={"task": task_name, "describe": to_json(task.describe())},
+                facts={
+                    "task": task_name,
+                    "describe": to_json(task.describe()),
+                    **batch_facts(job, start),
+                },
             )
             stack.callback(run.events.close)
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
+            if world_change is not None:
+                display.message(world_change.sentence())
+                at, values = run.position, world_change.values()
+                run.events.write("world_change", step=at.step, epoch=at.epoch, **values)
             for sentence in found:
                 run.warn(sentence)
             if mirror is not None:
