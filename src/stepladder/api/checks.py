@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepladder.api.call import default_display, is_own, job_of, made_task, reported
+from stepladder.api.devices import joined_for, shake_hands
 from stepladder.api.pictures import on_store
 from stepladder.config.choices import Checks
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UnsoundJob, UsageError
+from stepladder.parallel.place import place_of
 from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.records.run_files import CONFIG_FILE
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from stepladder.checks.machine.compared import Compared
     from stepladder.task.contract import Task
     from stepladder.training.output.display import Display
     from stepladder.training.setup.build import Sources
@@ -120,6 +123,39 @@ def check_job(
     write_checks_page(job.run.dir)
     refresh_report(job.run.dir)
     return report
+
+
+def check_ranks(job: JobConfig, task: Task | str | None) -> Compared | None:
+    """Compare the ranks that torchrun or srun has started; None: this process is alone.
+
+    Versions, options, and whether all see the run folder; then data, devices, clocks, and the speed
+    of an all-reduce.
+
+    Raises:
+        UsageError, ResourceError: if they could not train together at all.
+    """
+    place = place_of()
+    if place is None or place.size == 1:
+        return None
+    from stepladder.checks.machine.compared import compare_ranks
+    from stepladder.training.setup.attempt import fingerprints_of
+    from stepladder.training.setup.build import open_device, open_sources
+
+    with joined_for(job, place) as world:
+        hosts = shake_hands(job, world)
+        if hosts is not None and world.is_main:
+            default_display().message(hosts)
+        if world.is_main:
+            with default_display() as shown:
+                job = on_store(job, shown, has_own_task=is_own(task))
+        settled = world.from_main(job)
+        device = open_device(settled.recipe, local_rank=world.local_rank)
+
+        def read() -> dict[str, str]:
+            made, _ = made_task(task, settled.recipe)
+            return fingerprints_of(open_sources(made))
+
+        return compare_ranks(world, device, read)
 
 
 def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | None:

@@ -376,7 +376,7 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         display.table(line, {"event": "trial", **row_json(trial)})
 
     fleet = lab.fleet
-    has_machines = fleet is not None and fleet.size > fleet.place.local_size
+    machines = 1 if fleet is None else max(1, fleet.size // fleet.place.local_size)
     return _CLIMBS[lab.job.ladder.aim](
         lab=lab,
         ledger=ledger,
@@ -385,20 +385,20 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         job=key,
         machine=machine_key(),
         recipe=lab.job.recipe,
-        rungs=_rungs(lab.job, has_machines=has_machines),
+        rungs=_rungs(lab.job, machines=machines),
         reads_ledger=reads_ledger,
     )
 
 
-def _rungs(job: JobConfig, *, has_machines: bool = False) -> tuple[Rung, ...]:
+def _rungs(job: JobConfig, *, machines: int = 1) -> tuple[Rung, ...]:
     """Return the rungs for the job's aim, with the user's list of GPUs and network."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices, network_gbit_s = job.ladder.prices, job.ladder.network_gbit_s
-    if prices is None and network_gbit_s is None and not has_machines:
+    if prices is None and network_gbit_s is None and machines == 1:
         return RUNGS
     gpus = GPUS if prices is None else read_gpus(prices)
-    return rungs_with(gpus, network_gbit_s=network_gbit_s, has_machines=has_machines)
+    return rungs_with(gpus, network_gbit_s=network_gbit_s, machines=machines)
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:

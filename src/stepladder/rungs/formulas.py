@@ -34,6 +34,7 @@ def predict_time(
     note: str = "",
     accuracy_gain: float | None = None,
     memory_frac: float | None = None,
+    price: float | None = 1.0,
 ) -> Prediction:
     """Return a prediction from the predicted time and the current time of the whole training.
 
@@ -48,6 +49,7 @@ def predict_time(
         time=after,
         accuracy_gain=accuracy_gain,
         memory_frac=memory_frac,
+        price=price,
         provenance=provenance,
         inputs={**(inputs or {}), "now_s": now_s, "after_s": after_s},
         note=note,

@@ -61,6 +61,7 @@ from stepladder.training.setup.table_version import (
     name_table_version,
     open_at_version,
 )
+from stepladder.training.setup.world_change import adapt_to_world, batch_facts
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
 
@@ -172,14 +173,7 @@ def _train_in_folder(
     stored = sources.train
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        with on_its_own("building the model"):
-            recipe, model, chosen = make_settled_model(  # before anything of the run is written
-                job.recipe, task, sources, device=device, folder=features_folder(job, task)
-            )
-        job = replace(job, recipe=recipe)
-        if job.recipe.features.cached:
-            trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
-            require_features(trunk_pass, job.recipe.train, sources.train)
+        job, model, chosen = _settle_model(job, task, sources, device)
     world.met()  # the others wait for this rank, so that only its work with a name is limited
     with ExitStack() as stack:
         with on_its_own(_OPENING):
@@ -211,6 +205,7 @@ def _train_in_folder(
                     accept_new_data=accept_new_data,
                     world_size=world.size,
                 )
+            job, start, world_change = adapt_to_world(job, start, sources)
             look = None if start.loaded is not None else check
             with doing("checking the job"):
                 found, not_run = (
@@ -233,17 +228,44 @@ def _train_in_folder(
                 start=start,
                 mirror=mirror,
                 downloaded=downloaded,
-                facts={"task": task_name, "describe": to_json(task.describe())},
+                facts={
+                    "task": task_name,
+                    "describe": to_json(task.describe()),
+                    **batch_facts(job, start),
+                },
             )
             stack.callback(run.events.close)
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
+            if world_change is not None:
+                display.message(world_change.sentence())
+                at, values = run.position, world_change.values()
+                run.events.write("world_change", step=at.step, epoch=at.epoch, **values)
             for sentence in found:
                 run.warn(sentence)
             if mirror is not None:
                 stack.enter_context(mirror.running(run.warn))
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)
+
+
+def _settle_model(
+    job: JobConfig, task: Task, sources: Sources, device: torch.device
+) -> tuple[JobConfig, nn.Module, list[str]]:
+    """Build the model before anything of the run is written.
+
+    Returns:
+        The job with what `auto` chose, the model, and sentences about these choices.
+    """
+    with on_its_own("building the model"):
+        recipe, model, chosen = make_settled_model(
+            job.recipe, task, sources, device=device, folder=features_folder(job, task)
+        )
+    job = replace(job, recipe=recipe)
+    if job.recipe.features.cached:
+        trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
+        require_features(trunk_pass, job.recipe.train, sources.train)
+    return job, model, chosen
 
 
 def _lead_start(

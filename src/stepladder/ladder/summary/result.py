@@ -16,7 +16,7 @@ import numpy as np
 from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.ladder.advise import advise_on, gain_of
+from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import learning_key, prices_key
 from stepladder.ladder.lab import Lab
@@ -425,10 +425,14 @@ def _next_step(climbing: Climb) -> NextStep | None:
         return None
     profile, recipe = climbing.profile, climbing.recipe
     advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
-    best = max(advice.beyond, key=gain_of, default=None)
     least = 1 + climbing.options.min_gain
-    if best is not None and best.prediction is not None and gain_of(best) >= least:
-        return _step(best.prediction, best.reason)
+    worth = [
+        (one.prediction, one.reason)
+        for one in advice.beyond
+        if one.prediction is not None and one.prediction.gain_at_price >= least
+    ]
+    if worth:
+        return _step(*max(worth, key=lambda pair: pair[0].gain))
     gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
     if gpu is None or profile.device == "cuda" or profile.has_cuda:
         return None
