@@ -70,6 +70,10 @@ SOUND = {
         "net.load_state_dict(best)\n"
     ),
     "no_step_in_between": "train()\nnet.load_state_dict(net.state_dict())\ntrain()\n",
+    "the_weights_themselves": (
+        "net.state_dict(keep_vars=True)\ntrain()\nstate = net.state_dict(keep_vars=True)\n"
+        "net.load_state_dict(state)\ntorch.save(state, 'last.pt')\n"
+    ),
     "twice_without_a_step": (
         "state = net.state_dict()\nnet.load_state_dict(state)\nnet.load_state_dict(state)\n"
     ),
@@ -99,7 +103,7 @@ def test_weights_that_changed_since_they_were_taken_are_reported(
     found = found_in(watched(START + code))
     assert found.outcome is outcome
     assert found.numbers["taken_at_step"] == 20
-    assert found.numbers["num_tensors"] == 7
+    assert found.numbers["num_tensors"] == 9
     assert found.where == f"snippet.py:{len((START + code).splitlines())}"
 
 

@@ -75,9 +75,13 @@ class StateWatch:
     def settle(self) -> None:
         """Do nothing: there is nothing left to read."""
 
-    def _noted(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, result: Any) -> None:
+    def _noted(
+        self, _note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         if len(args) != 1 or not isinstance(result, Mapping):
             return
+        if kwargs.get("keep_vars"):
+            return  # the weights themselves, which are the same objects in each call
         tensors = [value for value in result.values() if is_plain(value) and value.numel()]
         tensors = [value for value in tensors if not value.is_inference()]
         some = tensors[:: max(1, len(tensors) // _MAX_MARKED)][:_MAX_MARKED]
