@@ -1,4 +1,4 @@
-"""Watch BatchNorm statistics of models that are evaluated, but follow the weights of others."""
+"""Watch the BatchNorm statistics of models that are evaluated but only follow another model."""
 
 from __future__ import annotations
 
