@@ -154,6 +154,18 @@ for epoch in range(3):
     train()
     evaluate(target)
 """,
+    "a_second_model_that_is_evaluated_first": """
+train()
+folds = [net]
+net = built()
+for weight in net.parameters():
+    for _ in range(12):
+        nn.init.normal_(weight, 0, 0.1)
+evaluate(net)
+sgd = torch.optim.SGD(net.parameters(), 0.05)
+train()
+evaluate(net)
+""",
     "frozen_statistics": """
 net[1].running_mean.add_(2)
 ema = copy.deepcopy(net)

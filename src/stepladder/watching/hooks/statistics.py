@@ -65,16 +65,15 @@ class StatisticsWatch:
     def settle(self) -> None:
         """Compare the first evaluation with the last."""
         for root, first, last, num in self._notes.values():
-            root.seen.statistics = _compared(root.ref(), first, last, num)
+            if not _is_trained(root):  # nor later, such as the model of a second fold
+                root.seen.statistics = _compared(root.ref(), first, last, num)
 
     def _evaluated(self, is_on: bool) -> None:
         step = self._watcher.step
         module = self._watcher.evaluated() if is_on and step else None
         root = None if module is None else self._names.root_of(module)
-        if root is None or not root.seen.has_batch_norm:
+        if root is None or not root.seen.has_batch_norm or _is_trained(root):
             return
-        if root.seen.num_train_mode or root.seen.num_eval_mode:
-            return  # trained itself
         known = self._notes.get(id(root))
         if known is not None and known[2].step == step:
             return
@@ -98,6 +97,10 @@ class StatisticsWatch:
             if sizes and [norm.num_features for norm in _norms(other)] == sizes:
                 return other
         return None
+
+
+def _is_trained(root: Root) -> bool:
+    return root.seen.num_train_mode + root.seen.num_eval_mode > 0
 
 
 def _compared(module: nn.Module | None, first: _Note, last: _Note, num: int) -> StatisticsSeen:
