@@ -746,3 +746,71 @@ def test_a_log_from_epoch_0_says_how_epochs_are_counted(tmp_path: Path) -> None:
     assert note in audit_text(audit([str(path)]))
     path.write_text("\n".join(["epoch,loss,val_accuracy", *rows[1:]]))
     assert note not in audit_text(audit([str(path)]))
+
+
+# -- sizes that fractions alone do not show ------------------------------------------------
+
+
+FASTAI = """\
+epoch     train_loss  valid_loss  error_rate  accuracy  time
+0         1.283774    0.512209    0.172414    0.827586  00:24
+epoch     train_loss  valid_loss  error_rate  accuracy  time
+0         0.611203    0.401877    0.137931    0.862069  00:31
+1         0.452318    0.352001    0.110345    0.889655  00:31
+2         0.310442    0.301255    0.089655    0.910345  00:31
+3         0.221907    0.287731    0.082759    0.917241  00:31
+"""
+
+
+def test_one_accuracy_shows_only_a_divisor_of_the_size(tmp_path: Path) -> None:
+    """0.827586 is 24 of 29, and 240 of 290, as which the second table shows it."""
+    path = tmp_path / "fastai.txt"
+    path.write_text(FASTAI)
+    found = audit([str(path)])
+    assert [run.num_val for run in found.runs] == [None, 290]
+    assert "a multiple of 29" in finding(found.runs[0], "evaluation_size").evidence
+    (difference,) = found.differences
+    assert difference.relation is Relation.NOT_SAID
+    assert "different examples" not in difference.words
+    assert difference.words.startswith("+9 points")
+
+
+def test_sets_of_which_one_inferred_size_divides_the_other_may_be_the_same(tmp_path: Path) -> None:
+    right = [500, 600, 700, 760, 750]
+    few = write_log(tmp_path / "few.csv", right, num=1000)  # multiples of 1 / 100
+    many = write_log(tmp_path / "many.csv", [501, 603, 703, 757, 751], num=1000)
+    found = audit([few, many])
+    assert [run.num_val for run in found.runs] == [100, 1000]
+    assert found.differences[0].relation is Relation.NOT_SAID
+    assert round(found.differences[0].in_examples or 0) == -3
+    logged = write_log(tmp_path / "logged.csv", right, num=1000, extra="num_val=100")
+    assert audit([logged, many]).differences[0].relation is Relation.OTHER_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("before", "num"),
+    [
+        ("Found 1600 files belonging to 2 classes.\nFound 400 files belonging to 2 classes.", 400),
+        ("Found 90 images belonging to 2 classes.\nFound 400 images belonging to 2 classes.", 400),
+        ("Found 2000 files belonging to 2 classes.\nUsing 1600 files for training.\n"
+         "Found 2000 files belonging to 2 classes.\nUsing 400 files for validation.", 400),
+        ("***** Running Evaluation *****\n  Num examples = 400", 400),
+        ("Found 1600 files belonging to 2 classes.\nFound 333 files belonging to 2 classes.", None),
+        ("Found 1600 files belonging to 2 classes.", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_a_size_that_the_output_states_goes_before_an_inferred_one(
+    before: str, num: int | None, tmp_path: Path
+) -> None:
+    """An accuracy that is always 0.5 is possible with 2 examples, which nobody has."""
+    epochs = "\n".join(
+        f"Epoch {k}/8\n50/50 - 7s - loss: 0.69 - accuracy: 0.49 - val_loss: 0.69{k} - "
+        "val_accuracy: 0.5000"
+        for k in range(1, 9)
+    )
+    path = tmp_path / "train.log"
+    path.write_text(f"{before}\n{epochs}\n")
+    run = only(audit([str(path)]))
+    assert run.num_val == num
+    assert run.num_val_from is (None if num is None else SizeSource.LOGGED)
