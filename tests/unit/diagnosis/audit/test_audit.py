@@ -814,3 +814,52 @@ def test_a_size_that_the_output_states_goes_before_an_inferred_one(
     run = only(audit([str(path)]))
     assert run.num_val == num
     assert run.num_val_from is (None if num is None else SizeSource.LOGGED)
+
+
+# -- losses in parts -----------------------------------------------------------------------
+
+
+def yolo(val: str = "val/box_loss,val/cls_loss,val/dfl_loss") -> str:
+    head = f"epoch,train/box_loss,train/cls_loss,train/dfl_loss,metrics/mAP50-95(B),{val}\n"
+    rows = [
+        f"{k},{2 - k / 10:.2f},{3 - k / 5:.2f},{1.6 - k / 20:.2f},{0.4 - 0.3 / k:.4f},"
+        f"{1.5 + abs(k - 6) / 10:.2f},{1.6 + abs(k - 6) / 10:.2f},1.4"
+        for k in range(1, 9)
+    ]
+    return head + "\n".join(rows) + "\n"
+
+
+def test_the_parts_of_a_detection_s_loss_are_its_validation_loss(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(yolo())
+    run = only(audit([str(path)]))
+    assert run.metric == "metrics/mAP50-95(B)"
+    losses = [row.val_loss for row in run.log.rows]
+    assert losses == pytest.approx([4.5 + abs(k - 6) / 5 for k in range(1, 9)])
+    assert run.log.rows[0].train_loss == pytest.approx(1.9 + 2.8 + 1.55)
+    assert any("sum of val/box_loss, val/cls_loss, val/dfl_loss" in n for n in run.log.notes)
+    fit = finding(run, "fit")
+    assert "neither" not in fit.evidence
+    assert (
+        "lowest validation loss was at epoch 6" in fit.evidence or "after epoch 6" in fit.evidence
+    )
+
+
+def test_parts_that_training_does_not_have_are_not_added(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(yolo("val/box_loss,val/obj_loss,val/dfl_loss"))
+    run = only(audit([str(path)]))
+    assert {row.val_loss for row in run.log.rows} == {None}
+    assert "neither a total loss nor" in finding(run, "fit").evidence
+
+
+def test_text_around_a_table_in_markdown_is_no_row_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    rows = "\n".join(f"| {1 / k:.4f} | {k}.0 | {1.2 / k:.4f} | 0.{80 + k} |" for k in range(1, 6))
+    path.write_text(
+        "# model\n\n| Training Loss | Epoch | Validation Loss | Accuracy |\n"
+        f"|:---:|:---:|:---:|:---:|\n{rows}\n\n### Versions\n\n- Transformers 4.46.0\n- a | b\n"
+    )
+    run = only(audit([str(path)]))
+    assert len(run.log.rows) == 5
+    assert run.log.notes == ()
