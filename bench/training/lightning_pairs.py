@@ -3,7 +3,8 @@
 Goals: at least 10 times as fast, at no lower test accuracy.
 
     python -m bench.training.lightning_pairs --lightning-python PATH [--pictures FOLDER]
-        [--rounds 3] [--max-epochs N] [--stopping same|own|both] [--log FILE] [--quick]
+        [--rounds 3] [--max-epochs N] [--stopping same|own|both] [--timed-epochs K]
+        [--log FILE] [--quick]
 
 Both train a linear head on the same frozen trunk from the same pictures, with the same optimizer,
 batch size, early stopping rule and seed. stepladder runs with its defaults; the script
@@ -14,6 +15,10 @@ The order alternates, and the seed is the number of the round. One short trainin
 pictures, precedes the rounds and is not counted. The script stops by stepladder's rule, or
 (--stopping own) by Lightning's EarlyStopping of the same patience, which may stop sooner because it
 does not allow for the noise of the validation; --stopping both times the two in turn.
+
+A training of the script may take half an hour. With --timed-epochs K, its command is timed with K
+epochs, and the time of its K-th one is added for each further epoch that ours took in the same
+pair, by the same stopping rule; its test accuracy is then that of K epochs, and is left out.
 
 PATH is the Python of a virtual environment with lightning and timm:
 
@@ -125,14 +130,32 @@ def measure(
         if log.find(**key):
             continue
         forget_pages(path for path, _, _ in rows)
-        record = {**key, **arms[name](options.pictures, idx, flags)}
+        timed = ["--max-epochs", str(options.timed_epochs)] if options.timed_epochs else []
+        more = flags if name == OURS else [*flags, *timed]
+        record = {**key, **arms[name](options.pictures, idx, more)}
         print(record, flush=True)
         log.add(record)
 
 
 def key_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for measurements to be compared."""
-    return {"pictures": options.pictures.name, "max_epochs": options.max_epochs}
+    key = {"pictures": options.pictures.name, "max_epochs": options.max_epochs}
+    return key | ({"timed_epochs": options.timed_epochs} if options.timed_epochs else {})
+
+
+def lengthened(
+    line: Mapping[str, Any], ours: Mapping[str, Any], timed_epochs: int
+) -> dict[str, Any]:
+    """Return a command of the script as if it had trained for as many epochs as ours.
+
+    Args:
+        line: of the script, with the seconds of its epochs.
+        ours: of the same pair.
+        timed_epochs: that the script trained for.
+    """
+    more = ours["epochs"] - timed_epochs
+    seconds = line["seconds"] + more * line["epoch_s"][-1]
+    return {**line, "seconds": seconds, "epochs": ours["epochs"], "test_accuracy": None}
 
 
 def table_rows(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -146,26 +169,24 @@ def table_rows(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[st
     for name, found in lines.items():
         seconds = summary([line["seconds"] for line in found])
         over = ratio([line["seconds"] for line in found], [line["seconds"] for line in ours])
+        row = {
+            "command": name,
+            "n": seconds["n"],
+            **{f"seconds_{key}": seconds[key] for key in ("median", "min", "max")},
+            **{f"over_ours_{key}": over[key] for key in ("median", "min", "max")},
+            "epochs": statistics.median(line["epochs"] for line in found),
+        }
         accuracies = [line["test_accuracy"] for line in found]
+        is_known = None not in accuracies
         ahead = [
             100 * (a["test_accuracy"] - b["test_accuracy"])
             for a, b in zip(ours, found, strict=True)
+            if is_known
         ]
-        rows.append(
-            {
-                "command": name,
-                "n": seconds["n"],
-                **{f"seconds_{key}": seconds[key] for key in ("median", "min", "max")},
-                **{f"over_ours_{key}": over[key] for key in ("median", "min", "max")},
-                "epochs": statistics.median(line["epochs"] for line in found),
-                "test_accuracy_mean": statistics.mean(accuracies),
-                "test_accuracy_min": min(accuracies),
-                "test_accuracy_max": max(accuracies),
-                "points_below_ours_mean": statistics.mean(ahead),
-                "points_below_ours_min": min(ahead),
-                "points_below_ours_max": max(ahead),
-            }
-        )
+        for key, values in (("test_accuracy", accuracies), ("points_below_ours", ahead)):
+            for part, of in (("mean", statistics.mean), ("min", min), ("max", max)):
+                row[f"{key}_{part}"] = of(values) if is_known else "-"
+        rows.append(row)
     return rows
 
 
@@ -180,6 +201,11 @@ def note_of(
     *_, last = lines.values()
     versions = ", ".join(f"{name} {version}" for name, version in last[0]["versions"].items())
     length = f"at most {options.max_epochs} epochs" if options.max_epochs else "early stopping"
+    if options.timed_epochs:
+        length += (
+            f"; the script is timed with {options.timed_epochs} epochs, and the time of the last "
+            "one is added for each further one that ours took"
+        )
     return (
         "Whole commands, in pairs of alternating order, seed = round, pictures dropped from the "
         "page cache; same trunk, head, optimizer, batch size, patience and, except in a row of "
@@ -205,6 +231,7 @@ def main() -> None:
     parser.add_argument(
         "--stopping", choices=("same", "own", "both"), default="same", help="rule of the script"
     )
+    parser.add_argument("--timed-epochs", type=int, help="of the script; default: all are timed")
     parser.add_argument("--log", type=Path, help="log of finished commands; default: in /tmp")
     parser.add_argument("--quick", action="store_true", help="tiny smoke test")
     options = parser.parse_args()
@@ -234,6 +261,16 @@ def main() -> None:
                 log.find(**key_of(options), arm=name, round=idx) for idx in range(options.rounds)
             ]
             for name in arms
+        }
+    if options.timed_epochs:
+        lines = {
+            name: found
+            if name == OURS
+            else [
+                lengthened(line, ours, options.timed_epochs)
+                for line, ours in zip(found, lines[OURS], strict=True)
+            ]
+            for name, found in lines.items()
         }
     num_tests = {line["num_test"] for found in lines.values() for line in found}
     if len(num_tests) > 1:

@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,20 @@ class Classifier(L.LightningModule):
         return torch.optim.NAdam(self.head.parameters(), lr=1e-3)
 
 
+class EpochTimes(Callback):
+    """Seconds of each epoch, with its validation."""
+
+    def __init__(self) -> None:
+        self.started = 0.0
+        self.seconds: list[float] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Classifier) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Classifier) -> None:
+        self.seconds.append(time.perf_counter() - self.started)
+
+
 class SameStopping(Callback):
     """Stop by stepladder's default rule, so that both trainings end for the same reason.
 
@@ -164,12 +179,13 @@ def main() -> None:
     test_loader = DataLoader(test, batch_size=BATCH_SIZE, num_workers=NUM_WORKERS)
 
     model = Classifier(options.weights, len(train.classes))
-    own = EarlyStopping("val_loss", patience=PATIENCE)
+    own, times = EarlyStopping("val_loss", patience=PATIENCE), EpochTimes()
     trainer = L.Trainer(
         max_epochs=options.max_epochs,
         callbacks=[
             own if options.own_stopping else SameStopping(),
             ModelCheckpoint(monitor="val_loss"),
+            times,
         ],
         default_root_dir=options.out,
     )
@@ -178,6 +194,7 @@ def main() -> None:
     (metrics,) = trainer.test(dataloaders=test_loader, ckpt_path="best")
     result = {
         "epochs": epochs,
+        "epoch_s": times.seconds,
         "test_accuracy": metrics["test_accuracy"],
         "num_test": len(test),
         "versions": {module.__name__: module.__version__ for module in (L, torch, timm)},

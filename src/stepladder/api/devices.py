@@ -209,6 +209,20 @@ def shake_hands(job: JobConfig, world: World) -> str | None:
     return None if world.is_alone else network_line(world)
 
 
+def require_same_source(world: World, task: Task, name: str) -> None:
+    """Check that all ranks have the same Task, from the same source.
+
+    Raises:
+        UsageError: if they do not, with both sides.
+    """
+    if world.is_alone:
+        return
+    from stepladder.parallel.handshake import require_same_task
+    from stepladder.task.load import source_of
+
+    require_same_task(world, name, source_of(task))
+
+
 def of_world(job: JobConfig, world: World) -> JobConfig:
     """Return the job with the number of devices that really train it."""
     if world.is_alone:

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError
 from stepladder.machine.activity import doing
@@ -29,6 +29,8 @@ _KEY: Final = "stepladder/store"  # of the address of rank 0's store, in the age
 _MARK: Final = "stepladder/is_here"
 _HELLO: Final = "stepladder/hello/{rank}"  # a word that rank 0 repeats
 _WELCOME: Final = "stepladder/welcome/{word}"
+_KIND: Final = "kind/{rank}"
+_KIND_READ: Final = "kind-read/{rank}"
 _PEER: Final = "stepladder/peer"
 _POLL_S: Final = 0.05
 _PAUSE_S: Final = 0.1  # between two looks for the other ranks
@@ -82,6 +84,7 @@ def opened_world(
                 own = _store_of(place, start_s)
                 network = use_network(place, peer=_peer(own, place), is_cuda=is_cuda)
                 store = PrefixStore(f"group-{next(_openings)}", own)
+                require_same_kind(store, place, is_cuda=is_cuda)
                 dist.init_process_group(
                     "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
                     store=store,
@@ -101,6 +104,32 @@ def opened_world(
     finally:
         if is_own and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def require_same_kind(store: Store, place: Place, *, is_cuda: bool) -> None:
+    """Check that all ranks have a GPU, or none: connecting those that have one would never end.
+
+    Raises:
+        ResourceError: if only some of them have one.
+    """
+    own = f"{'a GPU' if is_cuda else 'no GPU'} {socket.gethostname()}"
+    store.set(_KIND.format(rank=place.rank), own)
+    found = store.multi_get([_KIND.format(rank=rank) for rank in range(place.size)])
+    store.set(_KIND_READ.format(rank=place.rank), "")
+    if place.rank == 0:  # which has the store, and may end only after the others have read
+        store.wait([_KIND_READ.format(rank=rank) for rank in range(place.size)])
+    kinds = [kind.decode().rpartition(" ") for kind in found]
+    first, _, first_host = kinds[0]
+    other = next((rank for rank, (kind, _, _) in enumerate(kinds) if kind != first), None)
+    if other is None:
+        return
+    kind, _, host = kinds[other]
+    raise ResourceError(
+        f"rank 0 ({first_host}) has {first}, but rank {other} ({host}) has {kind}",
+        why="Gradients are added up either on GPUs or in the memory of the hosts.",
+        fix="Use only hosts where `stepladder doctor` shows a GPU.\n"
+        'Or hide the GPUs from all processes: export CUDA_VISIBLE_DEVICES=""',
+    )
 
 
 def store_address(place: Place) -> tuple[str, int] | None:

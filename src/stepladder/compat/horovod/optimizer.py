@@ -246,8 +246,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovo
     of the given optimizer.
 
     Args:
-        optimizer: of torch.
-        named_parameters: names of the parameters; they are checked.
+        optimizer: of torch; or of Keras, which becomes what `DistributedOptimizer` of
+            `stepladder.compat.horovod.keras` makes of it.
+        named_parameters: names of the parameters; they are checked. Has no effect for Keras.
         compression: `Compression.fp16` sends 16 bits.
         backward_passes_per_step: passes whose gradients add up before a step.
         op: Average or Sum.
@@ -257,8 +258,27 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovo
         process_set: only the global one.
 
     Raises:
-        UsageError: for Adasum, names that do not cover all parameters, or names that repeat.
+        UsageError: for Adasum, names that do not cover all parameters, names that repeat, or what
+            is no optimizer.
     """
+    if _is_of_keras(optimizer):
+        from stepladder.compat.horovod.keras import optimizer as of_keras
+
+        return of_keras.DistributedOptimizer(
+            optimizer,
+            compression=compression,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            process_set=process_set,
+        )
+    if not hasattr(optimizer, "param_groups"):
+        raise UsageError(
+            f"{type(optimizer).__name__} is not an optimizer",
+            where="DistributedOptimizer",
+            fix="Pass one such as torch.optim.SGD(model.parameters(), lr=0.1), or "
+            "keras.optimizers.SGD(0.1).",
+        )
     require_all(process_set)
     op = chosen_op(None, op)
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -290,6 +310,11 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovo
         )
         wrapped._reducer.watch()
     return wrapped
+
+
+def _is_of_keras(optimizer: Any) -> bool:
+    """Return True for an optimizer of Keras, without importing Keras."""
+    return any(cls.__module__.partition(".")[0] == "keras" for cls in type(optimizer).__mro__)
 
 
 def _check_names(params: Sequence[Tensor], named_parameters: Any) -> None:

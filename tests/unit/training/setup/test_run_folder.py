@@ -227,7 +227,7 @@ def test_the_same_config_has_no_differences(tmp_path: Path) -> None:
     [
         ("run.log_every", 5, "run.log_every: 50 -> 5"),
         ("run.mlflow_uri", "file:x", "run.mlflow_uri: null -> file:x"),
-        ("loader.threads", 3, "loader.threads: 0 -> 3"),
+        ("loader.threads", 3, "loader.threads: auto -> 3"),
         ("device.threads", 2, "device.threads: 0 -> 2"),
         ("schedule.max_epochs", 90, "schedule.max_epochs: 60 -> 90"),
         ("schedule.max_steps", 7, "schedule.max_steps: null -> 7"),
