@@ -98,6 +98,14 @@ SECTIONS = (
         "Freed memory is kept",
         "A forward pass on a CPU with and without returning freed memory to the system.",
     ),
+    Section(
+        "openmp_waiting",
+        "Waiting threads",
+        "Pictures a second of the demo's original step, by how idle OpenMP threads wait (`spin N` "
+        "is GOMP_SPINCOUNT), alone and beside one busy process. No setting is good in both, so "
+        "stepladder sets 3000 if the machine is quiet when the process starts, and 0, which waits "
+        "as `passive` does, if other processes use its cores.",
+    ),
     Section("check_time", "Duration of the checks", "`stepladder check` on the demo's job."),
     Section("watch_overhead", "Overhead of `watch`", "What watching adds to a step."),
     Section(

@@ -17,11 +17,21 @@ SCRIPTS = (
     "commands.startup",
     "training.loop",
     "training.allocator",
+    "training.openmp_waiting",
     "training.checkpoint",
+    "training.fusing demo_data/store",
     "data.reader",
     "data.shuffle_quality",
     "data.prepare",
+    "data.near_duplicates demo_data/groceries",
+    "data.object_sources",
+    "devices.startup",
+    "devices.overhead",
+    "devices.predicted",
+    "devices.equal_losses",
+    "devices.recovery",
     "accuracy.seeds",
+    "accuracy.windowed_accuracy demo_data/store",
     "accuracy.six_steps",
     "commands.check_time",
     "watch.overhead",
@@ -34,11 +44,22 @@ SCRIPTS = (
     "diagnosis.fit_rules",
     "accuracy.time_to_accuracy",
     "climbs.repeated",
+    "climbs.loaded",
     "climbs.verdicts",
     "climbs.predictions",
     "climbs.advice",
 )
-"""The last six together take hours; see --help of each."""
+"""The last seven together take hours; see --help of each."""
+ELSEWHERE = {
+    "gpu.climb": "needs a GPU: bench/gpu/run.sh",
+    "watch.public_scripts": "downloads the scripts to a folder that you name",
+    "training.lightning_pairs": "runs here if there is a Python with Lightning",
+    "loaders.compare": "runs here if there is a tar file",
+    "loaders.limits": "a group of loaders.compare",
+    "loaders.object_store": "a group of loaders.compare",
+    "loaders.spark_prepare": "a group of loaders.compare",
+}
+"""Benchmarks that write results and are not in SCRIPTS, with the reason."""
 ON_CALTECH = ("accuracy.six_steps", "accuracy.time_to_accuracy", "loaders.compare")
 LOADER_GROUPS = (
     "pixels",

@@ -120,7 +120,7 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
     task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
     sources = open_sources(task)
     job = resolve_auto(job, sources)
-    device = open_device(job.recipe.device.kind)
+    device = open_device(job.recipe)
     keep_freed_memory()
     folder.mkdir(parents=True)
     with Lab(

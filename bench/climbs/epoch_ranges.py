@@ -113,7 +113,7 @@ def measure(log: Log, folder: Path) -> None:
         job=first,
         task=task,
         sources=open_sources(task),
-        device=open_device(first.recipe.device.kind),
+        device=open_device(first.recipe),
         cache=folder / "cache",
         seed=0,
     ) as lab:

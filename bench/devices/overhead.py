@@ -79,7 +79,7 @@ class Member:
 
     def __init__(self, world: World, *, recipe: Recipe, task: str, copies: Path) -> None:
         self._world = world
-        self._device = open_device(DeviceChoice.CPU)
+        self._device = open_device(recipe)
         self._recipe, self._steps = recipe, 0
         self._arms: dict[str, Callable[[], None]] = {}
         made, sources = task_of_rank(recipe, task, copies=copies)
@@ -142,7 +142,11 @@ def recipe_of(job: str) -> Recipe:
         batch=BatchConfig(global_batch_size=32 if of_demo else 128),
         optimizer=OptimizerConfig(name=OptimizerName.SGD, fused=False),
         device=DeviceConfig(
-            kind=DeviceChoice.CPU, count=2, threads=1, memory_format=MemoryFormat.CONTIGUOUS
+            kind=DeviceChoice.CPU,
+            count=2,
+            threads=1,
+            memory_format=MemoryFormat.CONTIGUOUS,
+            keep_freed_memory=True,
         ),
     )
 

@@ -190,13 +190,14 @@ def recipe_of(job: Job) -> Recipe:
         features=FeaturesConfig(cached=False),
         batch=BatchConfig(global_batch_size=job.batch),
         optimizer=OptimizerConfig(name=job.optimizer),
-        device=DeviceConfig(kind=DeviceChoice.CPU, count=1, threads=1),
+        device=DeviceConfig(kind=DeviceChoice.CPU, count=1, threads=1, keep_freed_memory=True),
     )
 
 
 def measure(name: str, job: Job, *, rounds: int, block_s: float) -> dict[str, Any]:
     """Predict the gain of a second device, and measure it."""
-    recipe, device = recipe_of(job), open_device(DeviceChoice.CPU)
+    recipe = recipe_of(job)
+    device = open_device(recipe)
     task = load_task(
         f"{Path(__file__).absolute()}:{job.task.__name__}", store=recipe.data.store, recipe=recipe
     )

@@ -76,7 +76,7 @@ class Replay:
 
 
 def make_session(task: Mlp, folder: Path, steps: int) -> Session:
-    device = open_device(Recipe().device.kind)
+    device = open_device(Recipe())
     job = JobConfig(
         recipe=Recipe(
             train=TrainMode.ALL,

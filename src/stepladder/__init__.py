@@ -56,6 +56,9 @@ _HOMES = {
     **{command.function: command.home for command in COMMANDS if command.home is not None},
 }
 
+# Functions that train, and so are slowed down by threads that spin beside other processes.
+_TRAINING = frozenset({"advise", "check", "climb", "features", "fit_recipe", "scaling", "train"})
+
 __all__ = ["__version__", *_HOMES]
 
 
@@ -65,7 +68,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES[name]
     if name != "watch" and not home.startswith(("stepladder.config", "stepladder.errors")):
         # torch comes next; a watched script is measured as it is
-        importlib.import_module("stepladder.machine.openmp").bound_spinning()
+        openmp = importlib.import_module("stepladder.machine.openmp")
+        if not openmp.bound_spinning() and name in _TRAINING:
+            openmp.warn_of_spinning()
     return getattr(importlib.import_module(home), name)
 
 

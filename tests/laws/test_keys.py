@@ -33,6 +33,7 @@ LEARNS_THE_SAME = {
     "optimizer.fused",
     "device.kind",
     "device.memory_format",
+    "device.keep_freed_memory",
     "device.compile",
     "device.gradient_checkpointing",
     "device.threads",
@@ -70,7 +71,7 @@ def recipe_with(option: Option) -> Recipe:
     if issubclass(kind, StrEnum):
         values = tuple(kind)
     elif kind is int:
-        values = (1 if option.default is None else option.default + 1,)
+        values = (option.default + 1 if isinstance(option.default, int) else 1,)
     else:
         values = OTHERS.get(kind, (Path("other"),))
     other = next(value for value in values if value != option.default)

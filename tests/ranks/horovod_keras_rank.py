@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 import stepladder.compat.horovod.keras as hvd
+import stepladder.compat.horovod.torch as of_torch
 
 BATCH = 12  # of all ranks together
 
@@ -42,9 +44,13 @@ def model() -> keras.Model:
     return keras.Sequential([keras.Input((4,)), hidden, keras.layers.Dense(2)])
 
 
-def trained(optimizer: keras.optimizers.Optimizer, folder: Path) -> dict[str, Any]:
+def trained(
+    optimizer: keras.optimizers.Optimizer,
+    folder: Path,
+    distributed: Callable[[Any], Any] = hvd.DistributedOptimizer,
+) -> dict[str, Any]:
     net = model()
-    net.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse", metrics=["mae"])
+    net.compile(optimizer=distributed(optimizer), loss="mse", metrics=["mae"])
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
@@ -93,7 +99,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     result = {
         "SGD": trained(keras.optimizers.SGD(0.1, momentum=0.9), folder),
-        "Adam": trained(keras.optimizers.Adam(0.01), folder),
+        "Adam": trained(keras.optimizers.Adam(0.01), folder, of_torch.DistributedOptimizer),
         "warmup": warmed_up(),
         "unused": unused() if hvd.size() == 2 else None,
         "values": (

@@ -21,7 +21,7 @@ from stepladder.config.recipe import AugmentConfig, Recipe
 from stepladder.data.augment.augment import augment
 from stepladder.data.batch import Batch
 from stepladder.data.store.store import Store
-from stepladder.errors import DivergedError, UsageError
+from stepladder.errors import DataError, DivergedError, UsageError
 from stepladder.parallel.world import World
 from stepladder.task.contract import Metrics, Task
 
@@ -207,6 +207,19 @@ class OutOfMemory(Breaks):
         return Plain.loss(self, model, batch)
 
 
+class OwnFullDisk(Breaks):
+    """Rank 1 cannot write a file of its own at the third batch, as on a disk that is full."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Limit the size of the files that rank 1 may write, and write a larger one."""
+        self.num += 1
+        if os.environ.get("RANK") == "1" and self.num == 3:
+            limit = int(os.environ.get("LIMIT_BYTES", "65536"))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            (Path(os.environ["SCRATCH"]) / "features").write_bytes(bytes(limit + 1))
+        return Plain.loss(self, model, batch)
+
+
 class NotFinite(Breaks):
     """Has an infinite loss on rank 1 at the third batch."""
 
@@ -265,6 +278,39 @@ class WaitingLonger(Waiting):
     """Waits so long that what several processes do besides is little, on a busy machine too."""
 
     example_s = 0.02
+
+
+class WaitingSteps(Waiting):
+    """A step waits a fixed time besides, so that fewer and larger steps are faster."""
+
+    step_s = 0.02
+
+    def data(self, split: Split) -> Any:
+        """Return as many training examples as a larger batch needs."""
+        return examples(split, 4 * SIZES[split] if split is Split.TRAIN else SIZES[split])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the loss of each example, after a wait."""
+        time.sleep(self.step_s)
+        return super().loss(model, batch)
+
+
+class UnreadableOnRank1(Plain):
+    """Data that rank 1 cannot read, as on a machine that lacks a mount."""
+
+    def data(self, split: Split) -> Any:
+        """Raise on rank 1."""
+        if os.environ.get("RANK") == "1":
+            raise DataError("the folder does not exist", where="/data", fix="Mount it.")
+        return super().data(split)
+
+
+class OtherOnRank1(Plain):
+    """Data with one example more on rank 1."""
+
+    def data(self, split: Split) -> Any:
+        """Return the examples of a split."""
+        return examples(split, SIZES[split] + (os.environ.get("RANK") == "1"))
 
 
 class SlowRank(Plain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -16,17 +17,37 @@ import psutil
 import pytest
 import torch
 
-from stepladder.config.choices import DeviceChoice, OptimizerName, TrainMode
-from stepladder.config.recipe import BatchConfig, DeviceConfig, OptimizerConfig, Recipe
+import stepladder
+from stepladder.config.choices import Checks, DeviceChoice, OptimizerName, TrainMode
+from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.config.recipe import (
+    BatchConfig,
+    DeviceConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
 from stepladder.errors import DivergedError, ResourceError, UsageError
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.keys import recipe_values
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.trial import apply_change
 from stepladder.measuring.ranks.probe import probe_devices
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import RanksWorkload, open_workload
+from stepladder.optim.schedule import base_lr
 from stepladder.records import read_jsonl
 from stepladder.records.from_json import read_record
+from stepladder.records.ladder import Decision
 from stepladder.records.ledger_file import LEDGER_FILE
 from stepladder.records.scaling import SCALING_FILE, Scaling
+from stepladder.rungs.devices.more_gpus import on_several_devices, with_devices
+from stepladder.rungs.formulas import with_one_time
+from stepladder.rungs.speed.larger_batch import LargerBatch
 from stepladder.task.load import load_task
+from stepladder.training.output.display import Display
 from stepladder.training.setup.build import open_sources
 from tests.ranks.tasks import Answering
 from tests.ranks.together import ROOT, TASKS, ended, environment
@@ -162,3 +183,56 @@ def test_a_climb_keeps_devices_that_divide_the_time_and_trains_on_them(tmp_path:
     assert 'href="report.html"' in page
     assert 'href="scaling.html"' in (tmp_path / "run" / "report.html").read_text()
     assert f"efficiency {100 * found.measured[1].efficiency.estimate:.0f} % on 2 devices" in said
+
+
+@pytest.mark.distributed
+def test_a_larger_batch_is_tried_on_several_devices_as_one_change(tmp_path: Path) -> None:
+    """Batch and learning rate change together, and all ranks train with them."""
+    one = replace(
+        RECIPE,
+        device=replace(RECIPE.device, count=1),
+        schedule=ScheduleConfig(max_epochs=2),
+        stopping=StoppingConfig(early=False, restore_best=False),
+    )
+    name = f"{TASKS}:WaitingSteps"
+    task = load_task(name, store=one.data.store, recipe=one)
+    options = LadderConfig(devices=2, block_s=0.05, num_seeds=2, try_all=True)
+    job = JobConfig(recipe=one, ladder=options, run=RunConfig(dir=tmp_path, checks=Checks.OFF))
+    sources = open_sources(task)
+    with Lab(
+        job=job, task=task, sources=sources, device=CPU, cache=tmp_path / "cache", seed=0
+    ) as lab:
+        climb = Climb(
+            lab=lab,
+            ledger=Ledger(tmp_path),
+            display=Display(io.StringIO()),
+            show=lambda _: None,
+            job="job",
+            machine="machine",
+            recipe=one,
+            rungs=(LargerBatch(),),
+        )
+        alone = climb.measure()
+        time = with_one_time(replace(alone.time, step_s=0.7 * alone.time.step_s), start=3.0)
+        climb.profiles.append(on_several_devices(alone, time))  # as after a kept more_gpus
+        climb.recipe = with_devices(alone, one, 2)
+        found = climb.run()
+    (larger,) = climb.trials
+    assert larger.before is not None
+    assert larger.after is not None
+    assert "start" in larger.before.one_time_s  # both were timed in several processes
+    assert "start" in larger.after.one_time_s
+    assert larger.change["batch.global_batch_size"] == (8, 16)
+    is_kept = larger.verdict.decision is Decision.KEPT
+    assert found.device.count == 2
+    values = recipe_values(found)
+    for key, (before, after) in larger.change.items():
+        assert values[key] == (after if is_kept else before)
+    recipe = apply_change(with_devices(climb.profile, one, 2), larger.change)
+    run = replace(job.run, dir=tmp_path / "run", log_every=1)
+    stepladder.train(config=JobConfig(recipe=recipe, run=run), task=name)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 2
+    steps = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "train"]
+    num = 2 * -(-len(sources.train) // 16)
+    assert [step["step"] for step in steps] == list(range(1, num + 1))
+    assert steps[-1]["learning_rate"] == pytest.approx(base_lr(recipe.batch))

@@ -15,6 +15,7 @@ import pytest
 import stepladder
 from stepladder.cli.main import main
 from stepladder.errors import UsageError
+from stepladder.parallel import join
 from tests.ranks.together import (
     ROOT,
     TASKS,
@@ -116,6 +117,36 @@ def test_no_rank_outlives_its_launcher(start: Start, tmp_path: Path) -> None:
     command.process.kill()
     gone, alive = psutil.wait_procs(list(ranks.values()), timeout=30)
     assert not alive, gone
+    assert join._PARENT_POLL_S + join._LAST_S < 5  # how long a rank at most takes to end
+
+
+def test_a_rank_that_does_not_end_after_its_launcher_is_ended() -> None:
+    """Also if its main thread waits in a collective, and no handler of a signal can run."""
+    inner = (
+        "import threading, time, signal\n"
+        "from stepladder.parallel.join import _end_with_launcher\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('saving', flush=True))\n"
+        "_end_with_launcher()\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(1)\n"
+    )
+    outer = (
+        "import subprocess, sys, os\n"
+        f"rank = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE)\n"
+        "rank.stdout.readline()\n"
+        "print(rank.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", outer],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    rank = int(done.stdout.split()[0])
+    wait_for(lambda: not psutil.pid_exists(rank))
 
 
 @pytest.mark.distributed
@@ -201,3 +232,22 @@ def test_torchrun_shows_the_message_of_the_rank_that_failed(tmp_path: Path) -> N
     first = printed.index("rank 1 on")
     assert "ValueError: the third batch of rank 1" in printed[first : first + 300]
     assert first < printed.index("ChildFailedError")
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun_saves_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    words = (f"{TASKS}:Plain", *LONG, "--schedule.max-steps", "300")
+    command = torchrun(*words, folder=tmp_path)
+    with ended([command.process]):
+        wait_for(lambda: checkpoints(tmp_path / "run"))
+        command.process.send_signal(number)
+        printed = command.ended()
+    assert command.process.returncode != 0
+    assert f"{number.name} ended the run; its state is saved" in printed
+    command = torchrun(*words, folder=tmp_path)
+    with ended([command.process]):
+        printed = command.ended()
+    assert command.process.returncode == 0, printed
+    assert "resumed from" in printed
+    assert (summary(tmp_path / "run")["steps"], summary(tmp_path / "run")["attempts"]) == (300, 2)

@@ -250,6 +250,28 @@ def test_a_full_disk_of_the_run_is_named(start: Start, tmp_path: Path, small_dis
     assert weights(small_disk / "run")
 
 
+@pytest.mark.distributed
+def test_a_full_disk_of_one_rank_alone_is_named(start: Start, tmp_path: Path) -> None:
+    command = start("OwnFullDisk", "--devices", "2", *SHORT, env={"SCRATCH": str(tmp_path)})
+    printed = command.ended()
+    assert command.process.returncode == 1, printed
+    assert_named(printed, 1, "File too large")
+    assert "starting all processes again" not in printed
+    assert has_no_process(tmp_path)
+
+
+@pytest.mark.distributed
+def test_a_rank_that_can_write_neither_log_nor_message_is_named(
+    start: Start, tmp_path: Path
+) -> None:
+    words = ("--devices", "2", *SHORT, "--run.restarts", "0")
+    command = start("OwnFullDisk", *words, env={"SCRATCH": str(tmp_path), "LIMIT_BYTES": "0"})
+    printed = command.ended()
+    assert command.process.returncode == 4, printed
+    assert_named(printed, 1, "ended with code 1")
+    assert has_no_process(tmp_path)
+
+
 def fill(file: Path) -> None:
     """Write into a file until the disk is full."""
     with file.open("wb", buffering=0) as out:

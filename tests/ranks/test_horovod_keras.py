@@ -82,6 +82,64 @@ def test_values_keep_their_kind(two: Results) -> None:
     assert [result["values"] for result in two] == [([1.5], 3, [0, 1])] * 2
 
 
+EITHER = """
+import keras, torch
+import stepladder.compat.horovod.{module} as hvd
+hvd.init()
+net = torch.nn.Linear(2, 1)
+sgd = torch.optim.SGD(net.parameters(), lr=0.5)
+wrapped = hvd.DistributedOptimizer(sgd, named_parameters=net.named_parameters())
+assert isinstance(wrapped, torch.optim.SGD) and wrapped.param_groups[0]["lr"] == 0.5
+assert hasattr(wrapped, "synchronize")
+adam = keras.optimizers.Adam(0.25)
+assert hvd.DistributedOptimizer(adam, compression=hvd.Compression.fp16) is adam
+assert adam.hvd_compression is hvd.Compression.fp16 and float(adam.learning_rate) == 0.25
+"""
+
+
+@pytest.mark.parametrize("module", ["torch", "keras"])
+def test_either_module_takes_the_optimizers_of_both(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EITHER.format(module=module)],
+        cwd=ROOT,
+        env=environment(KERAS_BACKEND="torch"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+WITHOUT_KERAS = """
+import sys
+sys.modules["keras"] = None
+import torch
+import stepladder.compat.horovod.torch as hvd
+from stepladder.errors import UsageError
+hvd.init()
+net = torch.nn.Linear(2, 1)
+wrapped = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.5))
+assert isinstance(wrapped, torch.optim.SGD)
+try:
+    hvd.DistributedOptimizer("adam")
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_the_torch_module_needs_no_keras() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERAS],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "str is not an optimizer" in done.stdout
+
+
 REFUSED = """
 import sys, traceback
 for module in ({"keras": None}, {}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,20 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _bench_from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_every_benchmark_that_writes_results_is_run_with_all_or_has_a_reason() -> None:
+    run_all = importlib.import_module("bench.run_all")
+    listed = {name.split()[0] for name in (*run_all.SCRIPTS, *run_all.ON_CALTECH)}
+    bench = ROOT / "bench"
+    writing = {
+        ".".join(path.relative_to(bench).with_suffix("").parts)
+        for path in bench.rglob("*.py")
+        if "write_rows(" in path.read_text() and path.name != "rows.py"
+    }
+    assert len(writing) > 20
+    assert writing - listed == run_all.ELSEWHERE.keys() - listed
+    assert all(importlib.util.find_spec(f"bench.{name}") for name in listed)
 
 
 def test_hits() -> None:

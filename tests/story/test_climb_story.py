@@ -36,6 +36,8 @@ schedule:
 stopping:
   early: false
   restore_best: false
+loader:
+  threads: 0
 device:
   threads: 1
 ladder:

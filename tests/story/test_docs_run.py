@@ -83,20 +83,37 @@ def folder(
     sys.modules["__main__"], sys.argv[:], sys.path[:] = before
 
 
+def test_the_five_commands_for_own_photographs_need_nothing_but_a_folder_of_them() -> None:
+    """`run_as_printed` runs them, in a folder without a job file."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    (section,) = re.findall(r"^## Your own photographs\n(.*?)^## ", text, re.M | re.S)
+    (block,) = (code for name, code in FENCE.findall(section) if name == "bash")
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [words[1] for words in lines] == ["train", "init", "climb", "diagnose", "predict"]
+    assert lines[0][2:] == ["photos"]
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
 def run_as_printed(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text in blocks(page, "yaml"):
-        (folder / "job.yaml").write_text(text)
     for text in blocks(page, "python"):
         if "(Task):" in text:
             (folder / "my_job.py").write_text(text)
     printed = list(commands(page, "bash"))
     assert printed
+    for text in blocks(page, "yaml"):
+        if ["init"] not in printed:  # else it writes the file
+            (folder / "job.yaml").write_text(text)
     for command, *words in printed:
         more = () if "--size" in words else SHORTER.get(command, ())
         if command == "check" and not any(word.startswith("my_job.py:") for word in words):
             more += CHECK_OF_PICTURES
         code = main([command, *words, *more])
         assert code in (CHECKED if command == "check" else (0,)), (words, capsys.readouterr())
+        if command == "init" and blocks(page, "yaml"):
+            assert [(folder / "job.yaml").read_text()] == blocks(page, "yaml")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
 from stepladder.errors import DataError, UsageError
+from stepladder.machine.activity import doing, is_reported
 from stepladder.records.near_paths import did_you_mean_path
 from stepladder.records.run_files import (
     CONFIG_FILE,
@@ -136,6 +139,17 @@ def default_display() -> Display:
     from stepladder.training.output.make_display import is_notebook, make_display
 
     return NotebookDisplay(sys.stdout) if is_notebook() else make_display(stream=sys.stderr)
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Report what the block does, also where no command or display does: in Python and notebooks.
+
+    Args:
+        what: in words, such as `checking the job`.
+    """
+    with nullcontext() if is_reported() else default_display(), doing(what):
+        yield
 
 
 def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import default_display, is_own, job_of, made_task
+from stepladder.api.call import default_display, is_own, job_of, made_task, reported
+from stepladder.api.devices import joined_for, shake_hands
 from stepladder.api.pictures import on_store
 from stepladder.config.choices import Checks
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import UnsoundJob
+from stepladder.errors import UnsoundJob, UsageError
+from stepladder.parallel.place import place_of
 from stepladder.records.findings import CheckReport, Finding, Outcome
+from stepladder.records.run_files import CONFIG_FILE
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from stepladder.checks.machine.compared import Compared
     from stepladder.task.contract import Task
     from stepladder.training.output.display import Display
     from stepladder.training.setup.build import Sources
 
-    _Look = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
+    _Look = Callable[[JobConfig, Sources, nn.Module, torch.device], tuple[list[str], str | None]]
 
 
 def check(
@@ -47,7 +52,10 @@ def check(
         UsageError, DataError, ResourceError: if the job cannot be checked. Findings do not raise.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings, task=task)
-    return check_job(job, task=task, fresh=fresh)
+    with default_display() as display:
+        job = on_store(job, display, has_own_task=is_own(task))
+    with reported("checking the job"):
+        return check_job(job, task=task, fresh=fresh)
 
 
 def check_job(
@@ -117,22 +125,55 @@ def check_job(
     return report
 
 
+def check_ranks(job: JobConfig, task: Task | str | None) -> Compared | None:
+    """Compare the ranks that torchrun or srun has started; None: this process is alone.
+
+    Versions, options, and whether all see the run folder; then data, devices, clocks, and the speed
+    of an all-reduce.
+
+    Raises:
+        UsageError, ResourceError: if they could not train together at all.
+    """
+    place = place_of()
+    if place is None or place.size == 1:
+        return None
+    from stepladder.checks.machine.compared import compare_ranks
+    from stepladder.training.setup.attempt import fingerprints_of
+    from stepladder.training.setup.build import open_device, open_sources
+
+    with joined_for(job, place) as world:
+        hosts = shake_hands(job, world)
+        if hosts is not None and world.is_main:
+            default_display().message(hosts)
+        if world.is_main:
+            with default_display() as shown:
+                job = on_store(job, shown, has_own_task=is_own(task))
+        settled = world.from_main(job)
+        device = open_device(settled.recipe, local_rank=world.local_rank)
+
+        def read() -> dict[str, str]:
+            made, _ = made_task(task, settled.recipe)
+            return fingerprints_of(open_sources(made))
+
+        return compare_ranks(world, device, read)
+
+
 def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | None:
     """Return the function with which `train` checks a job before its first step; None: no checks.
 
-    It returns the alarms, one sentence each, and raises UnsoundJob if a check failed and
-    `run.checks` is stop.
+    It returns the alarms, one sentence each, and a line about the checks that did not run, if any.
+    It raises UnsoundJob if a check failed and `run.checks` is stop.
     """
     if job.run.checks is Checks.OFF:
         return None
 
     def look(
         config: JobConfig, sources: Sources, model: nn.Module, device: torch.device
-    ) -> list[str]:
+    ) -> tuple[list[str], str | None]:
         from stepladder.checks.job import CheckedJob
         from stepladder.checks.preflight import check_before_training
         from stepladder.checks.report_file import add_checks
-        from stepladder.checks.wording import sentence
+        from stepladder.checks.wording import not_run_line, sentence
         from stepladder.task.blame import exits_told
 
         ready = CheckedJob(
@@ -147,11 +188,12 @@ def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | Non
             report = check_before_training(
                 ready, key=lambda: _key(config, task, name, sources), folder=config.run.dir
             )
-        if report is None:
-            return []
+        not_run = not_run_line(report, command=_command(config, task))
+        if isinstance(report, str):
+            return [], not_run
         add_checks(config.run.dir, report)
         _stop_if_asked(config, report)
-        return [sentence(finding) for finding in report.findings if finding.is_alarm]
+        return [sentence(finding) for finding in report.findings if finding.is_alarm], not_run
 
     return look
 
@@ -195,6 +237,18 @@ def _stop_if_asked(job: JobConfig, report: CheckReport) -> None:
             else f"{len(failed)} checks failed; this is the first of them.",
             fix=f"{first.fix} To train anyway: --run.checks warn.",
         )
+
+
+def _command(job: JobConfig, task: Task) -> str:
+    """Return what to type to check the job of a run folder."""
+    from stepladder.task.load import BUILT_IN, name_for_others
+
+    try:
+        name = name_for_others(task)
+    except UsageError:  # such as a class of a notebook
+        return "stepladder.check, with the same arguments"
+    words = [] if name == BUILT_IN else ["--task", name]
+    return shlex.join(["stepladder", "check", str(job.run.dir / CONFIG_FILE), *words])
 
 
 def _key(job: JobConfig, task: Task, name: str, sources: Sources) -> str:

@@ -72,16 +72,16 @@ def launch(
             with paused():
                 run_on_ranks(fleet, words, folder=folder)
             return
+        uses_gpus = None if kind is DeviceChoice.AUTO else kind is DeviceChoice.CUDA
         if launcher is Launcher.RAY:
             from stepladder.parallel.launch.ray import run_on_ray
 
-            uses_gpus = None if kind is DeviceChoice.AUTO else kind is DeviceChoice.CUDA
             run_on_ray(num, words, folder=folder, uses_gpus=uses_gpus, restarts=restarts)
         elif launcher is Launcher.SPARK:
             from stepladder.parallel.launch.spark import run_on_spark
 
             with paused():  # rank 0 prints
-                run_on_spark(num, words, folder=folder, uses_gpus=kind is DeviceChoice.CUDA)
+                run_on_spark(num, words, folder=folder, uses_gpus=uses_gpus, restarts=restarts)
         else:
             from stepladder.parallel.launch.processes import run_processes
 
@@ -207,6 +207,20 @@ def shake_hands(job: JobConfig, world: World) -> str | None:
     if job.run.mirror is None:  # otherwise its checkpoints are there
         require_shared_folder(world, job.run.dir)
     return None if world.is_alone else network_line(world)
+
+
+def require_same_source(world: World, task: Task, name: str) -> None:
+    """Check that all ranks have the same Task, from the same source.
+
+    Raises:
+        UsageError: if they do not, with both sides.
+    """
+    if world.is_alone:
+        return
+    from stepladder.parallel.handshake import require_same_task
+    from stepladder.task.load import source_of
+
+    require_same_task(world, name, source_of(task))
 
 
 def of_world(job: JobConfig, world: World) -> JobConfig:

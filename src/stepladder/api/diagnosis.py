@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.api.call import run_folder, task_of
+from stepladder.api.call import reported, run_folder, task_of
 from stepladder.errors import ResourceError, StepladderError
 from stepladder.records import write_json
 
@@ -58,18 +58,19 @@ def diagnose(
 
     folder = run_folder(run)
     named = task if isinstance(task, str) else name_of(task) if task is not None else None
-    found = diagnose_run(
-        folder,
-        make_task=_maker(folder, task),
-        task_name=named or _task_name(folder),
-        wishes=Wishes(
-            remeasure=remeasure,
-            learning_curve=learning_curve,
-            target_error=target_error,
-            max_time_s=MAX_TIME_S if max_time_s is None else max_time_s,
-        ),
-        say=on_message or (lambda _: None),
-    )
+    with reported(f"diagnosing {folder}"):
+        found = diagnose_run(
+            folder,
+            make_task=_maker(folder, task),
+            task_name=named or _task_name(folder),
+            wishes=Wishes(
+                remeasure=remeasure,
+                learning_curve=learning_curve,
+                target_error=target_error,
+                max_time_s=MAX_TIME_S if max_time_s is None else max_time_s,
+            ),
+            say=on_message or (lambda _: None),
+        )
     findings = (_against_baselines(folder),)
     found = replace(found, diagnosis=replace(found.diagnosis, findings=findings))
     try:

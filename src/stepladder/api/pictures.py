@@ -14,7 +14,7 @@ from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.data.remote.places import is_address, shown
 from stepladder.data.store.manifest import MANIFEST_NAME
 from stepladder.errors import StepladderError
-from stepladder.machine.activity import paused
+from stepladder.machine.activity import moved, paused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,6 +94,7 @@ def listener(display: Display) -> Callable[[PrepareProgress], None]:
     }
 
     def on_progress(progress: PrepareProgress) -> None:
+        moved()
         show[progress.phase](progress.done, progress.total, progress.per_s, progress.left_s)
 
     return on_progress

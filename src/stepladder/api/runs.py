@@ -13,6 +13,7 @@ from stepladder.api.call import (
     job_of,
     made_task,
     refuse_random_trunk,
+    reported,
     resolved_call,
     run_folder,
     task_of,
@@ -24,6 +25,7 @@ from stepladder.api.devices import (
     log_display,
     log_of_main,
     of_world,
+    require_same_source,
     shake_hands,
 )
 from stepladder.api.pictures import on_store, prepared
@@ -32,7 +34,7 @@ from stepladder.config.choices import ExportFormat, PublishFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.machine.activity import doing
+from stepladder.machine.activity import doing, on_its_own
 from stepladder.parallel.failures import attempt_number
 from stepladder.parallel.place import Place, place_of
 from stepladder.records import read_json
@@ -197,9 +199,12 @@ def _train(
         if hosts is not None:
             display.message(hosts)
         if world.is_main:
-            job = on_store(job, display, has_own_task=is_own(task))
+            with on_its_own("opening the store"):
+                job = on_store(job, display, has_own_task=is_own(task))
         job = of_world(world.from_main(job), world)
-        made, name = made_task(task, job.recipe)
+        with on_its_own("loading the Task"):
+            made, name = made_task(task, job.recipe)
+            require_same_source(world, made, name)
         refuse_random_trunk(job.recipe, made)
         train_run(
             job,
@@ -257,7 +262,8 @@ def predict(
     from stepladder.exporting import predict as predict_run
 
     folder = run_folder(run)
-    return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
+    with reported("predicting"):
+        return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
 
 
 def export(
@@ -294,4 +300,5 @@ def export(
         refuse_to_replace(file, MODEL, option="--out")
         # a JSON file with the same name describes the model's input and output
         refuse_to_replace(file.with_suffix(".json"), FACTS, option="--out", inputs=[file])
-    return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))
+    with reported("exporting the model"):
+        return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

@@ -297,7 +297,7 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
         task=task,
         task_name=task_name,
         sources=open_at_version(task, config.recipe.data.table_version),
-        device=open_device(config.recipe.device.kind),
+        device=open_device(config.recipe),
     )
 
 

@@ -25,7 +25,7 @@ _PATIENCES = 4  # early stopping ends a run after about this many
 
 def check_before_training(
     job: CheckedJob, *, key: Callable[[], str], folder: Path
-) -> CheckReport | None:
+) -> CheckReport | str:
     """Run the fast checks on a job, or return the report in its folder.
 
     They take at most 10 s and at most a twentieth of the training time, which is predicted from one
@@ -37,24 +37,24 @@ def check_before_training(
         folder: of the run.
 
     Returns:
-        The report; None: nothing was checked.
+        The report; or why nothing was checked.
     """
     if isinstance(job.sources.train, ArrivalSource):
-        return None  # an example that is read would be lost
+        return "an example of an IterableDataset that is read would be lost"
     started = time.perf_counter()
     try:
         limit_s = min(FAST_S, FAST_FRAC * predicted_s(job))
     except Exception:  # the first step would fail as well: the checks may report why
         limit_s = FAST_S
     if limit_s < _LEAST_S:
-        return None
+        return "the training is too short for them"
     identity = key()
     kept = find_kept(folder, key=identity, tier=Tier.FAST)
     if kept is not None:
         return kept
     left_s = limit_s - (time.perf_counter() - started)
-    if left_s < _LEAST_S:  # on a busy machine: a report without a check that ran is useless
-        return None
+    if left_s < _LEAST_S:  # a report without a check that ran is useless
+        return "the machine is too busy: a twentieth of the training's time was over before them"
     return run_checks(job, CHECKS, tier=Tier.FAST, key=identity, limit_s=left_s)
 
 

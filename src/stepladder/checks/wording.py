@@ -29,7 +29,7 @@ _MAX_NAMES: Final = 4
 
 
 def listed(names: Iterable[str]) -> str:
-    """Join the first few names of weights for a sentence."""
+    """Join the first few names for a sentence."""
     names = [*names]
     return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
@@ -100,6 +100,34 @@ def total_line(report: CheckReport) -> str:
     if report.left_out:
         line += f"; no time was left for {', '.join(report.left_out)}"
     return line
+
+
+def not_run_line(report: CheckReport | str, *, command: str) -> str | None:
+    """Return in one line which checks before a training did not run, or None if all of them did.
+
+    Args:
+        report: or why no check ran.
+        command: what to type to run them.
+    """
+    again = f"run them with: {command}"
+    if isinstance(report, str):
+        return f"checks: none ran, as {report}; {again}"
+    stuck = [
+        finding.check for finding in report.findings if finding.outcome is Outcome.COULD_NOT_RUN
+    ]
+    num_missing = len(stuck) + len(report.left_out)
+    if not num_missing:
+        return None
+    reasons = [
+        f"{reason} {listed(names)}"
+        for reason, names in (
+            ("no time was left for", report.left_out),
+            ("these could not run:", stuck),
+        )
+        if names
+    ]
+    num_all = num_missing + _num_ran(report)
+    return f"checks: {num_missing} of {num_all} did not run ({'; '.join(reasons)}); {again}"
 
 
 def earlier_line(report: CheckReport, *, before: datetime) -> str | None:

@@ -129,7 +129,7 @@ def _with_values(argv: Sequence[str], command: str) -> list[str]:
     while left:
         word = left.pop(0)
         key = next(iter(given_flags([word], prefix=f"{command}.")), None)
-        if key is None or not isinstance(options()[key].default, Auto):
+        if key is None or not {bool, Auto} <= {*options()[key].wanted.kinds}:
             words.append(word)
             continue
         flag, equals, value = word.partition("=")

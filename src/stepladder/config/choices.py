@@ -61,12 +61,24 @@ class Launcher(StrEnum):
     RAY = "ray"
 
 
+class OnWorldChange(StrEnum):
+    """What stays the same when a run resumes on another number of devices.
+
+    keep_batch: the global batch, by more or fewer accumulation steps or examples per device.
+    scale_batch: the batch per device; the learning rate follows the global batch by its rule.
+    """
+
+    KEEP_BATCH = "keep_batch"
+    SCALE_BATCH = "scale_batch"
+
+
 class Cluster(StrEnum):
     """What schedules the processes of several machines."""
 
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
     SPARK = "spark"
+    RAY = "ray"
 
 
 class Encoding(StrEnum):

@@ -17,6 +17,7 @@ from stepladder.config.choices import (
     Fit,
     JpegSize,
     Launcher,
+    OnWorldChange,
     SourceFormat,
 )
 from stepladder.config.recipe import Recipe
@@ -153,10 +154,15 @@ class RunConfig:
     """What starts the processes of `device.count` devices: this machine, Spark or Ray (extras)."""
     restarts: int = 3
     """How often all processes are started again from the last checkpoint after one of them died."""
+    on_world_change: OnWorldChange = OnWorldChange.KEEP_BATCH
+    """What a run that resumes on another number of devices keeps: the global batch (keep_batch), or
+    the batch per device (scale_batch: batch.lr_rule then moves the learning rate)."""
     meet_s: float = 300.0
-    """Seconds to wait until all processes have started."""
+    """Seconds to wait until all processes have started, and then for each until it has loaded its
+    Task, opened its data and built its model."""
     stall_s: float = 120.0
-    """Seconds without progress after which a process is reported as hanging, and the run ends."""
+    """Seconds without an answer, or without progress in reading or writing, after which a process
+    is reported as hanging, and the run ends."""
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")

@@ -78,21 +78,28 @@ class DataConfig:
 class LoaderConfig:
     """Threads that read and decode pictures."""
 
-    threads: int = 0
-    """Number of reading threads; 0: one per core."""
+    threads: int | Auto = Auto.AUTO
+    """Number of reading threads; 0: one per core; auto: one per core, or a single one if `auto` is
+    off."""
     prefetch_batches: int = 2
     """Number of batches to prefetch."""
     scaled_decode: bool = True
     """Decode JPEGs that are much larger than needed at reduced size; pixels differ slightly."""
 
     def __post_init__(self) -> None:
-        require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
+        if not isinstance(self.threads, Auto):
+            require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
         require(
             self.prefetch_batches >= 1,
             "loader.prefetch_batches",
             self.prefetch_batches,
             "1 or more",
         )
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads; 0 if it is one per core, or not yet decided."""
+        return 0 if isinstance(self.threads, Auto) else self.threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +314,9 @@ class DeviceConfig:
     """Numerical precision of the training step."""
     memory_format: MemoryFormat = MemoryFormat.AUTO
     """Memory format of image tensors; auto: channels_last if the model has convolutions."""
+    keep_freed_memory: bool | Auto = Auto.AUTO
+    """On a CPU, keep freed memory in the process for the next layer, if the C library is glibc and
+    you have not configured its malloc; auto: on, or off if `auto` is off."""
     compile: bool = False
     """Compile the model with torch.compile; on the CPU this needs a C++ compiler."""
     gradient_checkpointing: bool = False

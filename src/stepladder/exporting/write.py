@@ -20,6 +20,7 @@ from stepladder import __version__
 from stepladder.config.choices import ExportFormat
 from stepladder.errors import MissingExtraError, ResourceError, UsageError
 from stepladder.exporting.trained import Trained, load_trained
+from stepladder.machine.activity import doing
 from stepladder.records import Json, to_json, write_json
 from stepladder.task.contract import Task
 
@@ -59,17 +60,21 @@ def export_run(
     """
     if format is ExportFormat.ONNX and not _has("onnx", "onnxscript"):
         raise MissingExtraError("ONNX export", "onnx")
-    trained = load_trained(run, task=task)
+    with doing("loading it"):
+        trained = load_trained(run, task=task)
     path = out or run / NAMES[format]
     facts = describe_model(trained)
-    program = trace(trained)
+    with doing("tracing it"):
+        program = trace(trained)
     write = {ExportFormat.ONNX: _write_onnx, ExportFormat.TORCH: _write_torch}[format]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".export-", dir=path.parent) as work:
             made = Path(work, path.name)
-            write(program, made, facts)
-            facts["largest_difference"] = _verify(trained, _open_exported(made, format))
+            with doing(f"writing {path.name}"):
+                write(program, made, facts)
+            with doing(f"comparing {path.name} with the model"):
+                facts["largest_difference"] = _verify(trained, _open_exported(made, format))
             for file in sorted(Path(work).iterdir(), reverse=True):  # a .data file before its model
                 file.replace(path.parent / file.name)
         write_json(path.with_suffix(".json"), facts)

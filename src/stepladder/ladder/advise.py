@@ -97,7 +97,7 @@ def advise_on(
             others.append(_considered(rung, None, refusal))
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
-        elif judged.aim is Aim.TIME and prediction.gain >= least:
+        elif judged.aim is Aim.TIME and prediction.gain_at_price >= least:
             candidates.append(_candidate(judged, profile, recipe, prediction))
         elif judged.aim is Aim.TIME:
             reason = _below(prediction, least)
@@ -157,6 +157,8 @@ def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Predict
 
 def _below(prediction: Prediction, least: float) -> str:
     """Return that a rung does not pay off; as a range if its gain depends on early stopping."""
+    if prediction.gain >= least:  # but it costs more
+        return f"predicted {gain_range(prediction)}: {prediction.note}"
     ends = (prediction.gain_low, prediction.gain_high)
     low, high = (gain(prediction.gain if end is None else end, 2) for end in ends)
     said = high if low == high else f"{low.removesuffix('×')} to {high}"

@@ -332,7 +332,7 @@ class Climb:
         if rung.is_prediction_only:
             reason = f"predicted only: {prediction.note}"
             return self._untried(rung, Decision.NOT_HERE, reason, prediction), self.recipe
-        known = self._from_ledger(rung)
+        known = self._from_ledger(rung, prediction)
         if known is not None:
             return known
         too_small = None if self.options.try_all else self.why_skip(rung, prediction)
@@ -432,20 +432,19 @@ class Climb:
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
         """Return why a rung is not worth a trial, or None."""
         least = 1 + self.options.min_gain
-        if rung.aim is Aim.TIME and prediction.gain < least:
-            because = f": {prediction.note}" if prediction.note else ""
-            return f"predicted {prediction.gain:.2f}×, below {least:.2f}×{because}"
-        return None
+        if rung.aim is not Aim.TIME or prediction.gain_at_price >= least:
+            return None
+        because = f": {prediction.note}" if prediction.note else ""
+        below = "" if prediction.gain >= least else f", below {least:.2f}×"
+        return f"predicted {prediction.gain:.2f}×{below}{because}"
 
-    def _from_ledger(self, rung: Rung) -> tuple[Trial, Recipe] | None:
+    def _from_ledger(self, rung: Rung, prediction: Prediction) -> tuple[Trial, Recipe] | None:
         if not self.reads_ledger:
             return None
         found = self.ledger.find(rung=rung.name, **self._keys())
         if found is None or may_now_decide(found, self.options.budget_s):
             return None
-        if rung.needs_devices and _num_devices(found) != self.options.devices:
-            return None
-        if rung.needs_machines and _num_devices(found) != self._num_on_machines:
+        if not self._is_same_hardware(rung, found, prediction):
             return None
         after = self.recipe
         if found.verdict.decision is Decision.KEPT:
@@ -456,6 +455,14 @@ class Climb:
         self.num_from_ledger += 1
         self.ledger.trial(found)  # recorded again, so that this ledger holds the whole climb
         return found, after
+
+    def _is_same_hardware(self, rung: Rung, found: Trial, prediction: Prediction) -> bool:
+        """Return True if an earlier trial used as many devices, at the same price."""
+        if found.prediction is not None and found.prediction.price != prediction.price:
+            return False
+        if rung.needs_devices:
+            return _num_devices(found) == self.options.devices
+        return not rung.needs_machines or _num_devices(found) == self._num_on_machines
 
     def _untried(
         self, rung: Rung, decision: Decision, reason: str, prediction: Prediction | None

@@ -33,6 +33,7 @@ from stepladder.ladder.revisit import anew_words, more_to_try
 from stepladder.ladder.scaling import Layout, measure_scaling
 from stepladder.ladder.summary.climb_summary import end_line
 from stepladder.ladder.summary.final_training import Launch, summary_in, train_kept
+from stepladder.ladder.summary.machine import machine_line
 from stepladder.ladder.summary.result import (
     CLIMB_FILE,
     measure_baseline,
@@ -140,7 +141,7 @@ def climb(
                 if left is None:
                     what = f"{folder.path} already holds a finished climb of this job"
                     display.message(f"{what}; {anew_words(done)}.")
-                    display.table(end_line(done), {"event": "end", **done})
+                    _show_end(done, display)
                     return done
                 display.message(f"resuming with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
@@ -184,8 +185,14 @@ def climb(
             )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
-    display.table(end_line(result), {"event": "end", **result})
+    _show_end(result, display)
     return result
+
+
+def _show_end(climb: Mapping[str, Any], display: Display) -> None:
+    """Show the result of a climb, and the machine on which it was measured."""
+    display.table(end_line(climb), {"event": "end", **climb})
+    display.table(machine_line(climb), {})
 
 
 def _load(name: str, start: Usage) -> PhaseLoad:
@@ -286,7 +293,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
             fix="Climb once with --train head, then once with --train all.",
         )
     _rungs(job)  # raises now if the list of prices cannot be read
-    device = open_device(job.recipe.device.kind)
+    device = open_device(job.recipe)
     use_threads(job.recipe)
     sources = open_at_version(task, job.recipe.data.table_version)
     for source in vars(sources).values():
@@ -369,7 +376,7 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         display.table(line, {"event": "trial", **row_json(trial)})
 
     fleet = lab.fleet
-    has_machines = fleet is not None and fleet.size > fleet.place.local_size
+    machines = 1 if fleet is None else max(1, fleet.size // fleet.place.local_size)
     return _CLIMBS[lab.job.ladder.aim](
         lab=lab,
         ledger=ledger,
@@ -378,20 +385,20 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         job=key,
         machine=machine_key(),
         recipe=lab.job.recipe,
-        rungs=_rungs(lab.job, has_machines=has_machines),
+        rungs=_rungs(lab.job, machines=machines),
         reads_ledger=reads_ledger,
     )
 
 
-def _rungs(job: JobConfig, *, has_machines: bool = False) -> tuple[Rung, ...]:
+def _rungs(job: JobConfig, *, machines: int = 1) -> tuple[Rung, ...]:
     """Return the rungs for the job's aim, with the user's list of GPUs and network."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices, network_gbit_s = job.ladder.prices, job.ladder.network_gbit_s
-    if prices is None and network_gbit_s is None and not has_machines:
+    if prices is None and network_gbit_s is None and machines == 1:
         return RUNGS
     gpus = GPUS if prices is None else read_gpus(prices)
-    return rungs_with(gpus, network_gbit_s=network_gbit_s, has_machines=has_machines)
+    return rungs_with(gpus, network_gbit_s=network_gbit_s, machines=machines)
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:

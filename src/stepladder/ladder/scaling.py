@@ -20,7 +20,7 @@ from stepladder.records.ladder import Interval
 from stepladder.records.profile import TrainingTime
 from stepladder.records.scaling import WORDS, Part, Scaling, ScalingPoint
 from stepladder.rungs import GPUS, read_gpus
-from stepladder.rungs.devices.gpus import gpu_named
+from stepladder.rungs.devices.gpus import Gpu, price_per_hour
 from stepladder.rungs.devices.more_machines import ASSUMED_GBIT_S, ring_s
 from stepladder.stats.estimates import mean_estimate
 from stepladder.stats.maxima import expected_max
@@ -102,8 +102,12 @@ def measure_scaling(
             block_s=job.ladder.block_s,
             budget_s=budget_s,
         )
-    price = _price(job, device_name(device))
-    costs = Costs(recipe=recipe, every_s=job.run.checkpoint_every_s, price=price)
+    costs = Costs(
+        recipe=recipe,
+        every_s=job.run.checkpoint_every_s,
+        gpus=GPUS if job.ladder.prices is None else read_gpus(job.ladder.prices),
+        device_name=device_name(device),
+    )
     points = [measured_point(found[num], found[1], costs) for num in here]
     speed = job.ladder.network_gbit_s
     network = ASSUMED_GBIT_S if speed is None else speed
@@ -142,7 +146,8 @@ class Costs(NamedTuple):
 
     recipe: Recipe
     every_s: float
-    price: float | None
+    gpus: tuple[Gpu, ...] = GPUS
+    device_name: str = ""
 
     def steps_per_epoch(self, num_train: int) -> float:
         """Return the steps of an epoch; a smaller last one counts as a fraction."""
@@ -164,9 +169,12 @@ class Costs(NamedTuple):
 
     def with_price(self, point: ScalingPoint, epochs: float) -> ScalingPoint:
         """Return a point with its costs, if the price is known."""
-        if self.price is None:
+        price = price_per_hour(
+            self.gpus, self.device_name, machines=point.hosts, devices=point.devices
+        )
+        if price is None:
             return point
-        per_epoch = point.num * self.price * point.epoch_s / 3600
+        per_epoch = price * point.epoch_s / 3600
         return replace(point, cost_per_epoch=per_epoch, cost=per_epoch * epochs)
 
 
@@ -335,13 +343,6 @@ def _exposed_s(num_bytes: int, hosts: int, network_gbit_s: float, *, hidden_s: f
     whole_s = ring_s(num_bytes, hosts, network_gbit_s)
     last_s = ring_s(min(num_bytes, _BUCKET_BYTES), hosts, network_gbit_s)
     return max(last_s, whole_s - hidden_s)
-
-
-def _price(job: JobConfig, name: str) -> float | None:
-    """Return the price of a device for an hour, from the user's list."""
-    gpus = GPUS if job.ladder.prices is None else read_gpus(job.ladder.prices)
-    gpu = gpu_named(gpus, name)
-    return None if gpu is None else gpu.price_per_hour
 
 
 def _notes(

@@ -30,7 +30,7 @@ from stepladder.ladder.timing.speedup import (
     why_no_length,
 )
 from stepladder.ladder.variants import Choice, choose_variant
-from stepladder.ladder.verdict import Evidence, judge, judge_speed
+from stepladder.ladder.verdict import Evidence, judge, judge_cost
 from stepladder.measuring.blocks.cold import compiler_start_s
 from stepladder.records import Json
 from stepladder.records.ladder import (
@@ -198,7 +198,8 @@ def _costs_too_much(trying: _Trying, found: _Found) -> bool:
     if decision is Decision.KEPT or not is_known:
         return False
     speed = found.speed.interval if found.speed is not None else None
-    return judge_speed(speed, trying.lab.job.ladder).decision is Decision.KEPT
+    price = found.prediction.price
+    return judge_cost(speed, price, trying.lab.job.ladder).decision is Decision.KEPT
 
 
 def _better(before: Recipe, first: _Found, second: _Found) -> _Found:
@@ -260,6 +261,7 @@ def _gather(
     return found, replace(
         evidence,
         speed=found.speed.interval,
+        price=found.prediction.price,
         num_epochs=found.lengths[1].epochs if is_statistical and found.lengths else None,
         cut_short=found.speed.cut_short,
         is_too_little=found.speed.is_too_little,
@@ -273,7 +275,8 @@ def _pays(trying: _Trying, found: _Found) -> bool:
         return False
     is_for_time = trying.rung.aim is Aim.TIME
     ladder = trying.lab.job.ladder
-    return not is_for_time or judge_speed(speed.interval, ladder).decision is Decision.KEPT
+    judged = judge_cost(speed.interval, found.prediction.price, ladder)
+    return not is_for_time or judged.decision is Decision.KEPT
 
 
 def _measure(
@@ -300,6 +303,7 @@ def _measure(
         (after, lengths[1]),
         folder=trying.folder,
         watchdog=trying.watchdog,
+        price=found.prediction.price,
     )
     found = replace(found, lengths=lengths, speed=speed)
     yield found

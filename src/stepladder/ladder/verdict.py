@@ -9,6 +9,8 @@ from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.ladder.summary.wording import gain, points
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdict
+from stepladder.rungs.devices.cost import cost_words, signed_percent
+from stepladder.training.output.wording import percent
 
 _DROPPED: Final = Decision.DROPPED
 _UNDECIDED: Final = Decision.UNDECIDED
@@ -25,6 +27,7 @@ class Evidence:
         exactness: how far it may change what is learnt.
         found: how far it did, as text; empty for a statistical rung.
         speed: time before over time after; None: not measured.
+        price: per hour after, over that before; None: not known.
         cut_short: why its measurement ended early, as text; None: it did not.
         is_too_little: whether too little was measured for a verdict.
         accuracy: change of the held-out accuracy; None without classes, or without outcomes.
@@ -43,6 +46,7 @@ class Evidence:
     exactness: Exactness
     found: str = ""
     speed: Interval | None = None
+    price: float | None = 1.0
     cut_short: str | None = None
     is_too_little: bool = False
     accuracy: Interval | None = None
@@ -94,7 +98,7 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
         case Aim.TIME:
             if evidence.speed is None and quality.decision is _UNDECIDED:
                 return quality  # its reason covers both
-            benefit = judge_speed(evidence.speed, options)
+            benefit = judge_cost(evidence.speed, evidence.price, options)
             if benefit.decision is _UNDECIDED and evidence.cut_short is not None:
                 benefit = Finding(_UNDECIDED, f"{benefit.reason}; {evidence.cut_short}")
         case Aim.MEMORY:
@@ -123,6 +127,34 @@ def judge_speed(speed: Interval | None, options: LadderConfig) -> Finding:
     if speed.low > 1:
         return Finding(_UNDECIDED, f"faster, but possibly by less than {gain(least, 2)}")
     return Finding(_UNDECIDED, "the noise is larger than the effect")
+
+
+def judge_cost(speed: Interval | None, price: float | None, options: LadderConfig) -> Finding:
+    """Judge a speed-up on hardware of another price: keep it if it is faster, and costs less.
+
+    The cost of the whole training is its time multiplied by the price per hour; its bounds are
+    those of the time. If the price is not known, the time decides, and the reason says up to which
+    price it is worth it.
+
+    Args:
+        price: per hour after, over that before; 1: the same hardware; None: not known.
+    """
+    by_time = judge_speed(speed, options)
+    if speed is None or by_time.decision is not Decision.KEPT or price == 1:
+        return by_time
+    words = cost_words(speed.estimate, price)
+    if price is None:
+        return Finding(Decision.KEPT, words)
+    cheaper = Interval(
+        estimate=speed.estimate / price, low=speed.low / price, high=speed.high / price
+    )
+    decision = judge_speed(cheaper, options).decision
+    if decision is _UNDECIDED:
+        low, high = (signed_percent(price / bound) for bound in (speed.high, speed.low))
+        words += f"; the change in cost is between {low} and {high}"
+    elif decision is _DROPPED and cheaper.estimate > 1:
+        words += f"; less than {percent(options.min_gain, 0)} is not worth it (ladder.min_gain)"
+    return Finding(decision, words)
 
 
 def judge_quality(evidence: Evidence, options: LadderConfig) -> Finding:

@@ -3,15 +3,20 @@
 Code that may take seconds says what it does with `doing`. Displays and commands print through
 streams that call `printed`. A `Heartbeat` reports the current activity if nothing was printed for a
 while.
+
+If several processes train together, `standing` distinguishes a process that hangs in its own work,
+such as a disk that does not answer, from one that waits for the others. Work that may hang is
+declared with `on_its_own`, and reports each part that is done with `moved`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Event, RLock, Thread
+from threading import Event, RLock, Thread, current_thread, main_thread
+from typing import Final
 
 FIRST_S = 1.5
 """Seconds without output after which the first line is due."""
@@ -76,6 +81,8 @@ class _State:
     def __init__(self) -> None:
         self.lock = RLock()
         self.activities: list[Activity] = []
+        self.own_work: list[str] = []
+        self.num_moves = 0
         self.printed_at = time.monotonic()
         self.has_printed = False
         self.heart: Heartbeat | None = None
@@ -98,11 +105,13 @@ def doing(
     activity = Activity(what=what, total=total, left_s=left_s)
     with _STATE.lock:
         _STATE.activities.append(activity)
+    moved()
     try:
         yield activity
     finally:
         with _STATE.lock, suppress(ValueError):
             _STATE.activities.remove(activity)
+        moved()
 
 
 def printed() -> None:
@@ -125,6 +134,73 @@ def report() -> Report:
         left_s=next((left for left in estimates if left is not None), None),
         done=last.done,
         total=last.total,
+    )
+
+
+def is_reported() -> bool:
+    """Return True if a heartbeat reports what the process does."""
+    return _STATE.heart is not None
+
+
+_OTHERS: Final = ""  # in place of own work: the process waits for another one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far the main thread has come.
+
+    Attributes:
+        what: it does by itself, in words; None: nothing that was declared.
+        waits_for_others: it waits for another process.
+        mark: changes whenever something is done.
+    """
+
+    what: str | None
+    waits_for_others: bool
+    mark: tuple[int, ...]
+
+
+@contextmanager
+def on_its_own(what: str) -> Iterator[None]:
+    """Declare work of the main thread that may hang, and in which no other process is waited for.
+
+    It must not read from a GPU, which may wait for another process. Does nothing in other threads.
+
+    Args:
+        what: in words, such as `writing a checkpoint`.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    _STATE.own_work.append(what)
+    moved()
+    try:
+        yield
+    finally:
+        _STATE.own_work.pop()
+        moved()
+
+
+def waiting_for_others() -> AbstractContextManager[None]:
+    """Declare that the main thread waits for another process in the block."""
+    return on_its_own(_OTHERS)
+
+
+def moved() -> None:
+    """Note that a part of the work is done, such as a file."""
+    _STATE.num_moves += 1
+
+
+def standing() -> Standing:
+    """Return how far the main thread has come."""
+    with _STATE.lock:
+        done = [activity.done for activity in _STATE.activities]
+    own_work = _STATE.own_work[-1:]  # one operation: the main thread changes the list
+    what = own_work[0] if own_work else None
+    return Standing(
+        what=what or None,
+        waits_for_others=what == _OTHERS,
+        mark=(_STATE.num_moves, *done),
     )
 
 

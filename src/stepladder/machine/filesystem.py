@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from stepladder.machine.activity import moved
+
 MOUNTS: Final = Path("/proc/self/mounts")
 SYS: Final = Path("/sys")
 _FAR_KINDS: Final = ("fuse", "9p", "nfs", "cifs", "smb", "ceph", "lustre", "davfs")
+_HASHED_BYTES: Final = 1 << 22
 _LOCAL_KIND: Final = "fuseblk"  # a local disk, such as NTFS
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
@@ -212,8 +215,12 @@ def leads_to(path: Path, handle: int) -> bool:
 
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_HASHED_BYTES):
+            digest.update(chunk)
+            moved()
+    return digest.hexdigest()
 
 
 def is_on_spinning_disk(path: Path, sys: Path = SYS) -> bool:

@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,12 @@ WAITING_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"
 QUIET_SPINS: Final = "3000"
 BUSY_SPINS: Final = "0"
 LOAD: Final = Path("/proc/loadavg")
+_OWN_THREADS: Final = Path("/proc/self/task")
 _NUM_LOOKS: Final = 7
 _LOOK_S: Final = 0.004
 
 _chosen: list[str] = []
+_warned: list[str] = []
 
 
 def bound_spinning(load: Path = LOAD) -> bool:
@@ -47,6 +50,27 @@ def bound_spinning(load: Path = LOAD) -> bool:
     return True
 
 
+def warn_of_spinning(load: Path = LOAD) -> None:
+    """Warn once that threads spin, if torch was loaded before and other processes use the cores.
+
+    Args:
+        load: file of the kernel with the number of running threads.
+    """
+    if _warned or "torch" not in sys.modules or waiting_settings():
+        return
+    if not _has_busy_neighbors(load):
+        return
+    _warned.append(BUSY_SPINS)
+    warnings.warn(
+        "other processes use this machine's cores, and torch was imported before stepladder could "
+        "set how its threads wait: they wait for each other by spinning, which can make a step "
+        f"several times as long. Type `export GOMP_SPINCOUNT={BUSY_SPINS}` before you start "
+        "Python; in a notebook, restart the kernel and begin the first cell with "
+        f"`%env GOMP_SPINCOUNT={BUSY_SPINS}`.",
+        stacklevel=3,
+    )
+
+
 def waiting_settings() -> dict[str, str]:
     """Return the variables that are set, by name."""
     return {name: os.environ[name] for name in WAITING_VARIABLES if name in os.environ}
@@ -62,14 +86,27 @@ def _has_busy_neighbors(load: Path) -> bool:
     """Return True if other processes leave fewer free cores than this process may use.
 
     The kernel's count of running threads is read several times within 30 ms, as most threads run
-    for a moment only.
+    for a moment only. Threads of this process are not counted: those of torch may still spin.
     """
     try:
         own = len(os.sched_getaffinity(0))
         counts = []
         for idx in range(_NUM_LOOKS):
             time.sleep(_LOOK_S if idx else 0)
-            counts.append(int(load.read_text().split()[3].partition("/")[0]) - 1)  # without this
+            counts.append(int(load.read_text().split()[3].partition("/")[0]) - _num_own_running())
     except (OSError, AttributeError, IndexError, ValueError):  # not Linux
         return False
     return (os.cpu_count() or own) - statistics.median(counts) < own
+
+
+def _num_own_running() -> int:
+    """Return the number of threads of this process that run now, at least this one."""
+    if "torch" not in sys.modules:
+        return 1
+    num = 0
+    for thread in _OWN_THREADS.iterdir():
+        try:
+            num += (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+        except OSError:  # it has just ended
+            continue
+    return max(1, num)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 from importlib import metadata
 from typing import Final
 
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?[^+]*(?:\+(\w+))?")
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?[^+]*(?:\+([\w.]+))?")
+_BUILDS: Final = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")  # of PyTorch's index; others are vendors'
 _MINOR_OFFSET: Final = 15  # torchvision 0.25 belongs to torch 2.10
+_RETURNED: Final = "STEPLADDER_TORCHVISION_WARNED"  # inherited by ranks and other children
 _INDEX: Final = "https://download.pytorch.org/whl"
 
 
@@ -29,13 +32,31 @@ def torchvision_problem(
         return None
     minor, build = int(wanted[2]) + _MINOR_OFFSET, wanted[3]
     is_other_release = (found[1], int(found[2])) != ("0", minor)
-    if not (is_broken or is_other_release or _build(build) != _build(found[3])):
+    if not (is_broken or is_other_release or _are_other_builds(build, found[3])):
         return None
-    index = f" --index-url {_INDEX}/{build}" if build is not None else ""
+    index = f" --index-url {_INDEX}/{build}" if build and _BUILDS.fullmatch(build) else ""
     return (
         f"torchvision {torchvision} does not fit torch {torch}: programs that import it fail. "
         f"Type: pip install --force-reinstall --no-deps 'torchvision==0.{minor}.*'{index}"
     )
+
+
+def new_torchvision_problem(*, is_broken: bool = False) -> str | None:
+    """Return `torchvision_problem` of what is installed, once in this process and its children."""
+    if _RETURNED in os.environ:
+        return None
+    problem = torchvision_problem(is_broken=is_broken)
+    if problem is not None:
+        os.environ[_RETURNED] = "1"
+    return problem
+
+
+def _are_other_builds(torch: str | None, torchvision: str | None) -> bool:
+    """Return True if two tags are of different builds of PyTorch's index."""
+    ours, theirs = _build(torch), _build(torchvision)
+    if any(tag is not None and not _BUILDS.fullmatch(tag) for tag in (ours, theirs)):
+        return False
+    return ours != theirs
 
 
 def _build(tag: str | None) -> str | None:

@@ -98,7 +98,7 @@ class Subject:
     def reading_threads(self) -> int:
         """Number of threads that read the training data, including the main thread."""
         default = self.sources.train.default_threads
-        return max(1, num_reading_threads(self.recipe.loader.threads, default))
+        return max(1, num_reading_threads(self.recipe.loader.num_threads, default))
 
     @property
     def min_batch_size(self) -> int:

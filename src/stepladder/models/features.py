@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _COMPILED = "_orig_mod."
@@ -21,13 +21,30 @@ def hash_trunk(trunk: nn.Module) -> str:
     replacements of its forward (folded, compiled) do not count.
     """
     digest = hashlib.sha256(_ADDRESS.sub("", str(trunk)).encode())
-    tensors = [*trunk.named_parameters(), *trunk.named_buffers()]
-    for name, tensor in tensors:
-        shape = "x".join(map(str, tensor.shape))
-        digest.update(f"\n{name.replace(_COMPILED, '')} {tensor.dtype} {shape}\n".encode())
+    return _with_tensors(digest, trunk).hexdigest()
+
+
+def hash_weights(model: nn.Module) -> str:
+    """Return the sha256 of the names, dtypes and bytes of a model's parameters and all buffers."""
+    return _with_tensors(hashlib.sha256(), model).hexdigest()
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters and buffers of a model by name, also buffers that are never saved."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Return the dtype and the shape of a tensor."""
+    return f"{tensor.dtype} {'x'.join(map(str, tensor.shape))}"
+
+
+def _with_tensors(digest: hashlib._Hash, model: nn.Module) -> hashlib._Hash:
+    for name, tensor in tensors_of(model).items():
+        digest.update(f"\n{name.replace(_COMPILED, '')} {kind_of(tensor)}\n".encode())
         plain = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(plain.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from types import ModuleType
 import torch
 
 from stepladder.errors import ResourceError
-from stepladder.machine.torchvision_build import torchvision_problem
+from stepladder.machine.torchvision_build import new_torchvision_problem
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -31,12 +31,17 @@ _declared: list[torch.library.Library] = []  # a Library removes its schemas whe
 def import_timm() -> ModuleType:
     """Return the timm module, declaring torchvision's operators only if the plain import fails.
 
+    The first import warns of a torchvision whose release or build does not fit torch, even if it
+    can be imported: its operators may fail later.
+
     The garbage collector is off during the import: it would scan hundreds of thousands of classes
     and functions again and again, for a third of the time.
 
     Raises:
         ResourceError: if timm still cannot be imported.
     """
+    if "timm" not in sys.modules:
+        _warn()
     with _no_collection():
         return _import()
 
@@ -49,15 +54,19 @@ def _import() -> ModuleType:
             raise _broken(error) from error
     except (ImportError, OSError) as error:
         raise _broken(error) from error
-    problem = torchvision_problem(is_broken=True)
-    if problem is not None:
-        warnings.warn(problem, stacklevel=1)  # the user's code has no part in it
+    _warn(is_broken=True)
     _forget_half_imports()
     try:
         _declare_operators()
         return importlib.import_module("timm")
     except (RuntimeError, ImportError, OSError) as error:
         raise _broken(error) from error
+
+
+def _warn(*, is_broken: bool = False) -> None:
+    problem = new_torchvision_problem(is_broken=is_broken)
+    if problem is not None:
+        warnings.warn(problem, stacklevel=1)  # the user's code has no part in it
 
 
 @contextmanager

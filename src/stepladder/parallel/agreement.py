@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stepladder.machine.activity import waiting_for_others
 from stepladder.parallel.world import World
 
 
@@ -80,8 +81,9 @@ class StepAgreement:
     def end(self) -> tuple[Tensor, Wishes]:
         """Return the sum of all ranks' losses, on the device, and what is agreed."""
         assert self._values is not None
-        for work in self._works:
-            work.wait()
+        with waiting_for_others():
+            for work in self._works:
+                work.wait()
         values, loss = self._values, self._loss
         self._values, self._loss, self._works = None, None, []
         wishes = Wishes.of_all(values[:, 1:].max(dim=0).values)
@@ -93,7 +95,8 @@ def agree(world: World, wishes: Wishes) -> Wishes:
     if world.is_alone:
         return wishes
     values = torch.tensor(wishes.to_values(), dtype=torch.float64)
-    dist.all_reduce(values, op=dist.ReduceOp.MAX, group=world.steps)
+    with waiting_for_others():
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=world.steps)
     return Wishes.of_all(values)
 
 
@@ -102,5 +105,6 @@ def sum_of(world: World, values: Mapping[str, float]) -> dict[str, float]:
     if world.is_alone or not values:
         return dict(values)
     flat = torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
-    dist.all_reduce(flat, group=world.steps)
+    with waiting_for_others():
+        dist.all_reduce(flat, group=world.steps)
     return dict(zip(sorted(values), flat.tolist(), strict=True))

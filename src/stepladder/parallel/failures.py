@@ -162,8 +162,9 @@ def _is_joint(one: Failure, first: Failure) -> bool:
 
 
 def stalled(folder: Path, *, attempt: int) -> str | None:
-    """Return the line about a rank that did not answer in an attempt, or None."""
-    return next((one.lines[0] for one in _failures(folder, attempt) if not one.is_final), None)
+    """Return the line about a rank that hung or did not answer in an attempt, or None."""
+    found = [one for one in _failures(folder, attempt) if not one.is_final]
+    return min(found, key=lambda one: one.at).lines[0] if found else None  # others follow from it
 
 
 def clear_failures(folder: Path, *, attempt: int | None = None) -> None:

@@ -51,7 +51,7 @@ class GradientAverage:
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
             self._ddp = DistributedDataParallel(
                 _LossModule(model, losses),
-                init_sync=False,  # `World.copy_from_main` has done it, and compared the weights
+                init_sync=False,  # `share_start` has sent the weights, and compared them
                 broadcast_buffers=False,
                 find_unused_parameters=has_unused and not is_static,
                 static_graph=is_static,

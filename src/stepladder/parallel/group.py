@@ -15,10 +15,11 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from stepladder.errors import ResourceError
 from stepladder.machine.activity import doing
+from stepladder.machine.gpu import gpu_of_rank
 from stepladder.machine.network import network_facts, network_problems, source_address
 from stepladder.parallel.network import use_network
 from stepladder.parallel.place import Place
@@ -28,10 +29,13 @@ _KEY: Final = "stepladder/store"  # of the address of rank 0's store, in the age
 _MARK: Final = "stepladder/is_here"
 _HELLO: Final = "stepladder/hello/{rank}"  # a word that rank 0 repeats
 _WELCOME: Final = "stepladder/welcome/{word}"
+_KIND: Final = "kind/{rank}"
+_KIND_READ: Final = "kind-read/{rank}"
 _PEER: Final = "stepladder/peer"
 _POLL_S: Final = 0.05
 _PAUSE_S: Final = 0.1  # between two looks for the other ranks
 _IN_USE: Final = "EADDRINUSE"
+_SAME_GPU: Final = "Duplicate GPU detected"  # by NCCL
 _stores: dict[Place, TCPStore] = {}
 _openings = itertools.count()
 _FOREVER: Final = timedelta(days=7)  # a rank that does not answer is found by its heartbeat
@@ -80,13 +84,14 @@ def opened_world(
                 own = _store_of(place, start_s)
                 network = use_network(place, peer=_peer(own, place), is_cuda=is_cuda)
                 store = PrefixStore(f"group-{next(_openings)}", own)
+                require_same_kind(store, place, is_cuda=is_cuda)
                 dist.init_process_group(
                     "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
                     store=store,
                     rank=place.rank,
                     world_size=place.size,
                     timeout=_FOREVER,
-                    device_id=torch.device("cuda", place.local_rank) if is_cuda else None,
+                    device_id=gpu_of_rank(place.local_rank) if is_cuda else None,
                 )
         except (RuntimeError, ValueError, OSError) as error:
             raise _not_met(place, start_s, error) from error
@@ -99,6 +104,32 @@ def opened_world(
     finally:
         if is_own and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def require_same_kind(store: Store, place: Place, *, is_cuda: bool) -> None:
+    """Check that all ranks have a GPU, or none: connecting those that have one would never end.
+
+    Raises:
+        ResourceError: if only some of them have one.
+    """
+    own = f"{'a GPU' if is_cuda else 'no GPU'} {socket.gethostname()}"
+    store.set(_KIND.format(rank=place.rank), own)
+    found = store.multi_get([_KIND.format(rank=rank) for rank in range(place.size)])
+    store.set(_KIND_READ.format(rank=place.rank), "")
+    if place.rank == 0:  # which has the store, and may end only after the others have read
+        store.wait([_KIND_READ.format(rank=rank) for rank in range(place.size)])
+    kinds = [kind.decode().rpartition(" ") for kind in found]
+    first, _, first_host = kinds[0]
+    other = next((rank for rank, (kind, _, _) in enumerate(kinds) if kind != first), None)
+    if other is None:
+        return
+    kind, _, host = kinds[other]
+    raise ResourceError(
+        f"rank 0 ({first_host}) has {first}, but rank {other} ({host}) has {kind}",
+        why="Gradients are added up either on GPUs or in the memory of the hosts.",
+        fix="Use only hosts where `stepladder doctor` shows a GPU.\n"
+        'Or hide the GPUs from all processes: export CUDA_VISIBLE_DEVICES=""',
+    )
 
 
 def store_address(place: Place) -> tuple[str, int] | None:
@@ -296,6 +327,14 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
             f"{place.port} of rank 0",
             where=where,
             fix="Choose another port, with torchrun --master-port PORT or with MASTER_PORT.",
+        )
+    if _SAME_GPU in str(error):
+        return ResourceError(
+            "two processes of the run would use the same GPU",
+            where="device.count",
+            why=f"The process of rank {place.rank} is number {place.local_rank} of "
+            f"{place.local_size} on its host and sees {torch.cuda.device_count()} GPUs.",
+            fix="Start one process for each GPU of a host, or train on CPUs: --device.kind cpu",
         )
     if isinstance(error, _Missing):
         num = len(error.ranks)

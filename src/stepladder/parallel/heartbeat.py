@@ -1,12 +1,15 @@
-"""Find a rank that stops answering, and name it.
+"""Find a rank that stops answering or hangs in its own work, and name it.
 
-Each rank tells every second that it is there, and what it does. A rank whose process was stopped,
-whose host is frozen, or whose disk hangs would otherwise keep all others waiting for ever, in a
-collective whose error names no rank.
+Each rank reports every second that it is there, what its main thread does, and for how long without
+progress. A rank whose process was stopped, whose host is frozen, or whose disk hangs would
+otherwise keep all others waiting for ever, in a collective whose error names no rank. The thread
+that reports keeps running while the main thread hangs, so work that may hang has a name
+(`machine/activity.py`), and a rank that waits for others is never taken for the one that hangs.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -21,13 +24,18 @@ from typing import Any, Final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from stepladder.parallel.failures import LOST_CODE, Failure, record_failure
+from stepladder.machine.activity import standing
+from stepladder.parallel.failures import LOST_CODE, Failure, log_file, record_failure
 from stepladder.parallel.flight_recorder import dump_collectives
 from stepladder.parallel.world import Pulse, World
 
 EVERY_S: Final = 1.0
 _ASK_S: Final = 5.0  # for one answer of the store
-_OWN_WORK: Final = frozenset({"data_wait"})  # phases in which a rank waits for no other one
+_END_S: Final = 5.0  # to report a rank: the disk of the run may be what hangs
+_STARTING: Final = "starting"
+_OWN_PHASES: Final = {"data_wait": "waiting for data"}
+"""Phases of a step in which a rank waits for no other one: a name would cost time at each step."""
+_hearts = itertools.count()
 
 
 @dataclass(kw_only=True)
@@ -36,18 +44,26 @@ class Heart:
 
     Attributes:
         address: host and port of the store.
-        stall_s: seconds without an answer, or within one wait for data, that are too many.
+        meet_s: seconds without progress that are too many in the handshake, whatever a rank does.
+        stall_s: seconds without an answer that are too many, and after the handshake also those
+            without progress in work that has a name.
         folder: of the run.
-        pulse: what this rank does; None: not training yet.
+        attempt: how often the launcher has started the ranks before.
+        pulse: step and phase of this rank; None: not training yet.
     """
 
     world: World
     address: tuple[str, int]
+    meet_s: float
     stall_s: float
     folder: Path
     attempt: int
     pulse: Pulse | None = None
+    _is_met: bool = False
     _answered_s: float = 0.0
+    _mark: Any = None
+    _moved_s: float = 0.0
+    _number: int = field(default_factory=lambda: next(_hearts))
     _is_over: threading.Event = field(default_factory=threading.Event)
     _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -58,8 +74,13 @@ class Heart:
         for loop in loops:
             threading.Thread(target=loop, name="stepladder-heart", daemon=True).start()
 
+    def met(self) -> None:
+        """Note that the handshake of this rank is over."""
+        self._is_met = True
+
     def watch(self, pulse: Pulse) -> None:
         """Report what this rank does from now on."""
+        self.met()
         self.pulse = pulse
 
     def stop(self) -> None:
@@ -74,36 +95,53 @@ class Heart:
                     timeout = timedelta(seconds=_ASK_S)
                     store = TCPStore(*self.address, is_master=False, timeout=timeout)
                 count += 1
-                store.set(self._key(self.world.rank), json.dumps(self._beat(count)))
+                self.send(store, count)
                 store.get(self._key(self.world.rank))  # waits for the answer, as set does not
-                found = self._look(store) if self.world.is_main else None
+                found = self.look(store) if self.world.is_main else None
                 self._answered_s = time.monotonic()
             except Exception:  # rank 0, whose process has the store, has ended
                 continue
             if found is not None and not self._is_over.is_set():
-                self._end(*found)
+                self.end(*found)
 
     def _watch_main(self) -> None:
         """Watch that rank 0 answers: a request to the store of a stopped process never returns."""
         while not self._is_over.wait(EVERY_S):
             silent_s = time.monotonic() - self._answered_s
             if silent_s > self.stall_s:
-                self._end(0, f"has not answered for {silent_s:.0f} s")
+                self.end(0, f"has not answered for {silent_s:.0f} s")
+
+    def send(self, store: Any, count: int) -> None:
+        """Report what this rank does."""
+        store.set(self._key(self.world.rank), json.dumps(self._beat(count)))
 
     def _key(self, rank: int) -> str:
-        return f"beat-{self.attempt}-{rank}"
+        return f"beat-{self._number}-{rank}"
 
     def _beat(self, count: int) -> dict[str, Any]:
-        step, phase, for_s = self.pulse() if self.pulse is not None else (-1, "", 0.0)
+        step, phase = self.pulse() if self.pulse is not None else (-1, "")
+        what, for_s = self._own_work(step, phase)
         return {
             "count": count,
             "host": socket.gethostname(),
             "step": step,
-            "phase": phase,
+            "what": what,
             "for_s": for_s,
+            "is_met": self._is_met,
         }
 
-    def _look(self, store: Any) -> tuple[int, str] | None:
+    def _own_work(self, step: int, phase: str) -> tuple[str, float]:
+        """Return what the main thread does by itself, and for how many seconds without progress."""
+        found, now = standing(), time.monotonic()
+        what = found.what or _OWN_PHASES.get(phase) or ("" if self._is_met else _STARTING)
+        if found.waits_for_others:
+            what = ""
+        mark = (what, step, found.mark)
+        if mark != self._mark:
+            self._mark, self._moved_s = mark, now
+        return what, now - self._moved_s if what else 0.0
+
+    def look(self, store: Any) -> tuple[int, str] | None:
         """Return the rank that is stalled and how, or None."""
         now = time.monotonic()
         for rank in range(self.world.size):
@@ -115,13 +153,26 @@ class Heart:
                 self._seen[rank] = (count, now)
             elif now - since > self.stall_s:
                 return rank, f"has not answered for {now - since:.0f} s{_at(beat)}"
-            if beat.get("phase") in _OWN_WORK and float(beat["for_s"]) > self.stall_s:
-                return rank, f"has waited for data for {float(beat['for_s']):.0f} s{_at(beat)}"
+            option = "stall" if beat.get("is_met") else "meet"
+            limit_s = self.stall_s if option == "stall" else self.meet_s
+            if beat.get("what") and (for_s := float(beat["for_s"])) > limit_s:
+                return rank, (
+                    f"has been {beat['what']} for {for_s:.0f} s without progress{_at(beat)}, which "
+                    f"--run.{option}-s {2 * limit_s:g} would allow"
+                )
         return None
 
-    def _end(self, rank: int, what: str) -> None:
+    def end(self, rank: int, what: str) -> None:
         """Report the rank, and end this process: its main thread waits in a collective."""
+        thread = threading.Thread(target=self._report, args=(rank, what), daemon=True)
+        thread.start()
+        thread.join(_END_S)
+        os._exit(LOST_CODE)
+
+    def _report(self, rank: int, what: str) -> None:
         line = f"rank {rank} {what}"
+        sys.stderr.write(f"{line}; its log: {log_file(self.folder, rank)}\n")
+        sys.stderr.flush()
         failure = Failure(
             rank=rank,
             host=socket.gethostname(),
@@ -133,9 +184,6 @@ class Heart:
         )
         record_failure(self.folder, failure)
         dump_collectives(self.folder, rank=self.world.rank, attempt=self.attempt)
-        sys.stderr.write(f"{line}; its log: {self.folder / 'logs' / f'rank-{rank}.log'}\n")
-        sys.stderr.flush()
-        os._exit(LOST_CODE)
 
 
 def _at(beat: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -21,6 +21,7 @@ from stepladder.parallel.failures import (
     LAUNCHED,
     LOGS,
     LOST_CODE,
+    RESTARTS,
     Failure,
     attempt_number,
     clear_failures,
@@ -35,6 +36,9 @@ from stepladder.parallel.flight_recorder import dump_collectives, record_collect
 from stepladder.parallel.place import Place
 from stepladder.parallel.world import ALONE, World
 from stepladder.records import read_json, write_json
+
+if TYPE_CHECKING:
+    from stepladder.parallel.heartbeat import Heart
 
 TORCHRUN: Final = "TORCHELASTIC_RUN_ID"  # set by torchrun
 _AGENTS: Final = "agents.json"
@@ -54,8 +58,9 @@ def joined(
     Args:
         place: None: this process is alone.
         folder: of the run.
-        meet_s: seconds to wait for the other processes.
-        stall_s: seconds to wait for a rank that does not answer.
+        meet_s: seconds to wait for the other processes, and in the handshake for a rank that makes
+            no progress.
+        stall_s: seconds to wait for a rank that does not answer, or hangs in its own work.
 
     Raises:
         ResourceError: if the others do not come, or one of them ends.
@@ -84,10 +89,12 @@ def joined(
         ):
             hosts = world.gather(socket.gethostname())
             world = take_place(world, is_cuda=is_cuda, node=place.node)
-            attempt = _agreed(world, folder, attempt)
-            world = replace(world, is_restart=_is_restart(world, folder))
-            with _beating(world, store_address(place), stall_s, folder, attempt) as world:
-                yield world
+            address = store_address(place)
+            with _beating(world, address, folder, meet_s=meet_s, stall_s=stall_s) as heart:
+                attempt = _agreed(world, folder, attempt)
+                if heart is not None:
+                    heart.attempt = attempt
+                yield replace(world, watcher=heart, is_restart=_is_restart(world, folder))
                 world.barrier()  # rank 0 has the store: it stays until all others are done
     except BaseException as error:
         if is_loss_of_rank(error):
@@ -117,7 +124,7 @@ def _is_restart(world: World, folder: Path) -> bool:
     torchrun counts no start after a machine has joined. So the agents are written down, each with
     its host and start, in a file that stays if the run is overwritten.
     """
-    if TORCHRUN not in os.environ:
+    if TORCHRUN not in os.environ or RESTARTS in os.environ:  # a new torchrun, on Spark
         return attempt_number() > 0
     agent = psutil.Process(os.getppid())
     agents = set(world.gather(f"{host_name()} {agent.pid} {agent.create_time():.2f}"))
@@ -154,20 +161,32 @@ def _grace() -> Iterator[None]:
 def _beating(
     world: World,
     address: tuple[str, int] | None,
-    stall_s: float,
     folder: Path,
-    attempt: int,
-) -> Iterator[World]:
-    """Watch that all ranks answer during a block."""
+    *,
+    meet_s: float,
+    stall_s: float,
+) -> Iterator[Heart | None]:
+    """Watch during a block that all ranks answer and make progress.
+
+    Args:
+        address: of the store; None: nobody watches.
+    """
     if address is None:
-        yield world
+        yield None
         return
     from stepladder.parallel.heartbeat import Heart
 
-    heart = Heart(world=world, address=address, stall_s=stall_s, folder=folder, attempt=attempt)
+    heart = Heart(
+        world=world,
+        address=address,
+        meet_s=meet_s,
+        stall_s=stall_s,
+        folder=folder,
+        attempt=attempt_number(),
+    )
     heart.start()
     try:
-        yield replace(world, watch=heart.watch)
+        yield heart
     finally:
         heart.stop()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from stepladder.machine.activity import waiting_for_others
 from stepladder.parallel.place import Place
 
 if TYPE_CHECKING:
@@ -15,9 +16,19 @@ if TYPE_CHECKING:
     from stepladder.parallel.network import Network
 
 T = TypeVar("T")
-Pulse = Callable[[], tuple[int, str, float]]
-"""Returns the step, the phase that is open, and the seconds since it began."""
+Pulse = Callable[[], tuple[int, str]]
+"""Returns the step, and the phase that is open."""
 _BROADCAST_BYTES: Final = 32 * 1024**2  # of tensors that are sent in one message
+
+
+class Watcher(Protocol):
+    """Finds a rank that hangs."""
+
+    def met(self) -> None:
+        """Note that the handshake of this rank is over."""
+
+    def watch(self, pulse: Pulse) -> None:
+        """Report what this rank does from now on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +45,7 @@ class World:
             gradients; None: the world is one process.
         hosts: number of the host of each rank, from 0 in the order of ranks; empty: one host.
         host_names: name of each host.
-        watch: takes a function that returns what this rank does, so that a rank that hangs is
-            found; None: nobody watches.
+        watcher: finds a rank that hangs; None: nobody watches.
         network: what this process uses to reach the others; None: it is not known.
         is_restart: the launcher has started the processes of this run before.
     """
@@ -47,7 +57,7 @@ class World:
     steps: dist.ProcessGroup | None = None
     hosts: tuple[int, ...] = ()
     host_names: tuple[str, ...] = ()
-    watch: Callable[[Pulse], None] | None = None
+    watcher: Watcher | None = None
     network: Network | None = None
     is_restart: bool = False
 
@@ -92,6 +102,11 @@ class World:
         even = tuple(rank // (self.size // num) for rank in range(self.size))
         return num if num > 1 and self.hosts == even else 1
 
+    def met(self) -> None:
+        """End the handshake of this rank: from now on, only work with a name is limited."""
+        if self.watcher is not None:
+            self.watcher.met()
+
     def from_main(self, value: T | None = None) -> T:
         """Return the value that rank 0 passes, on every rank; it is pickled.
 
@@ -103,7 +118,8 @@ class World:
         import torch.distributed as dist
 
         box: list[Any] = [value if self.is_main else None]
-        dist.broadcast_object_list(box, src=0)
+        with waiting_for_others():
+            dist.broadcast_object_list(box, src=0)
         result: T = box[0]
         return result
 
@@ -114,7 +130,8 @@ class World:
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        with waiting_for_others():
+            dist.all_gather_object(values, value)
         return values
 
     def sum_(self, tensor: Tensor) -> Tensor:
@@ -122,7 +139,8 @@ class World:
         if not self.is_alone:
             import torch.distributed as dist
 
-            dist.all_reduce(tensor)
+            with waiting_for_others():
+                dist.all_reduce(tensor)
         return tensor
 
     def barrier(self) -> None:
@@ -130,7 +148,8 @@ class World:
         if not self.is_alone:
             import torch.distributed as dist
 
-            dist.barrier(group=self.steps)  # not NCCL, which has a time-out
+            with waiting_for_others():
+                dist.barrier(group=self.steps)  # not NCCL, which has a time-out
 
     def copy_from_main(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite tensors with those of rank 0; names, shapes and types are equal on all ranks.
@@ -142,7 +161,7 @@ class World:
         import torch
         import torch.distributed as dist
 
-        with torch.no_grad():
+        with torch.no_grad(), waiting_for_others():
             for group in _groups(tensors):
                 flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
                 dist.broadcast(flat, src=0)

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from stepladder.records.files import Json
 from stepladder.records.ladder import Aim, Interval
 from stepladder.records.profile import EpochRange, Provenance
+
+
+class RatioFrom(StrEnum):
+    """Measurement from which the speed-up of a climb is quoted.
+
+    PAIRS: blocks of both, timed in turn after the climb. TIMINGS: other timings of both. CHAIN: the
+    product of the kept rungs' gains, as it is smaller. SHORTER: the pairs, with the shorter timing
+    of the original job.
+    """
+
+    PAIRS = "pairs"
+    TIMINGS = "timings"
+    CHAIN = "chain"
+    SHORTER = "shorter"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +40,7 @@ class Baseline:
         global_batch_size: examples of an optimizer step.
         is_extrapolated: whether total_s is extrapolated from fewer epochs.
         runs_s: the timings before and after the climb. total_s is the one in pairs with the
-            result; without pairs their mean, or the shorter one if they differ by more than 25 %.
+            result, and without pairs their mean; if they differ by more than 25 %, the shorter one.
             For a short job a timing is a whole run. Empty if it was timed once.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
@@ -170,23 +185,27 @@ class ClimbSummary:
             kept rungs can lose accuracy.
         speedup: time to a trained model of the baseline divided by that of the result: measured in
             pairs after the climb, or the smallest of several measurements that disagree.
-        speedup_bounds: the same with its bounds; None: not measured in pairs.
+        speedup_from: the measurement from which it is; None: unknown.
+        speedup_bounds: the same with its bounds; None: they are not known.
         over_default: the speed-up against what `train` does by default, if the original job
             switches that off; from the gains of the kept rungs that are not part of it. None: the
             original job is the default, or the gains are not known.
         speedup_low, speedup_high: the ratio at the ends of the original job's range of epochs, over
             seeds; None: its epochs are known.
         num_pairs: number of pairs.
+        paired: the ratio that the pairs gave; None: no pair was timed.
+        why_no_pairs: why none were timed; None: they were, or nothing was kept.
         chain: product of the measured gains of the kept rungs; None: none was measured.
-        has_other_chain: whether the product is another ratio than that of the pairs, beyond both
-            bounds.
+        has_other_chain: whether the product is another ratio than that of the timings, beyond both
+            bounds; without pairs, by more than 25 %.
         loads: other processes' use of the machine, by phase.
         is_as_written: whether nothing was kept, so that the result is the original job.
         next: the next step beyond this machine.
         untried: rungs that were not tried, or not confirmed, because the budget ended.
         num_from_ledger: number of verdicts from earlier climbs.
         budget_s: time limit; None: none.
-        machine: the machine of the timings.
+        machine: the machine of the timings: processor, cores, instruction set, threads of both,
+            and how idle threads wait.
         max_accuracy_loss, min_gain: thresholds of the verdicts.
         try_all: whether rungs were tried regardless of the predicted gain.
         why_no_advice: why the climb ended after the last kept rung; None: it ran to the end.
@@ -208,11 +227,14 @@ class ClimbSummary:
     why_not_compared: str | None = None
     together: JointChange | None = None
     speedup: float | None = None
+    speedup_from: RatioFrom | None = None
     speedup_bounds: Interval | None = None
     over_default: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
     num_pairs: int = 0
+    paired: Interval | None = None
+    why_no_pairs: str | None = None
     chain: Interval | None = None
     has_other_chain: bool = False
     loads: tuple[PhaseLoad, ...] = ()

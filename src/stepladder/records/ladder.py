@@ -68,6 +68,7 @@ class Prediction:
         time: the predicted parts; None if only a bound is known.
         accuracy_gain: change in accuracy, in [-1, 1]; None: not predicted.
         memory_frac: peak memory with the rung divided by that without; None: not predicted.
+        price: per hour with the rung, over that without it; None: not known.
         provenance: MODELLED or REPLAYED.
         inputs: the numbers that it is computed from, by name.
         note: its assumptions, in one sentence; may be empty.
@@ -82,9 +83,15 @@ class Prediction:
     time: TrainingTime | None = None
     accuracy_gain: float | None = None
     memory_frac: float | None = None
+    price: float | None = 1.0
     provenance: Provenance
     inputs: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def gain_at_price(self) -> float:
+        """The smaller of its gains in time and in cost; in time if the price is not known."""
+        return self.gain / max(1.0, self.price or 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

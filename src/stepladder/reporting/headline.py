@@ -58,11 +58,14 @@ class Headline:
     Attributes:
         figure: the result, such as `75.2 %`.
         noise: such as `± 1.7`, in percentage points, or empty.
+        doubts: what is in doubt about the figure, a sentence each.
         caption: what the figure is.
+        against_default: what the figure is against the default of `train`; a sentence or empty.
         ending: how long the run was and why it stopped; a sentence or empty.
         method: how it was measured, one sentence each.
         next: what to do next, a sentence.
         status: finished, interrupted, diverged or unfinished.
+        machine: the machine of the figure, in words; empty: it does not depend on it.
     """
 
     figure: str
@@ -73,6 +76,9 @@ class Headline:
     facts: tuple[Fact, ...]
     method: tuple[str, ...] = ()
     next: str = ""
+    doubts: tuple[str, ...] = ()
+    against_default: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

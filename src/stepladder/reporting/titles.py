@@ -39,6 +39,7 @@ _NAMES: Final = {  # names whose words are not a title
     "input_independent": "Use of the inputs",
     "learning_rate_higher": "Higher learning rate",
     "learning_rate_lower": "Lower learning rate",
+    "loader_left_early": "Data that are never seen",
     "missing_zero_grad": "Gradients not cleared",
     "nll_without_log_softmax": "NLL loss without log-softmax",
     "no_shuffle": "Data not shuffled",

@@ -34,6 +34,7 @@ def predict_time(
     note: str = "",
     accuracy_gain: float | None = None,
     memory_frac: float | None = None,
+    price: float | None = 1.0,
 ) -> Prediction:
     """Return a prediction from the predicted time and the current time of the whole training.
 
@@ -48,6 +49,7 @@ def predict_time(
         time=after,
         accuracy_gain=accuracy_gain,
         memory_frac=memory_frac,
+        price=price,
         provenance=provenance,
         inputs={**(inputs or {}), "now_s": now_s, "after_s": after_s},
         note=note,
@@ -209,7 +211,7 @@ def loader_threads(profile: Profile, loader: LoaderConfig) -> int:
     """Return the number of reading threads; 1 if the main thread reads."""
     if profile.default_threads == 0:
         return 1
-    return loader.threads or profile.default_threads or max(1, profile.num_cores)
+    return loader.num_threads or profile.default_threads or max(1, profile.num_cores)
 
 
 def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:

@@ -91,13 +91,19 @@ def rungs_with(
     gpus: tuple[Gpu, ...] = GPUS,
     *,
     network_gbit_s: float | None = None,
-    has_machines: bool = False,
+    machines: int = 1,
 ) -> tuple[Rung, ...]:
-    """Return RUNGS with the user's GPUs for larger_gpu, and the network for more_machines.
+    """Return RUNGS with the user's GPUs and prices, and the network for more_machines.
 
     Args:
-        has_machines: more_machines can be tried.
+        machines: on which the climb was started; with several, more_machines can be tried.
     """
-    machines = TriedMachines() if has_machines else MoreMachines(network_gbit_s)
-    own: dict[str, Rung] = {LargerGpu.name: LargerGpu(gpus), MoreMachines.name: machines}
-    return tuple(own.get(rung.name, rung) for rung in RUNGS)
+    own: tuple[Rung, ...] = (
+        LargerGpu(gpus),
+        MoreGpus(gpus),
+        MoreMachines(network_gbit_s, gpus=gpus)
+        if machines == 1
+        else TriedMachines(machines, gpus=gpus),
+    )
+    by_name = {rung.name: rung for rung in own}
+    return tuple(by_name.get(rung.name, rung) for rung in RUNGS)

@@ -47,11 +47,36 @@ examples, evaluated only once at the end, are not affected by this selection.
 _TAIL = """
 ## A list of GPUs
 
-Your own list for `larger_gpu` (`--ladder.prices FILE.csv`) needs the columns `name`,
-`half_flops_per_s` (dense, 16 bits), `fp32_flops_per_s`, `bytes_per_s` and `price_per_hour`; leave
-unknown prices empty. The optional column `tf32_flops_per_s` (dense) is the rate of 32-bit
-convolutions on GPUs that support TF32. With prices, `larger_gpu` names the GPU with the lowest cost
-of the whole training; without prices, the fastest one.
+Your own list (`--ladder.prices FILE.csv`) needs the columns `name`, `half_flops_per_s` (dense, 16
+bits), `fp32_flops_per_s`, `bytes_per_s` and `price_per_hour`; leave unknown prices empty. The
+optional column `tf32_flops_per_s` (dense) is the rate of 32-bit convolutions on GPUs that support
+TF32. With prices, `larger_gpu` names the GPU with the lowest cost of the whole training; without
+prices, the fastest one.
+
+The optional column `devices` is the number of GPUs in the machine that has this price (1 if it is
+left out), so a list may have a row for one GPU and one for a machine with four. A machine without
+a row costs as much as enough of the others: four GPUs at four times the price of one. A row named
+`cpu` is the price of one device of a CPU.
+
+```text
+name,half_flops_per_s,fp32_flops_per_s,bytes_per_s,price_per_hour,devices
+T4,65e12,8.1e12,320e9,0.53,1
+T4,65e12,8.1e12,320e9,4.00,4
+```
+
+## More devices: by time, or by cost
+
+With prices, `more_gpus` and `more_machines` are kept if the whole training costs less: its time
+multiplied by the price per hour, with the bounds of the time. The verdict has both, and the price
+up to which they are worth it. In the list above, eight machines of one T4 cost 6 % more than one
+machine of four. If they train 1.28× as fast, they are kept; at twice the price, they are not:
+
+```text
+kept: 1.28× as fast at +6 % per hour costs 17 % less; worth it up to +28 % per hour
+dropped: 1.28× as fast at +100 % per hour costs 56 % more; worth it up to +28 % per hour
+```
+
+Without prices, the time decides, and the verdict only has this limit.
 """
 _MARKS = ("Trades:", "Source:")
 

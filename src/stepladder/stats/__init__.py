@@ -4,6 +4,7 @@ from stepladder.stats.change import Pairs, paired_change, resolvable_margin
 from stepladder.stats.estimates import Estimate, binomial_sem, mean_estimate, paired_improvement
 from stepladder.stats.next_draw import MIN_DRAWS, next_draw_bounds
 from stepladder.stats.speed import (
+    MIN_BLOCKS,
     autocorrelation_length,
     choose_num_blocks,
     combined_speedup,
@@ -12,6 +13,7 @@ from stepladder.stats.speed import (
 from stepladder.stats.student import t_quantile
 
 __all__ = [
+    "MIN_BLOCKS",
     "MIN_DRAWS",
     "Estimate",
     "Pairs",

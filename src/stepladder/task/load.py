@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import cast
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import USER_TASK, UsageError
+from stepladder.machine.torchvision_build import new_torchvision_problem
 from stepladder.records.near_paths import did_you_mean_path
 from stepladder.task.blame import exit_words, exits_told
 from stepladder.task.contract import Task
@@ -54,11 +56,16 @@ def name_of(task: Task) -> str:
     kind = type(task)
     if kind.__module__ == "stepladder.task.image_classification":
         return BUILT_IN
+    return f"{source_of(task) or kind.__module__}:{kind.__qualname__}"
+
+
+def source_of(task: Task) -> Path | None:
+    """Return the file with the class of a Task, or None if it has none, as in a notebook."""
     try:
-        file = inspect.getsourcefile(kind)
+        file = inspect.getsourcefile(type(task))
     except (TypeError, OSError):
-        file = None
-    return f"{file or kind.__module__}:{kind.__qualname__}"
+        return None
+    return None if file is None else Path(file)
 
 
 def name_for_others(task: Task) -> str:
@@ -100,7 +107,10 @@ def _run_file(file: Path) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            _warn_of_torchvision()
     except Exception as error:
         del sys.modules[name]
         raise UsageError(
@@ -117,6 +127,14 @@ def _run_file(file: Path) -> ModuleType:
             fix='Move code that is not part of the Task under `if __name__ == "__main__":`.',
         ) from error
     return module
+
+
+def _warn_of_torchvision() -> None:
+    """Warn of a torchvision that does not fit torch, if the Task's file imports it."""
+    if any(name.partition(".")[0] == "torchvision" for name in sys.modules):
+        problem = new_torchvision_problem()
+        if problem is not None:
+            warnings.warn(problem, stacklevel=1)
 
 
 def _find(module: ModuleType, attribute: str, file: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stepladder.config.choices import Monitor, Precision
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
-from stepladder.machine.activity import doing
+from stepladder.machine.activity import doing, on_its_own
 from stepladder.parallel.world import ALONE, World
 from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
@@ -133,7 +133,7 @@ def evaluate(
     total = num_batches if max_batches is None else min(max_batches, num_batches)
     try:
         with doing("evaluating", total=total) as activity, torch.inference_mode():
-            for idx, batch in enumerate(batches):
+            for idx, batch in enumerate(_read(batches)):
                 activity.done = idx
                 if idx == max_batches:
                     break
@@ -165,6 +165,16 @@ def evaluate(
         probability=arrays["probability"],
         targets=arrays["targets"],
     )
+
+
+def _read(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches, with a name for the time in which they are read."""
+    while True:
+        with on_its_own("reading held-out examples"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
 
 
 _Arrays = dict[str, NDArray[Any] | None]

@@ -18,7 +18,7 @@ from stepladder.config.show import dump_job
 from stepladder.data.reading.examples import Source
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
-from stepladder.machine.activity import doing
+from stepladder.machine.activity import doing, on_its_own
 from stepladder.parallel.handshake import differences_of_hosts, require_same_data
 from stepladder.parallel.world import ALONE, World
 from stepladder.records import read_json, to_json, write_json
@@ -61,6 +61,7 @@ from stepladder.training.setup.table_version import (
     name_table_version,
     open_at_version,
 )
+from stepladder.training.setup.world_change import adapt_to_world, batch_facts
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
 
@@ -74,7 +75,7 @@ def train(
     dry_run: bool = False,
     overwrite: bool = False,
     accept_new_data: bool = False,
-    check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
+    check: _Check | None = None,
     world: World = ALONE,
 ) -> dict[str, Any]:
     """Train a task by a recipe in a run folder, or resume an earlier attempt.
@@ -86,7 +87,7 @@ def train(
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume although the data has changed.
         check: called before the first step of a fresh run; returns warnings about the job, a
-            sentence each, and may raise.
+            sentence each, and a line about what was not checked, if any; may raise.
         world: the ranks that train together, each of which calls this function. Rank 0 alone writes
             the run folder and decides what happens; the others follow it.
 
@@ -100,10 +101,14 @@ def train(
         DivergedError: if a loss is not finite.
         InterruptedRun: after a signal; the run is saved and can be resumed.
     """
-    device = open_device(job.recipe.device.kind, local_rank=world.local_rank)
+    device = open_device(job.recipe, local_rank=world.local_rank)
     clock = make_clock(device)
     use_threads(job.recipe)
-    with clock.phase(Phase.SETUP), doing("opening the data"):  # a store may be decoded here
+    with (
+        clock.phase(Phase.SETUP),
+        doing("opening the data"),  # a store may be decoded here
+        on_its_own("opening the data"),
+    ):
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if not world.is_alone:
@@ -115,6 +120,7 @@ def train(
     if not overwrite:
         job = _as_before(job)
     if dry_run:
+        world.met()
         world.from_main(None)
         return rehearse(
             resolve_auto(job, sources),
@@ -137,7 +143,8 @@ def train(
     )
 
 
-_Check = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
+_OPENING = "opening the run folder"
+_Check = Callable[[JobConfig, Sources, nn.Module, torch.device], tuple[list[str], str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,22 +173,19 @@ def _train_in_folder(
     stored = sources.train
     with clock.phase(Phase.SETUP):
         read_baseline(job.run)  # fails on a wrong one before anything is written
-        recipe, model, chosen = make_settled_model(  # before anything of the run is written
-            job.recipe, task, sources, device=device, folder=features_folder(job, task)
-        )
-        job = replace(job, recipe=recipe)
-        if job.recipe.features.cached:
-            trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
-            require_features(trunk_pass, job.recipe.train, sources.train)
+        job, model, chosen = _settle_model(job, task, sources, device)
+    world.met()  # the others wait for this rank, so that only its work with a name is limited
     with ExitStack() as stack:
-        folder = RunFolder(job.run.dir)
-        stack.enter_context(folder.lock())
-        if overwrite:
-            folder.overwrite()
+        with on_its_own(_OPENING):
+            folder = RunFolder(job.run.dir)
+            stack.enter_context(folder.lock())
+            if overwrite:
+                folder.overwrite()
         with clock.phase(Phase.SETUP):
-            mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
-            job, changes = _settle_config(job, sources, folder, world)
-            sources = at_table_version(sources, job.recipe.data.table_version)
+            with on_its_own(_OPENING):
+                mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
+                job, changes = _settle_config(job, sources, folder, world)
+                sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
                 trained_on = None if accept_new_data else finished.get("fingerprint")
                 _say_finished(folder.path, trained_on, sources, display)
@@ -191,19 +195,23 @@ def _train_in_folder(
             guard = stack.enter_context(SignalGuard())
             energy = EnergyMeter()
             energy.start()
-            start = begin(
-                job,
-                sources,
-                folder,
-                device=device,
-                described=to_json(task.describe()),
-                accept_new_data=accept_new_data,
-                world_size=world.size,
-            )
+            with on_its_own(_OPENING):
+                start = begin(
+                    job,
+                    sources,
+                    folder,
+                    device=device,
+                    described=to_json(task.describe()),
+                    accept_new_data=accept_new_data,
+                    world_size=world.size,
+                )
+            job, start, world_change = adapt_to_world(job, start, sources)
             look = None if start.loaded is not None else check
             with doing("checking the job"):
-                found = look(job, sources, model, device) if look is not None else []
-            _say(display, chosen)
+                found, not_run = (
+                    look(job, sources, model, device) if look is not None else ([], None)
+                )
+            _say(display, chosen if not_run is None else [*chosen, not_run])
             downloaded = stored if counts_downloads(stored, world) else None
             found += _lead_start(job, model, start, world, counts=downloaded is not None)
             found += hosts_warnings(job.recipe.data, stored, world)
@@ -220,17 +228,44 @@ def _train_in_folder(
                 start=start,
                 mirror=mirror,
                 downloaded=downloaded,
-                facts={"task": task_name, "describe": to_json(task.describe())},
+                facts={
+                    "task": task_name,
+                    "describe": to_json(task.describe()),
+                    **batch_facts(job, start),
+                },
             )
             stack.callback(run.events.close)
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
+            if world_change is not None:
+                display.message(world_change.sentence())
+                at, values = run.position, world_change.values()
+                run.events.write("world_change", step=at.step, epoch=at.epoch, **values)
             for sentence in found:
                 run.warn(sentence)
             if mirror is not None:
                 stack.enter_context(mirror.running(run.warn))
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)
+
+
+def _settle_model(
+    job: JobConfig, task: Task, sources: Sources, device: torch.device
+) -> tuple[JobConfig, nn.Module, list[str]]:
+    """Build the model before anything of the run is written.
+
+    Returns:
+        The job with what `auto` chose, the model, and sentences about these choices.
+    """
+    with on_its_own("building the model"):
+        recipe, model, chosen = make_settled_model(
+            job.recipe, task, sources, device=device, folder=features_folder(job, task)
+        )
+    job = replace(job, recipe=recipe)
+    if job.recipe.features.cached:
+        trunk_pass = make_trunk_pass(job.recipe, task, model, device=device)
+        require_features(trunk_pass, job.recipe.train, sources.train)
+    return job, model, chosen
 
 
 def _lead_start(

@@ -12,6 +12,7 @@ from stepladder.config.options import RunConfig
 from stepladder.data.order.hosts import rank_slice
 from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.errors import DivergedError
+from stepladder.machine.activity import on_its_own
 from stepladder.parallel.agreement import Wishes
 from stepladder.training.baseline import STOP_REASON, examples_of
 from stepladder.training.checkpoint.checkpoint import Checkpoints
@@ -366,7 +367,8 @@ class Session(Training):
         if self.committed_step == self.position.step and not list(self.rule.best.uncommitted()):
             return
         with self.clock.phase(Phase.CHECKPOINT):
-            saved = save_training(self, self.state, self.checkpoints)
+            with on_its_own("writing a checkpoint"):
+                saved = save_training(self, self.state, self.checkpoints)
             self._last_commit = time.monotonic()
             self._last_commit_took_s = saved.seconds
             self.committed_step = self.position.step

@@ -157,18 +157,17 @@ class Training(Course):
         """Return what this rank wants to happen after the next step; nothing here."""
         return Wishes()
 
-    def pulse(self) -> tuple[int, str, float]:
-        """Return the step, the phase that is open, and the seconds since it began."""
-        lap, now = self.clock.open_lap, self.clock.now()
-        step = self.position.step
-        return (step, "", 0.0) if lap is None else (step, str(lap.phase), now - lap.started)
+    def pulse(self) -> tuple[int, str]:
+        """Return the step, and the phase that is open."""
+        lap = self.clock.open_lap
+        return self.position.step, "" if lap is None else str(lap.phase)
 
     def agree(self) -> None:
         """Agree with the other ranks outside of a step: before the first, and after validations."""
         if self.world.is_alone:
             return
-        if self.world.watch is not None:
-            self.world.watch(self.pulse)
+        if self.world.watcher is not None:
+            self.world.watcher.watch(self.pulse)
         self.agreed = agree(self.world, self.wishes())
 
     def share_buffers(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import inputs, learning, loss, stepping, validation
+from stepladder.watching.faults import inputs, learning, loss, stepping, unread, validation
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -17,6 +17,7 @@ _AMP = 'PyTorch, "Automatic Mixed Precision examples"'
 _ACCUMULATION = 'PyTorch, "CUDA Automatic Mixed Precision examples": gradient accumulation'
 _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
+_LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
@@ -66,6 +67,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
+    Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),
     Detector(
         "sampler_without_set_epoch",
         _WARNING,

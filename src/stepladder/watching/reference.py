@@ -50,6 +50,11 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   than 50 µs per step on average (after the first 15 ms), later steps are inspected less often, but
   at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
   it.
+- **Operations are followed only if there are no gradients.** If an optimizer steps although none of
+  its weights has a gradient, the operations of up to three later steps are intercepted, to name the
+  one that cut the graph, such as `argmax()` or `detach()`, with its line. Compiled models, and
+  scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
+  the end of the step, are left alone; then no operation is named.
 - **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
   includes the error, and the script continues. All wrappers are removed at the end; forked
   processes are not watched.

@@ -13,6 +13,28 @@ OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its l
 
 
 @dataclass(kw_only=True)
+class WindowSeen:
+    """The backwards between two steps of an optimizer.
+
+    Attributes:
+        num_backwards: those that reached its weights.
+        num_lost: of these, those whose gradients were cleared before any optimizer stepped.
+        num_batches: batches returned by loaders, or different inputs of models; None if unknown.
+        is_checked: values were compared, because earlier gradients seemed lost.
+        is_own: the script has moved weights or written gradients itself.
+        has_tail: a pass over a loader began meanwhile, on gradients of the previous one.
+    """
+
+    step: int
+    num_backwards: int
+    num_lost: int
+    num_batches: int | None
+    is_checked: bool
+    is_own: bool
+    has_tail: bool
+
+
+@dataclass(kw_only=True)
 class OptimizerSeen:
     """One optimizer.
 
@@ -41,6 +63,9 @@ class OptimizerSeen:
         shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
+        windows: the backwards of the steps that were followed.
+        tails: by pass over a loader, the backwards at its end whose gradients were cleared before
+            a step.
     """
 
     kind: str
@@ -73,6 +98,8 @@ class OptimizerSeen:
     num_outside_scaler: int = 0
     has_closure: bool = False
     num_waiting: int = 0
+    windows: list[WindowSeen] = field(default_factory=list)
+    tails: list[int] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -207,6 +234,32 @@ class BackwardSeen:
     sizes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutSeen:
+    """An operation whose output has no graph, although an input has one, and its line."""
+
+    operation: str
+    where: str | None
+
+
+@dataclass(kw_only=True)
+class StartSeen:
+    """A call of backward after a step at which an optimizer had no gradients at all.
+
+    Attributes:
+        is_leaf: it was called on a tensor without a graph, which was made to require a gradient.
+        num_weights: weights that its graph reaches.
+        is_called: a model with weights of that optimizer was called before it.
+        cut: where the graph ended, if it reaches no weights and that is known.
+    """
+
+    where: str | None
+    is_leaf: bool
+    num_weights: int
+    is_called: bool
+    cut: CutSeen | None = None
+
+
 @dataclass(kw_only=True)
 class PassSeen:
     """One pass over a loader, from its first batch to its last or to where it was stopped."""
@@ -247,6 +300,8 @@ class LoaderSeen:
 
     Attributes:
         where: the line that iterates it.
+        num_examples: examples of a whole pass; None if unknown, as of a stream.
+        keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
@@ -261,6 +316,8 @@ class LoaderSeen:
     batch_size: int | None = None
     num_workers: int = 0
     num_batches: int | None = None
+    num_examples: int | None = None
+    keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
     epoch_sampler: bool = False
@@ -397,6 +454,7 @@ class Seen:
     optimizers: list[OptimizerSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
+    starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     inputs: list[InputSeen] = field(default_factory=list)

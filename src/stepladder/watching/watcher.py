@@ -51,6 +51,8 @@ class Watcher:
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
+        on_any_pass: called when any pass over a loader begins.
+        wants_input_gradient: an input of a model depends on a leaf that is no weight.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
 
@@ -76,6 +78,8 @@ class Watcher:
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
+        self.on_any_pass: list[Callable[[], None]] = []
+        self.wants_input_gradient = False
         self.on_evaluation: list[Callable[[bool], None]] = []
         self._parts: list[Part] = []
         self._told = 0.0

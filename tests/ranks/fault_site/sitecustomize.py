@@ -5,7 +5,8 @@ The variable FAULT is a JSON object:
 - `point`: one of POINTS.
 - `at`: the rank that has to reach the point.
 - `victim`: the rank that the fault happens to; the same one, except where only rank 0 gets there.
-- `signal`: that the victim gets.
+- `signal`: that the victim gets; 0: it reads from a pipe into which nobody writes, as from a disk
+  that does not answer.
 - `folder`: for the numbers of the processes, and for a file that exists once the fault has
   happened, so that it happens once, also if all processes start again.
 
@@ -41,11 +42,19 @@ POINTS = {
     "gather": ("stepladder.training.evaluate:_Sums.add_up", "before"),
     "before_rename": ("stepladder.machine.filesystem:FileCalls.rename", "before"),
     "after_rename": ("stepladder.machine.filesystem:FileCalls.rename", "after"),
+    "probe": ("stepladder.machine.filesystem:FileCalls.rename", "before"),
     "epoch_end": ("stepladder.training.course:Course.count", "if_true"),
     "finish": (f"{TRAINING}.restore_best", "before"),
+    "opening": ("stepladder.training.run:open_at_version", "before"),
+    "task": ("stepladder.task.load:load_task", "before"),
+    "data": ("stepladder.data.reading.reader:_read", "before"),
+    "held_out": ("stepladder.data.reading.reader:_read", "before"),
+    "features": ("stepladder.training.ranks.joint_features:read_batch", "before"),
+    "log": ("stepladder.training.output.events:EventLog._append", "before"),
     "after_finish": ("stepladder.parallel.heartbeat:Heart.stop", "before"),
 }
-CALLS = {"backward": 7, "collective": 7, "validation": 2, "gather": 2}  # others: the first call
+CALLS = {"backward": 7, "collective": 7, "validation": 2, "gather": 2}
+CALLS |= {"data": 3, "held_out": 6, "log": 3}  # an epoch has 5 batches; others: the first call
 RANK_0_ONLY = ("before_rename", "after_rename")
 
 
@@ -63,6 +72,9 @@ class Fault:
             (self.folder / "happened").touch(exist_ok=False)
         except FileExistsError:
             return
+        if self.spec["signal"] == 0:
+            os.mkfifo(self.folder / "hung")
+            os.open(self.folder / "hung", os.O_RDONLY)
         file = self.folder / f"pid-{self.spec['victim']}"
         until = time.monotonic() + MAX_WAIT_S
         while not file.exists() and time.monotonic() < until:
@@ -80,7 +92,7 @@ class Fault:
 
         @functools.wraps(inner)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            is_due = how != "if_true" and is_here()
+            is_due = how != "if_true" and self.is_meant(args) and is_here()
             if is_due and how == "in_backward":
                 args[0]._params[0].register_hook(lambda grad: self.happen())
             elif is_due and how == "before":
@@ -91,6 +103,11 @@ class Fault:
             return result
 
         setattr(owner, last, wrapped)
+
+    def is_meant(self, args: tuple[Any, ...]) -> bool:
+        """Return False for a rename that is not that of a checkpoint, such as to test a disk."""
+        point = self.spec["point"]
+        return point not in RANK_0_ONLY or Path(args[2]).name.startswith("step-")
 
     def is_call(self, point: str) -> bool:
         """Return True at the call for which the fault is meant."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from stepladder.checks.job import open_job
 from stepladder.checks.run import run_check
 from stepladder.config.choices import Encoding, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import findings
 from stepladder.data.prepare.near_file import NEAR_NAME, read_near
 from stepladder.data.prepare.prepare import prepare
 from stepladder.data.store.pixel_copy import pixel_copy
@@ -87,6 +91,30 @@ def test_a_store_without_the_list_is_compared_again(source: Path, tmp_path: Path
     assert again.evidence == listed.evidence
     assert again.examples == listed.examples
     assert "checks.json" in again.fix
+
+
+def test_the_search_is_named_while_it_runs(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: dict[str, list[str]] = {}
+    for module in (findings, duplicates):
+        seen = named.setdefault(module.__name__.rpartition(".")[2], [])
+        monkeypatch.setattr(module, "doing", _noting(seen))
+    prepare(PrepareConfig(source=source, out=tmp_path / "store", size=64))
+    assert named["findings"] == [
+        f"searching {split} for near-duplicates of train" for split in ("val", "test")
+    ]
+    (tmp_path / "store" / NEAR_NAME).unlink()
+    look(tmp_path / "store", tmp_path / "run", seconds=60.0)
+    assert "searching test for near-duplicates of train" in named["duplicates"]
+
+
+def _noting(seen: list[str]) -> Callable[[str], AbstractContextManager[Any]]:
+    def doing(what: str) -> AbstractContextManager[Any]:
+        seen.append(what)
+        return nullcontext()
+
+    return doing
 
 
 def test_a_decoded_copy_keeps_the_list(source: Path, tmp_path: Path) -> None:

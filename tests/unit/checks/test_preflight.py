@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
+from stepladder.checks import preflight
 from stepladder.checks.examples import Example, SoundPictures, sound_recipe
 from stepladder.checks.job import CheckedJob, open_job
 from stepladder.checks.preflight import check_before_training, expected_epochs, predicted_s
 from stepladder.checks.report_file import write_checks
 from stepladder.config.recipe import Recipe, ScheduleConfig, StoppingConfig
 from stepladder.data.batch import Batch
+from stepladder.data.reading.datasets import as_source
 from stepladder.training.setup.build import make_model
 
 
@@ -50,23 +54,50 @@ def test_early_stopping_and_cached_features_shorten_it() -> None:
 
 
 def test_a_short_run_is_not_checked_and_a_long_one_is(tmp_path: Path) -> None:
-    assert check_before_training(ready(tmp_path, epochs=1), key=no_key, folder=tmp_path) is None
+    short = check_before_training(ready(tmp_path, epochs=1), key=no_key, folder=tmp_path)
+    assert short == "the training is too short for them"
     long = check_before_training(ready(tmp_path, epochs=100_000), key=no_key, folder=tmp_path)
-    assert long is not None
+    assert not isinstance(long, str)
     assert long.tier == "fast"
     assert long.limit_s is not None
     assert long.limit_s <= 10
     assert "overfit_one_batch" not in {finding.check for finding in long.findings}
 
 
+def test_a_machine_that_is_too_busy_is_the_reason_why_nothing_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "predicted_s", lambda job: 4.0)  # a twentieth is 0.2 s
+    times = iter((0.0, 0.15))
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: next(times))
+    found = check_before_training(ready(tmp_path, epochs=1), key=no_key, folder=tmp_path)
+    assert isinstance(found, str)
+    assert found.startswith("the machine is too busy")
+
+
+def test_an_example_that_can_be_read_once_is_not_read_for_checks(tmp_path: Path) -> None:
+    class Endless(IterableDataset[Tensor]):
+        def __iter__(self) -> Iterator[Tensor]:
+            raise AssertionError("an example was read")
+
+        def __len__(self) -> int:
+            return 8
+
+    job = ready(tmp_path, epochs=1)
+    job.sources = replace(job.sources, train=as_source(Endless()))
+    found = check_before_training(job, key=no_key, folder=tmp_path)
+    assert isinstance(found, str)
+    assert "IterableDataset" in found
+
+
 def test_what_was_found_before_is_not_checked_again(tmp_path: Path) -> None:
     job = ready(tmp_path, epochs=100_000)
     first = check_before_training(job, key=no_key, folder=tmp_path)
-    assert first is not None
+    assert not isinstance(first, str)
     write_checks(tmp_path, first)
     assert check_before_training(job, key=no_key, folder=tmp_path) == first
     other = check_before_training(job, key=lambda: "other", folder=tmp_path)
-    assert other is not None
+    assert not isinstance(other, str)
     assert other.key == "other"
 
 
@@ -78,7 +109,7 @@ def test_a_loss_that_fails_is_checked_nevertheless(tmp_path: Path) -> None:
     report = check_before_training(
         ready(tmp_path, epochs=1, task=Fails()), key=no_key, folder=tmp_path
     )
-    assert report is not None
+    assert not isinstance(report, str)
     assert {"passed", "could_not_run"} <= {finding.outcome.value for finding in report.findings}
 
 

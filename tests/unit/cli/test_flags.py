@@ -282,6 +282,23 @@ def test_a_number_that_is_not_an_integer_is_reported(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["--loader.threads", "4"], 4),
+        (["--loader.threads=0"], 0),
+        (["--loader.threads", "auto"], "auto"),
+        ([], "auto"),
+    ],
+)
+def test_a_number_that_may_be_auto_is_set(
+    words: list[str], expected: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words, "--show-config", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["loader.threads"]["value"] == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
         (["--features.cached"], True),
         (["--features.cached", "--quiet"], True),
         (["--features.no-cached"], False),

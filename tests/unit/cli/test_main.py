@@ -219,6 +219,17 @@ def test_a_quick_doctor_prints_no_secrets(
     assert "has_cuda" in capsys.readouterr().out
 
 
+def test_doctor_prints_how_threads_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
+    assert run("doctor", "--quick") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"OMP_WAIT_POLICY +PASSIVE", out)
+    assert re.search(r"GOMP_SPINCOUNT +3000", out)
+
+
 def test_doctor_times_an_exchange_knows_the_ports_and_prints_no_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ class Shape:
         trainer, version, log: for the table in docs/audit.md.
         source: repository and number of the report that shows the shape.
         name: of the file, or of a folder that `write` fills.
-        write: returns the text of the file, or fills the folder.
+        write: returns the content of the file, or fills the folder.
         metric: that the audit judges by; None: the log is not read.
         best: value of that metric in its best evaluation.
         best_epoch: of it; None: the log has no epochs.
@@ -40,6 +40,7 @@ class Shape:
         num_trainings: in the log.
         train_loss: at the best evaluation; None: not logged, or not compared.
         says: part of the error of a log that is not read.
+        why_not: it is not read, for the table.
     """
 
     trainer: str
@@ -47,7 +48,7 @@ class Shape:
     log: str
     source: str
     name: str
-    write: Callable[[Path], str | None]
+    write: Callable[[Path], str | bytes | None]
     metric: str | None = "val_accuracy"
     best: float = BEST
     best_epoch: float | None = 6
@@ -56,6 +57,7 @@ class Shape:
     num_trainings: int = 1
     train_loss: float | None = 0.48
     says: str = ""
+    why_not: str = ""
 
 
 def each(line: Callable[[int], str], epochs: Iterable[int] = EPOCHS) -> str:
@@ -1272,14 +1274,149 @@ SHAPES = (
 )  # fmt: skip
 
 
+# -- not read -----------------------------------------------------------------------------
+
+
+def record(data: bytes) -> bytes:
+    """Return a record of TFRecord, with sums that nobody checks."""
+    return len(data).to_bytes(8, "little") + bytes(4) + data + bytes(4)
+
+
+def put(folder: Path, files: dict[str, bytes | str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+WANDB = b":W&B\xe1\xbe\x00" + bytes((17, 34, 51, 68, 16, 0, 1)) + b"\x0a\x0e" * 9
+
+
+def wandb_file(_: Path) -> bytes:
+    return WANDB
+
+
+def wandb_folder(folder: Path) -> None:
+    run = "run-20240101_120000-ab12cd34"
+    summary = json.dumps({"epoch": 8, "val_accuracy": ACC[-1], "_step": 8})
+    put(folder, {
+        f"{run}/run-ab12cd34.wandb": WANDB,
+        f"{run}/files/wandb-summary.json": summary,
+        f"{run}/files/output.log": each(lambda k: f"epoch {k + 1} val acc {ACC[k]}\n"),
+    })  # fmt: skip
+
+
+def aim_folder(folder: Path) -> None:
+    put(folder, {
+        ".aim/VERSION": "4",
+        ".aim/run_metadata.sqlite": b"SQLite format 3\x00" + bytes(80),
+        ".aim/seqs/chunks/a1b2c3/LOG": "2024/01/01-12:00:00.1 7f RocksDB version: 6.29.3\n",
+    })  # fmt: skip
+
+
+def neptune_folder(folder: Path) -> None:
+    put(folder, {".neptune/offline/run__1/exec-0/data-1.log": b'{"obj": {}}\x00\x1e'})
+
+
+def comet_folder(folder: Path) -> None:
+    put(folder, {".cometml-runs/ab12.zip": b"PK\x03\x04" + bytes(30)})
+
+
+def visualdl_folder(folder: Path) -> None:
+    put(folder, {"vdlrecords.1700000000.log": record(b"\x0a\x0bval/acc\x00\x01") * 4})
+
+
+def visualdl_file(_: Path) -> bytes:
+    return record(b"\x0a\x0bval/acc\x00\x01") * 4
+
+
+def dvclive_folder(folder: Path) -> None:
+    tables = {"val/acc": ACC, "train/loss": TRAIN}
+    put(folder, {
+        "metrics.json": json.dumps({"val": {"acc": ACC[-1]}, "step": 7}),
+        **{
+            f"plots/metrics/{name}.tsv": f"step\t{name}\n"
+            + each(lambda k, values=values: f"{k}\t{values[k]}\n")
+            for name, values in tables.items()
+        },
+    })  # fmt: skip
+
+
+def recordio(_: Path) -> bytes:
+    return b"\x0a\x23\xd7\xce\x10\x00\x00\x00" + bytes(16)
+
+
+def tfrecord(_: Path) -> bytes:
+    return record(b"\x0a\x05hello") * 4
+
+
+def sacred_folder(folder: Path) -> None:
+    times = ["2024-01-01T00:00:00"] * len(HITS)
+    metrics = {
+        name: {"steps": list(EPOCHS), "timestamps": times, "values": list(values)}
+        for name, values in (("train_loss", TRAIN), ("val_accuracy", ACC))
+    }
+    put(folder, {
+        "run.json": json.dumps({"status": "COMPLETED", "result": ACC[-1]}),
+        "config.json": json.dumps({"lr": 0.1}),
+        "metrics.json": json.dumps(metrics),
+    })  # fmt: skip
+
+
+TRACKED = (
+    Shape(trainer="Sacred", version="0.8", log="folder of FileStorageObserver",
+          source="IDSIA/sacred: sacred/observers/file_storage.py", name="1", write=sacred_folder,
+          best_epoch=None, best_step=5),
+    Shape(trainer="W&B", version="0.16", log="binary run file (.wandb)",
+          source="wandb/wandb: wandb/sdk/internal/datastore.py", name="run-ab12cd34.wandb",
+          write=wandb_file, metric=None, says="binary run file of Weights & Biases",
+          why_not="the error says where to export CSV"),
+    Shape(trainer="W&B", version="0.16", log="folder `wandb`, with a binary run file",
+          source="wandb/wandb: wandb/sdk/internal/datastore.py", name="wandb", write=wandb_folder,
+          metric=None, says="binary run file of Weights & Biases",
+          why_not="the error names the printed output beside it"),
+    Shape(trainer="Aim", version="3", log="folder with a store (.aim)",
+          source="aimhubio/aim: aim/sdk/repo.py", name="project", write=aim_folder, metric=None,
+          says="a store of Aim", why_not="the error says where to export CSV"),
+    Shape(trainer="Neptune", version="1", log="folder of offline runs (.neptune)",
+          source="neptune-ai/neptune-client: src/neptune/internal/disk_queue.py", name="project",
+          write=neptune_folder, metric=None, says="offline runs of Neptune",
+          why_not="the error says where to export CSV"),
+    Shape(trainer="Comet", version="3", log="folder of offline runs (.cometml-runs)",
+          source="comet-ml: OfflineExperiment", name="project", write=comet_folder, metric=None,
+          says="offline runs of Comet", why_not="the error says where to export CSV"),
+    Shape(trainer="VisualDL", version="2", log="folder with vdlrecords.*.log",
+          source="PaddlePaddle/VisualDL: visualdl/writer/record_writer.py", name="vdl",
+          write=visualdl_folder, metric=None, says="a folder of VisualDL",
+          why_not="the error says where to export CSV"),
+    Shape(trainer="VisualDL", version="2", log="vdlrecords.*.log",
+          source="PaddlePaddle/VisualDL: visualdl/writer/record_writer.py",
+          name="vdlrecords.1700000000.log", write=visualdl_file, metric=None,
+          says="a binary file of VisualDL", why_not="the error says where to export CSV"),
+    Shape(trainer="DVCLive", version="3", log="folder with a table for each metric",
+          source="iterative/dvclive: src/dvclive/plots/metric.py", name="dvclive",
+          write=dvclive_folder, metric=None, says="one table for each metric",
+          why_not="the error has the command that joins them"),
+    Shape(trainer="MXNet", version="1", log="RecordIO file", source="apache/mxnet: recordio.py",
+          name="train.rec", write=recordio, metric=None, says="a RecordIO file",
+          why_not="it has examples"),
+    Shape(trainer="TensorFlow", version="2", log="TFRecord file",
+          source="tensorflow/tensorflow: record_writer.cc", name="train.tfrecord", write=tfrecord,
+          metric=None, says="a TFRecord file", why_not="it has examples"),
+)  # fmt: skip
+SHAPES = (*SHAPES, *TRACKED)
+
+
 def write_shape(shape: Shape, folder: Path) -> Path:
     """Write a log of a shape into a folder; return its path."""
     path = folder / shape.name
     if shape.write.__annotations__["return"] == "None":
         path.mkdir()
         shape.write(path)
+    elif isinstance(content := shape.write(path), bytes):
+        path.write_bytes(content)
     else:
-        path.write_text(str(shape.write(path)), encoding="utf-8")
+        path.write_text(str(content), encoding="utf-8")
     return path
 
 
@@ -1287,7 +1424,7 @@ def table() -> str:
     """Return the table of docs/audit.md."""
     rows = ["| trainer | version | log | read | judged by |", "|---|---|---|---|---|"]
     for shape in sorted(SHAPES, key=lambda shape: shape.trainer.lower()):
-        is_read = "no: it has no column names" if shape.metric is None else "yes"
+        is_read = f"no: {shape.why_not}" if shape.metric is None else "yes"
         if shape.num_trainings > 1:
             is_read = f"yes, as {shape.num_trainings} trainings"
         metric = f"`{shape.metric}`" if shape.metric else ""

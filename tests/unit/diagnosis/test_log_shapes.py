@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -60,6 +63,31 @@ def test_a_log_of_any_trainer_ends_as_a_user_would_expect(
         assert all(map(is_evaluation, run.log.rows))
         if shape.train_loss is not None:
             assert run.log.rows[5].train_loss == pytest.approx(shape.train_loss, abs=6e-3)
+
+
+def test_what_is_not_read_says_why_in_the_table() -> None:
+    not_read = [shape for shape in shapes.SHAPES if shape.metric is None]
+    assert len(not_read) >= 10
+    assert all(shape.says and shape.why_not for shape in not_read)
+
+
+@pytest.mark.parametrize("write", [shapes.wandb_folder, shapes.dvclive_folder])
+def test_a_printed_command_makes_a_store_of_a_tracker_readable(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my logs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    write(Path("my logs"))
+    with pytest.raises(DataError) as caught:
+        audit(["my logs"])
+    command = str(caught.value.fix).splitlines()[0].partition(": ")[2]
+    *first, last = command.split(" && ")
+    for line in first:
+        subprocess.run(line, shell=True, check=True)
+    program, name, *logs = shlex.split(last)
+    assert (program, name) == ("stepladder", "audit")
+    (run,) = audit(logs).runs
+    assert run.result == pytest.approx(shapes.BEST)
 
 
 TEXTS = [shape for shape in shapes.SHAPES if shape.write.__annotations__["return"] == "str"]

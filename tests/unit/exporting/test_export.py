@@ -77,6 +77,21 @@ def exported(
     return cache(partial(export_run, run))
 
 
+def test_each_step_of_an_export_is_named(
+    shared_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[str] = []
+    doing = write.doing
+    monkeypatch.setattr(write, "doing", lambda what: named.append(what) or doing(what))
+    export_run(shared_run, ExportFormat.TORCH, tmp_path / "net.pt2")
+    assert named == [
+        "loading it",
+        "tracing it",
+        "writing net.pt2",
+        "comparing net.pt2 with the model",
+    ]
+
+
 @pytest.fixture
 def run(shared_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shared_run, tmp_path / "run"))

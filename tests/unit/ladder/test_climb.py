@@ -26,6 +26,7 @@ from stepladder.measuring.profile import PROFILE_S
 from stepladder.records.ladder import Aim, Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
+from stepladder.rungs.devices.cost import cost_words
 from stepladder.training.output.display import Display, PlainDisplay
 
 KEPT, DROPPED = Decision.KEPT, Decision.DROPPED
@@ -593,3 +594,62 @@ def test_where_nothing_may_be_trained_any_more_it_says_so_and_undoes_nothing(
     assert climb.together.why_not is not None
     assert climb.together.why_not.startswith("not compared: ")
     assert climb.together.undone == ()
+
+
+class Priced(Change):
+    """A rung on hardware of another price."""
+
+    def __init__(self, price: float | None) -> None:
+        super().__init__(change=lambda recipe: replace(recipe, seed=recipe.seed))
+        self.price = price
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(
+            rung=self.name,
+            gain=1.28,
+            price=self.price,
+            provenance=Provenance.MODELLED,
+            note=cost_words(1.28, self.price),
+        )
+
+
+def test_what_would_cost_more_is_not_tried_and_says_what_it_would_cost(
+    make_climb: MakeClimb,
+) -> None:
+    climb = make_climb(Priced(2.0))
+    climb.run()
+    (trial,) = climb.trials
+    assert trial.verdict.decision is Decision.SKIPPED
+    words = "1.28× as fast at +100 % per hour costs 56 % more; worth it up to +28 % per hour"
+    assert trial.verdict.reason == f"predicted 1.28×: {words}"
+    advice = advise_on(climb.profile, climb.recipe, climb.options, rungs=climb.rungs)
+    assert advice.next is None
+    assert [one.reason for one in advice.others] == [f"predicted 1.3×: {words}"]
+    cheap = advise_on(climb.profile, climb.recipe, climb.options, rungs=(Priced(1.06),))
+    assert cheap.next is not None
+
+
+@pytest.mark.parametrize(("price", "is_reused"), [(1.06, True), (1.1, False), (None, False)])
+def test_a_verdict_is_reused_only_at_the_same_price(
+    make_climb: MakeClimb, price: float | None, is_reused: bool
+) -> None:
+    climb = make_climb(Priced(price))
+    known = Trial(
+        rung="it",
+        level=8,
+        change={},
+        prediction=Priced(1.06).predict(climb.profile, climb.recipe),
+        verdict=Verdict(
+            decision=DROPPED,
+            reason="known",
+            speed=Interval(estimate=0.9, low=0.8, high=1.0),
+        ),
+        job="job",
+        machine="machine",
+        options=options_key(climb.options),
+        commit=climb.lab.commit,
+        recipe=recipe_key(climb.recipe),
+    )
+    climb.ledger.trial(known)
+    trial, _ = climb.consider(climb.rungs[0])
+    assert (trial.verdict.reason == "known") is is_reused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from stepladder.ladder.scaling import (
 from stepladder.measuring.ranks.ablation import Ablation, Arm
 from stepladder.measuring.saving import SaveTimes
 from stepladder.records.scaling import Part, ScalingPoint
+from stepladder.rungs import Gpu
 
 COSTS = Costs(
     recipe=Recipe(
@@ -25,7 +27,16 @@ COSTS = Costs(
         schedule=ScheduleConfig(max_epochs=4, max_steps=None),
     ),
     every_s=math.inf,
-    price=3600.0,
+    gpus=(
+        Gpu(
+            name="T4",
+            half_flops_per_s=65e12,
+            fp32_flops_per_s=8e12,
+            bytes_per_s=3e11,
+            price_per_hour=3600.0,
+        ),
+    ),
+    device_name="Tesla T4",
 )
 NUM_BLOCKS = 8
 
@@ -90,6 +101,9 @@ def test_an_epoch_has_its_serial_work_and_its_price() -> None:
     assert two.serial_s == {"validation": 2.0, "checkpoint": 1.0, "start": 2.0}
     assert two.cost_per_epoch == pytest.approx(2 * two.epoch_s)
     assert two.cost == pytest.approx(4 * 2 * two.epoch_s)
+    pair = replace(COSTS.gpus[0], devices=2, price_per_hour=5400.0)
+    at_pair = measured_point(TWO, ONE, COSTS._replace(gpus=(*COSTS.gpus, pair)))
+    assert at_pair.cost_per_epoch == pytest.approx(1.5 * two.epoch_s)
     assert one.efficiency.estimate == 1
     expected = (40 / two.epoch_s) / (80 / one.epoch_s)
     assert two.efficiency.estimate == pytest.approx(expected)

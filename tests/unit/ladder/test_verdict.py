@@ -44,6 +44,57 @@ def test_a_gain_of_time_is_kept_only_beyond_doubt(
     assert verdict.exactness == "same to 1e-6"
 
 
+_FASTER = interval(1.24, 1.28, 1.32)
+_LIMIT = "worth it up to +28 % per hour"
+
+
+@pytest.mark.parametrize(
+    ("speed", "price", "decision", "reason"),
+    [
+        (_FASTER, 1.0, Decision.KEPT, ""),
+        (_FASTER, None, Decision.KEPT, _LIMIT),
+        (
+            _FASTER,
+            1.06,
+            Decision.KEPT,
+            f"1.28× as fast at +6 % per hour costs 17 % less; {_LIMIT}",
+        ),
+        (
+            _FASTER,
+            2.0,
+            Decision.DROPPED,
+            f"1.28× as fast at +100 % per hour costs 56 % more; {_LIMIT}",
+        ),
+        (
+            _FASTER,
+            1.25,
+            Decision.UNDECIDED,
+            f"1.28× as fast at +25 % per hour costs 2 % less; {_LIMIT}; the change in cost is "
+            "between −5 % and +1 %",
+        ),
+        (
+            interval(1.279, 1.28, 1.281),
+            1.26,
+            Decision.DROPPED,
+            f"1.28× as fast at +26 % per hour costs 2 % less; {_LIMIT}; less than 3 % is not worth "
+            "it (ladder.min_gain)",
+        ),
+        (interval(0.3, 0.4, 0.5), 0.1, Decision.DROPPED, "slower"),
+        (
+            interval(0.98, 1.04, 1.10),
+            None,
+            Decision.UNDECIDED,
+            "the noise is larger than the effect",
+        ),
+    ],
+)
+def test_with_a_price_the_cost_of_the_training_decides(
+    speed: Interval, price: float | None, decision: Decision, reason: str
+) -> None:
+    verdict = judge(replace(EXACT, speed=speed, price=price), OPTIONS)
+    assert (verdict.decision, verdict.reason) == (decision, reason)
+
+
 def test_what_the_budget_left_undecided_says_so() -> None:
     cut = "the budget ran out after 3 timed pairs"
     wide = replace(EXACT, speed=interval(0.5, 1.4, 3.0), cut_short=cut)

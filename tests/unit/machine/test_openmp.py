@@ -6,16 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+import stepladder
+from stepladder.machine import openmp
 from stepladder.machine.openmp import (
     BUSY_SPINS,
     QUIET_SPINS,
     WAITING_VARIABLES,
     bound_spinning,
     user_waiting_settings,
+    warn_of_spinning,
 )
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'OMP' in k}))"
@@ -92,3 +96,61 @@ def test_it_is_too_late_once_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
     assert torch
     assert not bound_spinning()
     assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable is set, torch is loaded, and nothing has been warned of."""
+    import torch
+
+    assert torch
+    for name in WAITING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(openmp, "_warned", [])
+
+
+@pytest.mark.usefixtures("unset")
+def test_threads_that_spin_beside_busy_processes_are_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openmp, "_has_busy_neighbors", lambda load: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stepladder.Batch  # in a loss, it is looked up at every step
+    with pytest.warns(UserWarning, match="`export GOMP_SPINCOUNT=0` before you start") as caught:
+        assert stepladder.train.__name__ + stepladder.climb.__name__ == "trainclimb"
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.usefixtures("unset")
+def test_nothing_is_warned_of_on_a_quiet_machine_or_with_a_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    load = tmp_path / "loadavg"
+    load.write_text("0.5 0.5 0.5 1/117 24591\n")
+    warn_of_spinning(load)
+    load.write_text("9.5 9.5 9.5 999/2117 24591\n")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    warn_of_spinning(load)
+
+
+@pytest.mark.usefixtures("unset")
+def test_threads_of_this_process_are_no_neighbors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All cores run this process: threads of torch spin for a while after its last operation."""
+    load, tasks = tmp_path / "loadavg", tmp_path / "task"
+    num_cores = os.cpu_count() or 1
+    load.write_text(f"0.5 0.5 0.5 {num_cores}/117 24591\n")
+    for idx in range(num_cores + 1):
+        (tasks / str(idx)).mkdir(parents=True)
+        state = "R" if idx < num_cores else "S"
+        (tasks / str(idx) / "stat").write_text(f"{idx} (a (b) c) {state} 1 1 0\n")
+    monkeypatch.setattr(openmp, "_OWN_THREADS", tasks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_spinning(load)
+    load.write_text(f"0.5 0.5 0.5 {num_cores + 1}/117 24591\n")
+    with pytest.warns(UserWarning, match="spinning"):
+        warn_of_spinning(load)

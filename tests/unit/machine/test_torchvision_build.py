@@ -24,6 +24,11 @@ def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
         ("2.10.0", "0.28.0", "'torchvision==0.25.*'"),
         ("2.10.0+cu128", "0.25.0+cu126", "'torchvision==0.25.*' --index-url https"),
         ("2.14.0", "1.0.0", "'torchvision==0.29.*'"),
+        (
+            "2.10.0+rocm6.4",
+            "0.24.0",
+            "'torchvision==0.25.*' --index-url https://download.pytorch.org/whl/rocm6.4",
+        ),
     ],
 )
 def test_another_release_or_build_is_named(torch: str, torchvision: str, typed: str) -> None:
@@ -40,6 +45,8 @@ def test_another_release_or_build_is_named(torch: str, torchvision: str, typed: 
         ("2.10.0", "0.25.1"),
         ("2.10.0+cu128", "0.25.0+cu128"),
         ("2.14.0a0+git12ab", "0.29.0a0+git12ab"),
+        ("2.10.0a0+b558c986e8.nv25.11", "0.25.0a0+ca221243"),  # of a vendor's container
+        ("2.10.0+jetson", "0.25.0"),
         ("of our own", "0.1"),
         ("3.0.0", "1.0.0"),
     ],

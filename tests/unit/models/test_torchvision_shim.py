@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,35 @@ def test_timm_works_with_any_torchvision_and_operators_are_declared_only_where_i
     command = [sys.executable, "-W", "error", *fits, "-c", PROGRAM]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+FIRST_IMPORT = """
+import os, sys, warnings
+from importlib import metadata
+from stepladder.models import torchvision_shim
+
+metadata.version = {"torch": "2.13.0+cpu", "torchvision": sys.argv[1]}.__getitem__
+torchvision_shim._import = lambda: None
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    torchvision_shim.import_timm()
+    torchvision_shim.import_timm()
+assert "torchvision" not in sys.modules
+assert "STEPLADDER_TORCHVISION_WARNED" in os.environ or not seen  # not again in its ranks
+print(*(warning.message for warning in seen), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("torchvision", "typed"), [("0.25.0+cpu", "==0.28.*"), ("0.28.0+cpu", "")])
+def test_the_first_import_warns_once_of_a_torchvision_that_does_not_fit(
+    torchvision: str, typed: str
+) -> None:
+    """From the versions alone: torchvision is not imported for it."""
+    command = [sys.executable, "-c", FIRST_IMPORT, torchvision]
+    given = {name: value for name, value in os.environ.items() if "TORCHVISION" not in name}
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=given).stdout
+    assert out.count("does not fit torch 2.13.0+cpu") == bool(typed)
+    assert typed in out
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

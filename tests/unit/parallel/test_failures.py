@@ -53,6 +53,13 @@ def test_of_the_same_message_that_of_rank_0_counts(tmp_path: Path) -> None:
     assert found.rank == 0
 
 
+def test_of_several_ranks_that_hang_the_one_that_was_found_first_is_named(tmp_path: Path) -> None:
+    """A rank that hangs loses rank 0, which has ended because of it."""
+    for rank, at in ((0, 30.0), (1, 10.0)):
+        record_failure(tmp_path, replace(failure(rank, at), is_final=False, lines=(f"{rank}",)))
+    assert stalled(tmp_path, attempt=0) == "1"
+
+
 def test_attempts_are_told_apart_and_cleared(tmp_path: Path) -> None:
     record_failure(tmp_path, failure(0, 1.0))
     assert first_failure(tmp_path, attempt=1, wait_s=0) is None

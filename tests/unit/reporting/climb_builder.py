@@ -211,7 +211,11 @@ def _summary(before_s: float, after_s: float) -> ClimbSummary:
         ),
         untried=("all_data",),
         budget_s=600.0,
-        machine={"cpu": "Some Processor", "num_cores": 2},
+        machine={
+            "model": "Some Processor", "num_cores": 2, "num_cores_of_machine": 64,
+            "instructions": ["avx2", "fma"], "threads": 2, "threads_before": 2,
+            "waiting": {"GOMP_SPINCOUNT": "3000"},
+        },
         max_accuracy_loss=0.01,
         min_gain=0.03,
     )  # fmt: skip

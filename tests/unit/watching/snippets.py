@@ -275,6 +275,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         ("shuffle=True", "shuffle=False"),
     ),
     "no_shuffle": _edit(BASE, ("shuffle=True", "shuffle=False")),
+    "loader_left_early": _edit(
+        BASE,
+        ("shuffle=True", "shuffle=False"),
+        (
+            "    for xb, yb in train:\n",
+            "    for _ in range(len(train)):\n        xb, yb = next(iter(train))\n",
+        ),
+    ),
     "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),

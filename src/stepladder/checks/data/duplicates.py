@@ -30,6 +30,7 @@ from stepladder.data.prepare.findings import can_group
 from stepladder.data.prepare.near_duplicates import find_near, num_compared_of
 from stepladder.data.prepare.near_file import NEAR_NAME, are_many, near_fix, near_words, read_near
 from stepladder.data.store.store_split import StoreSplit
+from stepladder.machine.activity import doing
 from stepladder.records.findings import PicturePair, Severity
 from stepladder.training.output.wording import percent
 
@@ -176,7 +177,8 @@ def _near(job: CheckedJob, train: Contents, held_out: Contents, split: Split) ->
             )
     pairs: list[tuple[int, int]] = []
     if train.looks is not None and held_out.looks is not None:
-        near = find_near(held_out.looks.numpy(), train.looks.numpy())
+        with doing(f"searching {split.value} for near-duplicates of train"):
+            near = find_near(held_out.looks.numpy(), train.looks.numpy())
         rows = held_out.rows[near.held_out].tolist(), train.rows[near.train].tolist()
         pairs = list(zip(*rows, strict=True))
     fix = f"remove them from {split.value}; checks.json in the run folder lists them"

@@ -75,7 +75,7 @@ def _core_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if wanted > cores:
         what = f"device.threads is {wanted}, but the process may use {cores} cores"
         found_here.append((what, "Omit --device.threads: the default is one thread per core."))
-    if job.recipe.loader.threads > _MANY_READERS * cores:
+    if job.recipe.loader.num_threads > _MANY_READERS * cores:
         what = (
             f"loader.threads is {job.recipe.loader.threads}, but the process may use {cores} cores"
         )

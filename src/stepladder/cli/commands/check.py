@@ -10,13 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from stepladder.api.checks import check_job
+from stepladder.api.checks import check_job, check_ranks
+from stepladder.api.devices import is_main
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
 from stepladder.errors import IncompleteChecks, UnsoundJob
 from stepladder.records import to_json
 from stepladder.records.findings import CheckReport, Finding, Outcome
+
+if TYPE_CHECKING:
+    from stepladder.checks.machine.compared import Compared
 
 _BUDGETS = ("--budget", "--ladder.budget-s")
 
@@ -24,6 +29,9 @@ _BUDGETS = ("--budget", "--ladder.budget-s")
 @dataclass(frozen=True, kw_only=True)
 class Flags(LadderFlags):
     """Check a job for mistakes: data, loss, model, validation, checkpoints, machine.
+
+    Under torchrun or srun, all ranks are compared first: versions, options, data, devices, clocks,
+    and how fast they add up gradients. Rank 0 then runs the checks.
 
     The job is not changed. Results are saved in RUN/checks.json and RUN/checks.html, and reused
     until the job, the code or the machine changes, and the time of earlier results is printed. The
@@ -35,6 +43,7 @@ class Flags(LadderFlags):
       stepladder check demo.yaml                 all checks, within a minute
       stepladder check my_job.py:Digits          a Task of your own; the file is executed
       stepladder check demo.yaml --fast          only checks that do not train
+      torchrun --nproc-per-node 2 -m stepladder check demo.yaml
     """
 
     budget: str | None = None
@@ -62,6 +71,11 @@ def run(argv: list[str]) -> int:
 
     started = datetime.now(UTC)
     job = resolved.job
+    compared = check_ranks(job, flags.task)
+    if not is_main():
+        return 0
+    if compared is not None and not as_json:
+        _print_ranks(compared)
     with _stdout_to_stderr() if as_json else nullcontext():
         report = check_job(
             job,
@@ -72,11 +86,21 @@ def run(argv: list[str]) -> int:
             on_finding=show,
         )
     if as_json:
-        write(json.dumps(to_json(report), indent=2))
+        ranks = {} if compared is None else {"ranks": to_json(compared)}
+        write(json.dumps(to_json(report) | ranks, indent=2))
     else:
         _print_result(report, argv, started=started)
         write(f"report: {job.run.dir / 'checks.html'}")
+    if compared is not None and compared.problems:
+        return UnsoundJob.exit_code
     return _exit_code(report, is_fast=flags.fast)
+
+
+def _print_ranks(compared: Compared) -> None:
+    from stepladder.checks.machine.compared import compared_lines
+
+    for line in compared_lines(compared):
+        write(line)
 
 
 def _print_result(report: CheckReport, argv: list[str], *, started: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ _PLAIN: Final = (
      "download failed."),
     ((EMPTY,), "Download or copy the empty files again, or remove them."),
 )  # fmt: skip
+_TOO_LARGE: Final = re.compile(r"has ([0-9]+)x([0-9]+) pixels, more than the limit of [0-9]+ ")
 
 
 def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str:
@@ -38,6 +40,11 @@ def remedy(reasons: Iterable[str], source: Path, *, what: str, skip: str) -> str
             left -= found
     lfs, annex = (_starting(left, (start,)) for start in (LFS_POINTER, ANNEX_POINTER))
     left -= lfs | annex
+    sizes = {one: _TOO_LARGE.match(one) for one in left}
+    large = {one: int(size[1]) * int(size[2]) for one, size in sizes.items() if size}
+    if large:
+        said.append(f"Allow pictures of that size: --max-pixels {max(large.values())}.")
+        left -= large.keys()
     if left:
         said.append(f"Replace or remove {'the other' if said or lfs or annex else 'these'} {what}.")
     command = pull_lfs(source) if lfs else fetch(source, "git annex get .") if annex else ""

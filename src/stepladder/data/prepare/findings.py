@@ -33,6 +33,7 @@ from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.walk import printable
 from stepladder.data.spark.listing import FRAME, is_url, spark_address
 from stepladder.errors import DataError
+from stepladder.machine.activity import doing
 from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
 
@@ -263,7 +264,8 @@ def _compare_looks(
     warnings = []
     for split in (Split.VAL, Split.TEST):
         others = np.flatnonzero(~np.array(copies.is_of_train[split], dtype=bool))
-        near = find_near(np.concatenate([empty, *looks[split]])[others], train)
+        with doing(f"searching {split} for near-duplicates of train"):
+            near = find_near(np.concatenate([empty, *looks[split]])[others], train)
         if not near.num_compared:
             continue
         pairs += [

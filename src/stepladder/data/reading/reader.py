@@ -41,6 +41,7 @@ from stepladder.data.reading.threads import map_in_order, num_reading_threads, r
 from stepladder.data.store.shard_files import ShardFilesStats
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine import available_memory_bytes
+from stepladder.machine.activity import moved
 
 __all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
 
@@ -330,6 +331,7 @@ class Reader:
             ahead = min(4 * max(1, self.num_threads), num_told)
             for cost in map_in_order(pool, held.fill, starts, ahead=ahead):
                 self.stats.add(cost)
+                moved()
             self.stats.num_read += len(held.rows)
             self.stats.wait_s += time.perf_counter() - start_s
             self._memory = held

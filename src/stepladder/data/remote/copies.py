@@ -22,6 +22,7 @@ from stepladder.data.remote.objects import (
 from stepladder.data.remote.places import ObjectPlace, supported_place
 from stepladder.data.remote.s3 import S3Objects
 from stepladder.errors import ResourceError
+from stepladder.machine.activity import moved
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -115,6 +116,7 @@ class ObjectCopies:
         with path.open("wb") as file:
             for chunk in self._objects.stream(self._place.join(name)):
                 file.write(chunk)
+                moved()
 
     def put_file(
         self,
@@ -177,6 +179,7 @@ class FolderCopies:
     def fetch(self, name: str, path: Path) -> None:
         """Copy a file to another path."""
         shutil.copyfile(self._folder / name, path)
+        moved()
 
     def put_file(
         self,

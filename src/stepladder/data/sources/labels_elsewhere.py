@@ -467,7 +467,7 @@ def _labels_of(
         return None
     name = file.header[at] if has_header else _LABEL
     cells = [row[at].strip() for row in rows]
-    several = find_several(cells)
+    several = find_several(cells, name)
     if several is not None and not several.is_sure:
         several = None
     return _Labels(

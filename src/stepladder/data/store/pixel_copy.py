@@ -34,6 +34,7 @@ from stepladder.data.store.manifest import COPY_OF, publish
 from stepladder.data.store.pages import decode_path
 from stepladder.data.store.store import Store, StoreSplit
 from stepladder.errors import DataError, ResourceError
+from stepladder.machine.activity import moved
 from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, ShardInfo
 
@@ -154,6 +155,7 @@ def _copy_shard(
         for row, pixels in zip(
             some, map_in_order(pool, rows.picture, some, ahead=ahead), strict=True
         ):
+            moved()
             writer.add(
                 sha256=rows.sha256(row),
                 path=decode_path(rows.describe(row)),

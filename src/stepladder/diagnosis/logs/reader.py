@@ -46,6 +46,12 @@ from stepladder.diagnosis.logs.folders.tensorboard_csv import (
     tag_files,
 )
 from stepladder.diagnosis.logs.folders.tensorboard_log import has_event_files, read_tensorboard
+from stepladder.diagnosis.logs.folders.tracker_stores import (
+    WANDB_START,
+    refuse_store,
+    refuse_tables_of_metrics,
+    wandb_error,
+)
 from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.meaning.rows import Table, to_run_log
 from stepladder.diagnosis.logs.printed.boosting_log import is_boosting_log, read_boosting_log
@@ -144,6 +150,7 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return [read_run_log(path)]
     if runs := mlflow_runs(path):
         return _run_logs(read_mlflow_folder(runs), metric)
+    refuse_tables_of_metrics(path)  # its metrics.json has only the last values
     if file := log_file(path):
         return _named(_read_file(file, metric), name)
     if tables := _tables_of_files(path, name):
@@ -159,6 +166,7 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
             where=str(path),
             fix=did_you_mean(runs),
         )
+    refuse_store(path)
     listed = sorted(item.name for item in path.iterdir())[:8]
     files = likely_logs(path)
     raise DataError(
@@ -237,6 +245,8 @@ def _text_of(path: Path) -> str:
             where=str(path),
             fix="Pass the log of a training that has finished at least one epoch.",
         )
+    if data.startswith(WANDB_START):
+        raise wandb_error(path, [path])
     if (arrays := read_arrays(path, data, max_bytes=MAX_BYTES)) is not None:
         return arrays
     if (kind := _picture_kind(data)) is not None:

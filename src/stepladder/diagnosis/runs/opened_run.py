@@ -214,5 +214,5 @@ def open_run(run: Path, job: JobConfig, task: Task) -> OpenedRun:
         job=job,
         task=task,
         sources=open_at_version(task, job.recipe.data.table_version),
-        device=open_device(job.recipe.device.kind),
+        device=open_device(job.recipe),
     )

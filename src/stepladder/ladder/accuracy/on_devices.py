@@ -104,7 +104,7 @@ class _Member:
             self._recipe,
             self._task,
             self._sources,
-            device=open_device(self._recipe.device.kind, local_rank=self._world.local_rank),
+            device=open_device(self._recipe, local_rank=self._world.local_rank),
             world=self._world,
         )
         return found if self._world.is_main else None

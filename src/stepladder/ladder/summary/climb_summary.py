@@ -17,10 +17,11 @@ from stepladder.ladder.summary.wording import (
     plus_minus,
     wrapped,
 )
-from stepladder.records.climb import ClimbSummary
+from stepladder.records.climb import ClimbSummary, RatioFrom
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Aim, Interval
 from stepladder.records.profile import Provenance
+from stepladder.stats import MIN_BLOCKS
 from stepladder.training.output.wording import clean, percent, rough_time
 
 FAR_APART: Final = 1.25
@@ -44,15 +45,11 @@ def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
 def end_words(climb: ClimbSummary) -> str:
     """Return the result: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, …), …`."""
     before, after = climb.baseline, climb.result
+    parts = [headline_words(climb)]
     if before is None or after is None:
-        return "not measured: the climb did not finish"
+        return parts[0]
     if climb.is_as_written:
-        return ", ".join(
-            [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
-        )
-    times = f"{times_words(climb)}{noise_words(climb)}"
-    ratio = ", ".join(filter(None, (ratio_words(climb), over_seeds_words(climb))))
-    parts = [f"{ratio} ({times})" if climb.speedup is not None else times]
+        return ", ".join([*parts, *_as_written(climb)])
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
         parts.append(f"test {shares}{_read_once(climb)}")
@@ -63,10 +60,31 @@ def end_words(climb: ClimbSummary) -> str:
     elif climb.num_test:
         parts += _not_compared(climb)
     if climb.aim is Aim.ACCURACY:  # accuracy comes first
-        parts = [*errors_words(climb), *parts[1:], f"time {times}"]
+        parts = [
+            *errors_words(climb),
+            *parts[1:],
+            f"time {times_words(climb)}{noise_words(climb)}",
+        ]
     if climb.untried:
         parts.append(f"not tried, or not tried again, for lack of time: {', '.join(climb.untried)}")
     return ", ".join(parts)
+
+
+def headline_words(climb: ClimbSummary) -> str:
+    """Return the speed-up, the times that it is the ratio of, and what disagrees with it.
+
+    `154× [140, 168] from 8 pairs (18 min → 7.0 s; the original job took 15 min and 18 min)`; if
+    nothing was kept, that and the time.
+    """
+    if climb.baseline is None or climb.result is None:
+        return "not measured: the climb did not finish"
+    if climb.is_as_written:
+        return f"{unchanged_words(climb)}, {rough_time(climb.result.total_s)}"
+    times = f"{times_words(climb)}{noise_words(climb)}"
+    if climb.speedup is None:
+        return times
+    ratio = " ".join(filter(None, (ratio_words(climb), pairs_words(climb))))
+    return f"{', '.join(filter(None, (ratio, over_seeds_words(climb))))} ({times})"
 
 
 def errors_words(climb: ClimbSummary) -> tuple[str, ...]:
@@ -129,6 +147,13 @@ def ratio_words(climb: ClimbSummary) -> str:
     return gain(climb.speedup) if climb.speedup is not None else "unknown"
 
 
+def pairs_words(climb: ClimbSummary) -> str:
+    """Return how many pairs the ratio is from: `from 8 pairs`; empty if it is not from pairs."""
+    if not climb.num_pairs or climb.speedup_from is RatioFrom.CHAIN:
+        return ""
+    return f"from {_pairs(climb.num_pairs)}"
+
+
 def over_seeds_words(climb: ClimbSummary) -> str:
     """Return the speed-up over the seeds of the original job: `90 to 160× over its seeds`.
 
@@ -158,24 +183,83 @@ def default_words(climb: ClimbSummary) -> str:
     if climb.over_default is None:
         return ""
     return (
-        "The original job switches off what `stepladder train` does by default (auto: false); "
-        f"against that default, the result is about {gain(climb.over_default)} as fast."
+        "Against the default of `stepladder train`, which the original job switches off "
+        f"(auto: false), the result is about {gain(climb.over_default)} as fast."
     )
 
 
 def noise_words(climb: ClimbSummary) -> str:
-    """Return in which way the measurements of the speed-up disagree; else an empty string."""
-    runs_s, chain = _runs_s(climb), climb.chain
-    said = f"; the original job took {' and '.join(rough_time(seconds) for seconds in runs_s)}"
-    is_far = bool(runs_s) and max(runs_s) > FAR_APART * min(runs_s)
+    """Return what is in doubt about the speed-up, and how far its timings lie apart.
+
+    Each part begins with a semicolon; empty if there is nothing.
+    """
+    return "".join(f"; {part}" for part in (*doubts(climb), spread_words(climb)) if part)
+
+
+def doubts(climb: ClimbSummary) -> tuple[str, ...]:
+    """Return what is in doubt about the speed-up, a sentence each without its period.
+
+    Measurements that disagree by more than their bounds allow, too few pairs, or none.
+    """
+    if climb.result is None or climb.is_as_written:
+        return ()
+    return tuple(filter(None, (_few_pairs(climb), _other_chain(climb), _far_runs(climb))))
+
+
+def spread_words(climb: ClimbSummary) -> str:
+    """Return the timings of the original job, if worth it and not in doubt; else empty."""
+    runs_s = _runs_s(climb)
+    if not runs_s or _far_runs(climb) or max(runs_s) <= _WORTH_SAYING * min(runs_s):
+        return ""
+    return _runs_words(runs_s)
+
+
+def _few_pairs(climb: ClimbSummary) -> str:
+    """Return that the pairs are too few, or why no pair was timed; else empty."""
+    if climb.num_pairs:
+        few = f"only {_pairs(climb.num_pairs)} were timed, fewer than {MIN_BLOCKS}"
+        return f"{few}, because the time ran out" if climb.num_pairs < MIN_BLOCKS else ""
+    if climb.why_no_pairs is None:
+        return ""
+    return f"the ratio is not from pairs timed in turn: {climb.why_no_pairs}"
+
+
+def _other_chain(climb: ClimbSummary) -> str:
+    """Return that the kept rungs' gains multiply to another ratio; else empty."""
+    if not climb.has_other_chain or climb.chain is None:
+        return ""
+    multiply = f"the kept rungs' gains multiply to {gain_interval(climb.chain)}"
+    return f"{_timed_words(climb)}{multiply}, the smaller is shown"
+
+
+def _timed_words(climb: ClimbSummary) -> str:
+    """Return what the timings gave, if another ratio is shown: `8 pairs gave 154× [140, 168]; `."""
+    if climb.speedup_from is not RatioFrom.CHAIN or climb.baseline is None or climb.result is None:
+        return ""
+    if climb.paired is not None:
+        return f"{_pairs(climb.num_pairs)} gave {gain_interval(climb.paired)}; "
+    after_s = climb.result.paired_s or climb.result.total_s
+    return f"the times of both give {gain(climb.baseline.total_s / after_s)}; "
+
+
+def _far_runs(climb: ClimbSummary) -> str:
+    """Return that the timings of the original job disagree, or hide the effect; else empty."""
+    runs_s = _runs_s(climb)
     if is_within_noise(climb):
-        return f"{said if runs_s else ''}: the noise is larger than the effect"
-    words = ""
-    if climb.has_other_chain and chain is not None:
-        words = f"; the kept rungs' gains multiply to {gain_interval(chain)}, the smaller is shown"
-    if is_far:
-        return f"{words}{said}: other processes used the machine, so the shorter time is used"
-    return words + (said if runs_s and max(runs_s) > _WORTH_SAYING * min(runs_s) else "")
+        noise = "the noise is larger than the effect"
+        return f"{_runs_words(runs_s)}: {noise}" if runs_s else noise
+    if not runs_s or max(runs_s) <= FAR_APART * min(runs_s):
+        return ""
+    why = f"{_runs_words(runs_s)}: other processes used the machine"
+    return why if climb.speedup_from is RatioFrom.CHAIN else f"{why}, so the shorter time is used"
+
+
+def _runs_words(runs_s: tuple[float, ...]) -> str:
+    return f"the original job took {' and '.join(rough_time(seconds) for seconds in runs_s)}"
+
+
+def _pairs(num: int) -> str:
+    return f"{num} pair{'' if num == 1 else 's'}"
 
 
 def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:

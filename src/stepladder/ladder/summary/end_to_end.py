@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -14,14 +13,18 @@ from stepladder.ladder.limits.guard import TrialFailed, Watchdog, faults_told, g
 from stepladder.ladder.summary.climb_summary import FAR_APART
 from stepladder.ladder.timing.speedup import Length, Speed, length_of, measure_speed
 from stepladder.machine import Usage, cores_missing_since
-from stepladder.records.climb import Baseline, PhaseLoad
+from stepladder.records.climb import Baseline, PhaseLoad, RatioFrom
 from stepladder.records.ladder import Decision, Interval, Trial
 
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
-OF_DEFAULT: Final = frozenset({"cached_features", "channels_last", "fused_optimizer"})
+OF_DEFAULT: Final = frozenset(
+    {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
+)
 """Rungs that `train` takes by itself, unless `auto` is off (`training/setup/automatic.py`)."""
 _BUDGET_FRAC: Final = 0.05  # of the budget, if that is more
+_COMPILES: Final = "a model that is compiled would have to be compiled again"
+SAME_STEPS: Final = "both take the same steps, so that only their numbers were compared"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,8 @@ class EndToEnd:
     """Original job and result, timed in turn.
 
     Attributes:
-        speed: the speed-up, with bounds; times are means over the pairs.
+        speed: the speed-up, with bounds; times are means over the pairs. It has no pairs if both
+            take the same steps.
         load: other processes' use of the cores meanwhile.
     """
 
@@ -43,29 +47,49 @@ class Ratio(NamedTuple):
     Attributes:
         bounds: the ratio with its bounds.
         is_other_chain: whether the kept rungs' gains multiply to another ratio, beyond the bounds.
+        source: the measurement from which it is.
     """
 
     bounds: Interval
     is_other_chain: bool
+    source: RatioFrom
 
 
-def time_in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd | None:
-    """Time the original job and the result in interleaved blocks; None if that failed.
+def time_in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd | str:
+    """Time the original job and the result in interleaved blocks.
 
     A recipe that compiles is not timed again, as one timing would compile the model twice.
 
     Args:
         baseline: has the epochs of the original job.
         epochs: epochs of the final training.
+
+    Returns:
+        The timing, or why it was not possible; an empty text if nothing was kept.
+    """
+    if climbing.lab.job.recipe == climbing.recipe:
+        return ""
+    if climbing.lab.job.recipe.device.compile or climbing.recipe.device.compile:
+        return _COMPILES
+    try:
+        with faults_told("timing both in turn failed:"):
+            return _in_pairs(climbing, baseline, epochs=epochs)
+    except TrialFailed as failure:
+        return failure.what
+
+
+def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd:
+    """Time both in interleaved blocks.
+
+    Raises:
+        TrialFailed: if that fails.
     """
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
-    if before == after or before.device.compile or after.device.compile:
-        return None
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
-    with suppress(TrialFailed), faults_told("timing the result failed:"), guarded(watchdog):
+    with guarded(watchdog):
         speed = measure_speed(
             lab,
             climbing.profiles[0],
@@ -75,13 +99,12 @@ def time_in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndT
             watchdog=watchdog,
             time_left=lambda: max(lab.time_left(), ends - time.monotonic()),
         )
-        load = PhaseLoad(
-            name="pairs",
-            seconds=time.monotonic() - start.wall_s,
-            cores_missing=cores_missing_since(start),
-        )
-        return EndToEnd(speed=speed, load=load)
-    return None
+    load = PhaseLoad(
+        name="pairs",
+        seconds=time.monotonic() - start.wall_s,
+        cores_missing=cores_missing_since(start),
+    )
+    return EndToEnd(speed=speed, load=load)
 
 
 def _of_epochs(length: Length, epochs: float | None, *, is_known: bool = False) -> Length:
@@ -125,21 +148,35 @@ def over_default(ratio: Interval, trials: Sequence[Trial]) -> float | None:
     return None if of_default is None else ratio.estimate / of_default.estimate
 
 
-def quoted_ratio(paired: Interval, chain: Interval | None, *, runs_s: Sequence[float]) -> Ratio:
+def unpaired_ratio(before_s: float, after_s: float) -> Interval:
+    """Return the ratio of two timings that are no pair, within what two timings may differ by."""
+    ratio = before_s / after_s
+    return Interval(estimate=ratio, low=ratio / FAR_APART, high=ratio * FAR_APART)
+
+
+def quoted_ratio(
+    timed: Interval,
+    chain: Interval | None,
+    *,
+    runs_s: Sequence[float],
+    source: RatioFrom = RatioFrom.PAIRS,
+) -> Ratio:
     """Choose the ratio to quote: where measurements disagree, the smallest.
 
     Args:
-        paired: the ratio from pairs.
+        timed: the ratio from pairs, or from other timings of both.
         chain: product of the kept rungs' gains; None: unknown.
-        runs_s: timings of the original job, the last one from the pairs.
+        runs_s: timings of the original job, the last one that of `timed`; one if there is no other.
+        source: of `timed`.
     """
-    candidates = [paired]
-    is_other = chain is not None and _are_apart(paired, chain)
+    candidates = {source: timed}
+    is_other = chain is not None and _are_apart(timed, chain)
     if is_other and chain is not None:
-        candidates.append(chain)
+        candidates[RatioFrom.CHAIN] = chain
     if max(runs_s) > FAR_APART * min(runs_s):
-        candidates.append(_scaled(paired, min(runs_s) / runs_s[-1]))
-    return Ratio(min(candidates, key=lambda one: one.estimate), is_other)
+        candidates[RatioFrom.SHORTER] = _scaled(timed, min(runs_s) / runs_s[-1])
+    quoted = min(candidates, key=lambda one: candidates[one].estimate)
+    return Ratio(candidates[quoted], is_other, quoted)
 
 
 def _are_apart(first: Interval, second: Interval) -> bool:

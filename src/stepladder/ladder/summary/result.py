@@ -16,7 +16,7 @@ import numpy as np
 from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.ladder.advise import advise_on, gain_of
+from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import learning_key, prices_key
 from stepladder.ladder.lab import Lab
@@ -24,18 +24,28 @@ from stepladder.ladder.limits.budget import allows_after
 from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.summary.climb_summary import FAR_APART
 from stepladder.ladder.summary.end_to_end import (
+    SAME_STEPS,
+    EndToEnd,
     chain_of,
     over_default,
     quoted_ratio,
     time_in_pairs,
+    unpaired_ratio,
 )
 from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
+from stepladder.ladder.summary.machine import machine_of
 from stepladder.ladder.timing.epoch_range import predict_over_seeds, scaled_s, with_bounds
-from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
-from stepladder.records import read_json, to_json
-from stepladder.records.climb import Baseline, ClimbSummary, NextStep, PhaseLoad, Result
+from stepladder.records import read_json
+from stepladder.records.climb import (
+    Baseline,
+    ClimbSummary,
+    NextStep,
+    PhaseLoad,
+    RatioFrom,
+    Result,
+)
 from stepladder.records.ladder import Decision, Interval, Outcome, Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs.devices.gpu import UseGpu
@@ -246,18 +256,24 @@ def result_of(
         baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
         if is_as_written:  # the result is this job, run to its end
             baseline = replace(baseline, epoch_range=None)
-    paired = time_in_pairs(climbing, baseline, epochs=epochs)
-    if paired is None:
-        baseline = _at_the_end(climbing, baseline)
-    else:
-        runs_s = (*(baseline.runs_s or (baseline.total_s,)), paired.speed.before.total_s)
-        baseline = replace(baseline, total_s=paired.speed.before.total_s, runs_s=runs_s)
-    baseline = with_bounds(baseline, climbing.profiles[0])
+    timed = time_in_pairs(climbing, baseline, epochs=epochs)
+    paired, why_no_pairs = (None, timed) if isinstance(timed, str) else (timed, SAME_STEPS)
+    baseline = _beside_result(climbing, baseline, paired)
+    num_pairs = len(paired.speed.before_s) if paired else 0
     chain = chain_of(climbing.trials)
-    ratio = paired and quoted_ratio(paired.speed.interval, chain, runs_s=baseline.runs_s)
+    ratio = quoted_ratio(
+        paired.speed.interval if paired else unpaired_ratio(baseline.total_s, total_s),
+        chain,
+        runs_s=baseline.runs_s if num_pairs else (baseline.total_s,),
+        source=RatioFrom.PAIRS if num_pairs else RatioFrom.TIMINGS,
+    )
+    if ratio.source is RatioFrom.SHORTER:
+        baseline = replace(baseline, total_s=min(baseline.runs_s))
+    baseline = with_bounds(baseline, climbing.profiles[0])
+    has_bounds = paired is not None or ratio.source is RatioFrom.CHAIN
     after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
-    speedup = ratio.bounds.estimate if ratio else baseline.total_s / total_s
+    speedup = ratio.bounds.estimate
     low, high = _over_seeds(speedup, baseline)
     return ClimbSummary(
         baseline=replace(
@@ -284,22 +300,23 @@ def result_of(
         learns_alike=learning_key(climbing.recipe) == learning_key(lab.job.recipe),
         together=climbing.together,
         speedup=speedup,
-        speedup_bounds=ratio.bounds if ratio else None,
-        over_default=over_default(ratio.bounds, climbing.trials)
-        if ratio and not lab.job.recipe.auto
-        else None,
+        speedup_from=None if is_as_written else ratio.source,
+        speedup_bounds=ratio.bounds if has_bounds else None,
+        over_default=None if lab.job.recipe.auto else over_default(ratio.bounds, climbing.trials),
         speedup_low=low,
         speedup_high=high,
-        num_pairs=len(paired.speed.before_s) if paired else 0,
+        num_pairs=num_pairs,
+        paired=paired.speed.interval if paired and num_pairs else None,
+        why_no_pairs=None if num_pairs else why_no_pairs or None,
         chain=chain,
-        has_other_chain=ratio.is_other_chain if ratio else False,
+        has_other_chain=ratio.is_other_chain,
         loads=(*loads, *((paired.load,) if paired else ())),
         is_as_written=is_as_written,
         next=_next_step(climbing),
         untried=_untried(climbing),
         num_from_ledger=climbing.num_from_ledger,
         budget_s=climbing.options.budget_s,
-        machine=to_json(environment()["cpu"]),
+        machine=machine_of(climbing.profile, lab.job.recipe, climbing.recipe),
         max_accuracy_loss=climbing.options.max_accuracy_loss,
         min_gain=climbing.options.min_gain,
         try_all=climbing.options.try_all,
@@ -310,6 +327,17 @@ def result_of(
         fit_before=climbing.fit_of(lab.job.recipe),
         fit_after=climbing.fit_of(climbing.recipe),
     )
+
+
+def _beside_result(climbing: Climb, baseline: Baseline, paired: EndToEnd | None) -> Baseline:
+    """Return the baseline with its timing next to the result: from the pairs, else a new one."""
+    if paired is None:
+        return _at_the_end(climbing, baseline)
+    total_s = paired.speed.before.total_s
+    if not paired.speed.before_s:  # no timing of its own
+        return replace(baseline, total_s=total_s)
+    runs_s = (*(baseline.runs_s or (baseline.total_s,)), total_s)
+    return replace(baseline, total_s=total_s, runs_s=runs_s)
 
 
 def _over_seeds(speedup: float, baseline: Baseline) -> tuple[float | None, float | None]:
@@ -397,10 +425,14 @@ def _next_step(climbing: Climb) -> NextStep | None:
         return None
     profile, recipe = climbing.profile, climbing.recipe
     advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
-    best = max(advice.beyond, key=gain_of, default=None)
     least = 1 + climbing.options.min_gain
-    if best is not None and best.prediction is not None and gain_of(best) >= least:
-        return _step(best.prediction, best.reason)
+    worth = [
+        (one.prediction, one.reason)
+        for one in advice.beyond
+        if one.prediction is not None and one.prediction.gain_at_price >= least
+    ]
+    if worth:
+        return _step(*max(worth, key=lambda pair: pair[0].gain))
     gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
     if gpu is None or profile.device == "cuda" or profile.has_cuda:
         return None

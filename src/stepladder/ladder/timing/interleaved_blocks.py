@@ -142,15 +142,23 @@ def _refuse_gross(before_s: float, after_s: float, when: str) -> None:
 
 
 def wanted_blocks(
-    before_s: tuple[float, ...], after_s: tuple[float, ...], *, at_least: int, confidence: float
+    before_s: tuple[float, ...],
+    after_s: tuple[float, ...],
+    *,
+    at_least: int,
+    confidence: float,
+    price: float = 1.0,
 ) -> int:
     """Choose how many pairs of blocks to run, from the spread of the first ones.
 
     The half-width of the interval has to be half of min_gain near it, a tenth of a large gain, and
     half of the distance to min_gain if the gain is far from it. An undecided result gets as many
     pairs again.
+
+    Args:
+        price: per hour after, over that before: the gain is that of the cost.
     """
-    ratios = [math.log(b / a) for b, a in zip(before_s, after_s, strict=True)]
+    ratios = [math.log(b / a / price) for b, a in zip(before_s, after_s, strict=True)]
     gain = abs(sum(ratios) / len(ratios))
     half_width = max(_MIN_HALF_WIDTH, gain / 10, abs(gain - 2 * _MIN_HALF_WIDTH) / 2)
     return choose_num_blocks(

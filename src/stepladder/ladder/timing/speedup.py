@@ -26,7 +26,7 @@ from stepladder.ladder.timing.interleaved_blocks import (
     Side,
     wanted_blocks,
 )
-from stepladder.ladder.verdict import judge_speed
+from stepladder.ladder.verdict import judge_cost
 from stepladder.measuring.blocks.workload import BlockTimes, training_time
 from stepladder.measuring.ranks.workload import open_workload
 from stepladder.records.ladder import Decision, Interval
@@ -184,6 +184,7 @@ def measure_speed(
     folder: Path,
     watchdog: Watchdog,
     time_left: Callable[[], float] | None = None,
+    price: float | None = 1.0,
 ) -> Speed:
     """Measure the speed-up of the recipe after over the one before.
 
@@ -192,6 +193,8 @@ def measure_speed(
 
     Args:
         time_left: returns the seconds until no further pair is started; None: those of the budget.
+        price: per hour after, over that before; with it, blocks are timed until the cost is known
+            as well as the time would be; None: not known.
     """
     is_alike = execution_key(before[0]) == execution_key(after[0])
     if is_alike and _rhythm(before[0]) == _rhythm(after[0]):
@@ -237,7 +240,7 @@ def measure_speed(
                 loads_s=loads_s[1],
             ),
         )
-        interval = bound_gain(lab, race, sides, (before[1], after[1]))
+        interval = bound_gain(lab, race, sides, (before[1], after[1]), price=price)
     num_pairs = len(sides[0].blocks)
     return Speed(
         interval=interval,
@@ -251,7 +254,12 @@ def measure_speed(
 
 
 def bound_gain(
-    lab: Lab, race: Race, sides: tuple[Side, Side], lengths: tuple[Length, Length]
+    lab: Lab,
+    race: Race,
+    sides: tuple[Side, Side],
+    lengths: tuple[Length, Length],
+    *,
+    price: float | None = 1.0,
 ) -> Interval:
     """Run as many blocks as the first ones call for, and as many again if undecided.
 
@@ -260,6 +268,7 @@ def bound_gain(
     Args:
         sides: before and after, in the order of the race.
         lengths: of both.
+        price: per hour after, over that before; None: not known.
 
     Returns:
         The speed-up; its bounds hold in 95 % of trials, whether tested once or twice.
@@ -271,12 +280,13 @@ def bound_gain(
         sides[1].totals_s(),
         at_least=options.num_blocks,
         confidence=_TWO_LOOKS,
+        price=price or 1.0,
     )
     race.run(*sides, num_blocks=num_blocks)
     pair_s = sum(side.blocks[-1].wall_s for side in sides)
     may_extend = not race.is_cut and num_blocks * pair_s <= lab.allowed_s(_EXTENSION_FRAC)
     look = _bound(sides, lengths, _TWO_LOOKS if may_extend else _ONE_LOOK)
-    if may_extend and judge_speed(look, options).decision is Decision.UNDECIDED:
+    if may_extend and judge_cost(look, price, options).decision is Decision.UNDECIDED:
         race.run(*sides, num_blocks=2 * num_blocks)
         look = _bound(sides, lengths, _TWO_LOOKS)
     return look

@@ -437,7 +437,7 @@ def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]
         seed=0,
         global_batch_size=batch_size,
         mode=OrderMode.SEQUENTIAL,
-        threads=loader.threads,
+        threads=loader.num_threads,
         prefetch_batches=loader.prefetch_batches,
         where=Where.STREAM,
     )

@@ -300,7 +300,7 @@ class _Member:
         self._world = world
         made, sources = task_of_rank(recipe, task, copies=copies)
         require_parallel(recipe, sources, world)
-        self._device = device = open_device(recipe.device.kind, local_rank=world.local_rank)
+        self._device = device = open_device(recipe, local_rank=world.local_rank)
         self._opened = ExitStack()
         opened = open_subject(recipe, made, sources, device=device, world=world)
         base = self._opened.enter_context(opened)

@@ -76,7 +76,7 @@ class _Member:
     def __init__(self, world: World, *, recipe: Recipe, task: str, copies: Path) -> None:
         self._world, self._recipe = world, recipe
         self._task, self._sources = task_of_rank(recipe, task, copies=copies)
-        self._device = open_device(recipe.device.kind, local_rank=world.local_rank)
+        self._device = open_device(recipe, local_rank=world.local_rank)
 
     def share_step_s(self) -> float | None:
         """Return the seconds of a step on this device's part of a batch; None: it is too small."""

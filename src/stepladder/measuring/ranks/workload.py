@@ -146,7 +146,7 @@ class _Member:
             recipe,
             made,
             sources,
-            device=open_device(recipe.device.kind, local_rank=world.local_rank),
+            device=open_device(recipe, local_rank=world.local_rank),
             cache=cache / f"rank-{world.rank}",
             world=world,
         )

@@ -10,15 +10,18 @@ from stepladder.ladder.summary.calibration import calibration_from, calibration_
 from stepladder.ladder.summary.climb_summary import (
     ONE_EACH,
     default_words,
+    doubts,
     errors_words,
     examples_words,
     is_within_noise,
     losses_words,
-    noise_words,
     over_seeds_words,
+    pairs_words,
+    spread_words,
     times_words,
     unchanged_words,
 )
+from stepladder.ladder.summary.machine import machine_words
 from stepladder.ladder.summary.wording import (
     accuracy_words,
     baseline_epochs,
@@ -76,6 +79,7 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
     figure, noise = _figure(climb)
     caption, source = _caption(climb)
     ending, *notes = _result_words(climb.summary)
+    has_ended = climb.summary.result is not None
     return Headline(
         figure=figure,
         noise=noise,
@@ -85,6 +89,9 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
         facts=tuple(_facts(climb)),
         method=tuple(text for text in (source, *notes) if text),
         next=_next_words(climb, status),
+        doubts=tuple(f"{text[0].upper()}{text[1:]}." for text in doubts(climb.summary)),
+        against_default=default_words(climb.summary),
+        machine=machine_words(climb.summary.machine) if has_ended else "",
     )
 
 
@@ -130,6 +137,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
         return "No rung kept", rough_time(after.total_s)
     times = times_words(climb.summary)
     bounds = climb.summary.speedup_bounds
+    if pairs := pairs_words(climb.summary):
+        times = f"{times}, {pairs}"
     if over_seeds := over_seeds_words(climb.summary):
         times = f"{over_seeds}, {times}"
     if bounds is not None:
@@ -177,13 +186,12 @@ def _caption(climb: ClimbRecords) -> tuple[str, str]:
     if summary.aim is Aim.ACCURACY:
         errors = ", ".join(errors_words(summary)) or "the errors of both were not measured"
         return f"The original job, compared with all kept remedies: {errors}.", source
-    said = "Time to a trained model: the original job, and with all kept speed-ups."
-    return f"{said} {default_words(summary)}".rstrip(), source
+    return "Time to a trained model: the original job, and with all kept speed-ups.", source
 
 
 def _source_words(summary: ClimbSummary, baseline: Baseline) -> str:
-    """Return how the times were measured, and what disagrees."""
-    words = noise_words(summary).lstrip(":; ")
+    """Return how the times were measured."""
+    words = spread_words(summary)
     noise = f" ({words})" if words else ""
     if summary.num_pairs:
         source = (
@@ -192,6 +200,9 @@ def _source_words(summary: ClimbSummary, baseline: Baseline) -> str:
         )
         if summary.result is not None:
             source += f" The final training itself took {rough_time(summary.result.total_s)}."
+        return f"{source}{_load_words(summary)}"
+    if summary.result is not None and summary.result.paired_s is not None:
+        source = "Both were extrapolated to their epochs, with the times of the same steps."
         return f"{source}{_load_words(summary)}"
     if not baseline.is_extrapolated:
         return f"Both were run in full{noise}.{_load_words(summary)}"

@@ -21,9 +21,11 @@ class Gpu:
         half_flops_per_s: dense matrix products in 16 bits, without sparsity.
         fp32_flops_per_s: in 32 bits, without tensor cores.
         bytes_per_s: memory bandwidth.
-        price_per_hour: in the user's currency; None: not known.
+        price_per_hour: of a machine with `devices` of them, in the user's currency; None: not
+            known.
         tf32_flops_per_s: dense, of 32-bit operations on tensor cores, used for convolutions; None:
             not supported, or not known.
+        devices: number of these GPUs in the machine that has this price.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Gpu:
     bytes_per_s: float
     price_per_hour: float | None = None
     tf32_flops_per_s: float | None = None
+    devices: int = 1
 
     def flops_per_s(self, precision: Precision, *, has_conv: bool = False) -> float:
         """Return the peak in a precision, for a model with or without convolutions."""
@@ -75,14 +78,37 @@ def gpu_named(gpus: Iterable[Gpu], device_name: str) -> Gpu | None:
     return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
-_OPTIONAL = "tf32_flops_per_s"
+def price_per_hour(
+    gpus: Iterable[Gpu], device_name: str, *, machines: int = 1, devices: int = 1
+) -> float | None:
+    """Return the price per hour of machines with several devices each; None: not known.
+
+    That of the row with as many devices; without one, of the cheapest number of rows that has them.
+
+    Args:
+        devices: of each machine.
+    """
+    rows = list(gpus)
+    own = gpu_named(rows, device_name)
+    priced = [
+        (row.devices, row.price_per_hour)
+        for row in rows
+        if own is not None and row.name == own.name and row.price_per_hour is not None
+    ]
+    exact = [price for num, price in priced if num == devices]
+    enough = exact or [price * math.ceil(devices / num) for num, price in priced]
+    return machines * min(enough) if enough else None
+
+
+_OPTIONAL = ("tf32_flops_per_s", "devices")  # columns that a list may leave out
 
 
 def read_gpus(path: Path) -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
     An empty price is unknown. The column tf32_flops_per_s is optional: by default, the value of the
-    GPU of that name in the built-in list is used.
+    GPU of that name in the built-in list is used. So is the column devices, by default 1: several
+    rows of one name are machines with different numbers of it.
 
     Raises:
         DataError: if the file or a column is missing, or a value is not a number above 0.
@@ -96,7 +122,7 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
             where=str(path),
             fix="Pass a CSV in UTF-8 to --ladder.prices (see docs/rungs.md), or leave it out.",
         ) from None
-    wanted = [field.name for field in fields(Gpu) if field.name != _OPTIONAL]
+    wanted = [field.name for field in fields(Gpu) if field.name not in _OPTIONAL]
     missing = [name for name in wanted if not rows or name not in rows[0]]
     if missing:
         raise DataError(
@@ -125,13 +151,22 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
     def number_if_given(name: str) -> float | None:
         return number(name) if (row.get(name) or "").strip() else None
 
+    def count(name: str) -> int:
+        value = number_if_given(name) or 1.0
+        if not value.is_integer():
+            fix = "Write how many devices the machine of this price has, such as 4."
+            raise DataError(f"{name}: {value:g} is not a whole number", where=where, fix=fix)
+        return int(value)
+
     return Gpu(
         name=(row["name"] or "").strip(),
         half_flops_per_s=number("half_flops_per_s"),
         fp32_flops_per_s=number("fp32_flops_per_s"),
         bytes_per_s=number("bytes_per_s"),
         price_per_hour=number_if_given("price_per_hour"),
-        tf32_flops_per_s=number_if_given(_OPTIONAL) or _tf32_of((row["name"] or "").strip()),
+        tf32_flops_per_s=number_if_given("tf32_flops_per_s")
+        or _tf32_of((row["name"] or "").strip()),
+        devices=count("devices"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from stepladder.config.choices import Precision
@@ -20,8 +21,8 @@ class LargerGpu(Rung):
     """Move to a GPU with more FLOP/s and bandwidth. Predicted only, as it cannot be tried here.
 
     Args:
-        gpus: to choose among; with prices, by the lowest cost of the whole training, without prices
-            by the shortest time.
+        gpus: to choose among, one of each; with prices, by the lowest cost of the whole training,
+            without prices by the shortest time.
 
     Trades: cost per hour.
     Source: Williams et al. 2009, "Roofline: An Insightful Visual Performance Model", CACM 52(4).
@@ -33,7 +34,7 @@ class LargerGpu(Rung):
     is_prediction_only: ClassVar[bool] = True
 
     def __init__(self, gpus: tuple[Gpu, ...] = GPUS) -> None:
-        self.gpus = gpus
+        self.gpus = tuple(min(rows, key=lambda gpu: gpu.devices) for rows in _by_name(gpus))
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse without a GPU to compare with, or if none is faster."""
@@ -100,6 +101,14 @@ class LargerGpu(Rung):
         """
         name = profile.device_name
         return gpu_named(self.gpus, name) or gpu_named(GPUS, name)
+
+
+def _by_name(gpus: tuple[Gpu, ...]) -> Iterable[list[Gpu]]:
+    """Group the rows of a list by name: machines with different numbers of one GPU."""
+    rows: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        rows.setdefault(gpu.name, []).append(gpu)
+    return rows.values()
 
 
 def _cost(gpu: Gpu, found: Prediction) -> float:

@@ -10,13 +10,17 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Devices, Profile, TrainingTime
 from stepladder.rungs.contract import Rung
+from stepladder.rungs.devices.cost import cost_words, times_price
+from stepladder.rungs.devices.gpus import GPUS, Gpu
 from stepladder.rungs.formulas import loader_floor_s, predict_time, with_one_time
 from stepladder.training.output.wording import percent
 
 _BUCKET_BYTES: Final = 25 * 1024**2
 """Gradients that DistributedDataParallel sends in one message (`bucket_cap_mb`)."""
 _WAITS: Final = 0.25
-"""Share of a step from which waiting for data, or the exchange, is named as the limit."""
+"""Share from which the wait for data (of a step) and the start (of a training) are named."""
+_FREE: Final = 0.02
+"""Share of a step below which the exchange of gradients is called free."""
 
 
 class MoreGpus(Rung):
@@ -25,6 +29,9 @@ class MoreGpus(Rung):
     Each device takes its part of every batch, and gradients are added up over all devices, so that
     the result is the same up to the order of sums. A BatchNorm that is trained uses the statistics
     of the whole batch, for the same reason. On a CPU, the cores are divided among the processes.
+
+    Args:
+        gpus: with prices, the verdict is by the cost of the whole training, else by its time.
 
     Trades: other devices, and their price; a smaller part of the batch on each device.
     Source: Sergeev and Del Balso 2018, "Horovod", arXiv:1802.05799; overlap of the exchange: Li et
@@ -35,6 +42,9 @@ class MoreGpus(Rung):
     level: ClassVar[int] = 10
     needs_devices: ClassVar[bool] = True
 
+    def __init__(self, gpus: tuple[Gpu, ...] = GPUS) -> None:
+        self.gpus = gpus
+
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse without several devices, or if a batch cannot be divided among them."""
         if recipe.device.count > 1:
@@ -43,9 +53,7 @@ class MoreGpus(Rung):
         if devices is None:
             return "only one device may be used: --devices 2 or more tries several"
         batch = recipe.batch.global_batch_size
-        if devices.share_step_s is None or batch < devices.num:
-            return f"a batch of {batch} is too small for {devices.num} devices"
-        return None
+        return why_not_divided(devices, batch)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Add up a step on a part of the batch, the exchange, and the wait for data.
@@ -57,12 +65,46 @@ class MoreGpus(Rung):
         free to send them meanwhile. Validation shrinks like the step without the exchange.
         """
         assert profile.devices is not None
-        return predict_devices(self.name, profile, recipe, profile.devices)
+        price = times_price(self.gpus, profile, (1, recipe.device.count), (1, profile.devices.num))
+        return predict_devices(self.name, profile, recipe, profile.devices, price=price)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Use all devices; a BatchNorm that is trained uses the statistics of the whole batch."""
         num = profile.devices.num if profile.devices is not None else recipe.device.count
         return with_devices(profile, recipe, num)
+
+
+def why_not_divided(devices: Devices, batch: int) -> str | None:
+    """Return why a global batch cannot be divided among devices, with what is left for each."""
+    left = batch_words(batch, devices.num)
+    if batch < devices.num:
+        return f"{left}, so some would have nothing to compute"
+    if devices.share_step_s is None:
+        return f"{left}, which is too few for a step of this model"
+    return None
+
+
+def batch_words(batch: int, num: int) -> str:
+    """Return what is left for each device: `batch 16 over 8 devices leaves 2 each`."""
+    least, rest = divmod(batch, num)
+    own = f"{least}" if rest == 0 else f"{least} or {least + 1}"
+    return f"batch {batch} over {num} devices leaves {own} each"
+
+
+def travel_words(num_bytes: int, seconds: float, step_s: float) -> str:
+    """Return what exchanging gradients costs: `2.1 MB travel: communication is free`.
+
+    Args:
+        seconds: of a step, that the exchange takes.
+        step_s: seconds of the whole step.
+    """
+    size = num_bytes / 1e6
+    digits = 0 if size >= 99.5 else 1 if size >= 0.95 else 4
+    travel = f"{size:,.{digits}f} MB travel"
+    share = min(1.0, seconds / max(step_s, 1e-12))
+    if share < _FREE:
+        return f"{travel}: communication is free"
+    return f"{travel}, which takes {percent(share, 0)} of a step"
 
 
 def with_devices(profile: Profile, recipe: Recipe, num: int) -> Recipe:
@@ -77,11 +119,14 @@ def with_devices(profile: Profile, recipe: Recipe, num: int) -> Recipe:
     return replace(recipe, device=device)
 
 
-def predict_devices(name: str, profile: Profile, recipe: Recipe, devices: Devices) -> Prediction:
+def predict_devices(
+    name: str, profile: Profile, recipe: Recipe, devices: Devices, *, price: float | None
+) -> Prediction:
     """Predict a training on several devices for a rung; see `MoreGpus.predict`.
 
     Args:
         devices: measured; a batch can be divided among them.
+        price: per hour, over that now; None: not known.
     """
     assert devices.share_step_s is not None
     now, share_s = profile.time, devices.share_step_s
@@ -89,6 +134,7 @@ def predict_devices(name: str, profile: Profile, recipe: Recipe, devices: Device
     exchange_s = _exchange_s(devices, profile.trainable_bytes)
     alone_s = profile.replay_host_s if is_cpu else profile.replay_device_s
     wait_s = max(0.0, now.step_s - (alone_s or now.step_s))
+    exposed_s = exchange_s
     if is_cpu:
         step_s = share_s + exchange_s + wait_s
         shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
@@ -104,12 +150,14 @@ def predict_devices(name: str, profile: Profile, recipe: Recipe, devices: Device
         "devices": float(devices.num),
         "share_step_s": share_s,
         "exchange_s": exchange_s,
+        "exposed_s": exposed_s,
         "wait_s": wait_s,
         "exchanged_bytes": float(profile.trainable_bytes),
         "start_s": devices.start_s,
     }
     note = _note(profile, recipe, after, inputs)
-    return predict_time(name, profile, after, inputs=inputs, note=note)
+    found = predict_time(name, profile, after, inputs=inputs, price=price)
+    return replace(found, note=f"{note}; {cost_words(found.gain, price)}")
 
 
 def _after(
@@ -131,17 +179,14 @@ def _after(
 def _note(profile: Profile, recipe: Recipe, after: TrainingTime, inputs: dict[str, float]) -> str:
     """Return what a device gets, and what limits the gain."""
     num, batch = int(inputs["devices"]), recipe.batch.global_batch_size
-    own = f"{batch // num}" if batch % num == 0 else f"{batch // num} or {batch // num + 1}"
-    parts = [f"{num} devices with {own} of {batch} examples each"]
+    parts = [batch_words(batch, num)]
     if inputs["wait_s"] > _WAITS * profile.time.step_s:
         share = inputs["wait_s"] / profile.time.step_s
         parts.append(
-            f"{percent(share, 0)} of a step waits for data, and more devices would wait, too"
+            f"the loader is waited for in {percent(share, 0)} of a step: more devices would wait "
+            "too"
         )
-    if inputs["exchange_s"] > _WAITS * after.step_s:
-        megabytes = profile.trainable_bytes / 1e6
-        share = min(1.0, inputs["exchange_s"] / after.step_s)
-        parts.append(f"sending {megabytes:.3g} MB of gradients takes {percent(share, 0)} of a step")
+    parts.append(travel_words(profile.trainable_bytes, inputs["exposed_s"], after.step_s))
     if inputs["start_s"] > _WAITS * after.total_s:
         parts.append(f"starting the processes takes {inputs['start_s']:.1f} s")
     gain = profile.time.total_s / max(after.total_s, 1e-12)

@@ -9,7 +9,16 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.devices.more_gpus import backward_frac, predict_devices, with_devices
+from stepladder.rungs.devices.cost import cost_words, times_price
+from stepladder.rungs.devices.gpus import GPUS, Gpu
+from stepladder.rungs.devices.more_gpus import (
+    backward_frac,
+    batch_words,
+    predict_devices,
+    travel_words,
+    why_not_divided,
+    with_devices,
+)
 from stepladder.rungs.formulas import loader_floor_s, model_s, predict_time, with_one_time
 from stepladder.training.output.wording import percent
 
@@ -20,8 +29,6 @@ _LATENCY_S: Final = 1e-4
 _BUCKET_BYTES: Final = 25 * 1024**2
 _START_S: Final = 3.0
 """Assumed time until processes have imported PyTorch and met, where it is not measured."""
-_NAMED_FRAC: Final = 0.25
-"""Share of a step from which the network is named as what limits the gain."""
 
 
 class MoreMachines(Rung):
@@ -31,6 +38,7 @@ class MoreMachines(Rung):
 
     Args:
         network_gbit_s: speed of the network between the machines, in Gbit/s; None: assumed.
+        gpus: with prices, the verdict is by the cost of the whole training, else by its time.
 
     Trades: a second machine, and its price; a smaller part of the batch on each device.
     Source: bytes of a ring all-reduce: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
@@ -42,14 +50,17 @@ class MoreMachines(Rung):
     exactness: ClassVar[Exactness] = Exactness.ROUNDING
     is_prediction_only: ClassVar[bool] = True
 
-    def __init__(self, network_gbit_s: float | None = None) -> None:
+    def __init__(
+        self, network_gbit_s: float | None = None, *, gpus: tuple[Gpu, ...] = GPUS
+    ) -> None:
         self.network_gbit_s = network_gbit_s
+        self.gpus = gpus
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse if a batch cannot be divided, or if its time is not known."""
         num, batch = _MACHINES * recipe.device.count, recipe.batch.global_batch_size
         if batch < num:
-            return f"a batch of {batch} cannot be divided among {num} devices"
+            return f"{batch_words(batch, num)}, so some would have nothing to compute"
         if profile.step_fixed_s is None or profile.step_per_example_s is None:
             return "not measured: the time of a step at three batch sizes"
         return None
@@ -78,14 +89,12 @@ class MoreMachines(Rung):
             replace(now, step_s=step_s, validation_s=now.validation_s / _MACHINES),
             start=_START_S if profile.devices is None else profile.devices.start_s,
         )
-        megabytes = profile.trainable_bytes / 1e6
-        note = f"{_MACHINES} machines with {batch / _MACHINES:g} of {batch} examples each, on a "
-        note += f"network of {self._gbit_s:g} Gbit/s"
+        num = _MACHINES * recipe.device.count
+        note = f"{_MACHINES} machines on a network of {self._gbit_s:g} Gbit/s"
         if self.network_gbit_s is None:
             note += " (assumed; --ladder.network-gbit-s changes it)"
-        if exposed_s > _NAMED_FRAC * step_s:
-            share = percent(exposed_s / step_s, 0)
-            note += f"; sending {megabytes:.3g} MB of gradients takes {share} of a step"
+        note += f"; {batch_words(batch, num)}"
+        note += f"; {travel_words(profile.trainable_bytes, exposed_s, step_s)}"
         gain = now.total_s / max(after.total_s, 1e-12)
         note += f"; efficiency {percent(gain / _MACHINES, 0)}"
         inputs = {
@@ -95,7 +104,10 @@ class MoreMachines(Rung):
             "exposed_s": exposed_s,
             "exchanged_bytes": float(profile.trainable_bytes),
         }
-        return predict_time(self.name, profile, after, inputs=inputs, note=note)
+        devices = recipe.device.count
+        price = times_price(self.gpus, profile, (1, devices), (_MACHINES, devices))
+        found = predict_time(self.name, profile, after, inputs=inputs, price=price)
+        return replace(found, note=f"{note}; {cost_words(found.gain, price)}")
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Return the recipe unchanged: a recipe does not say on which machines it is trained."""
@@ -122,6 +134,10 @@ class TriedMachines(MoreMachines):
     Each device takes its part of every batch, as for `more_gpus`; the exchange of gradients is
     measured on the network between them.
 
+    Args:
+        num: of machines.
+        gpus: see `MoreMachines`.
+
     Trades: other machines, and their price; a smaller part of the batch on each device.
     Source: see `MoreMachines` and `MoreGpus`.
     """
@@ -129,19 +145,23 @@ class TriedMachines(MoreMachines):
     is_prediction_only: ClassVar[bool] = False
     needs_machines: ClassVar[bool] = True
 
+    def __init__(self, num: int, *, gpus: tuple[Gpu, ...] = GPUS) -> None:
+        super().__init__(gpus=gpus)
+        self.num = num
+
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse if all machines are used, or if a batch cannot be divided among their devices."""
         machines, batch = profile.machines, recipe.batch.global_batch_size
         if machines is None or recipe.device.count >= machines.num:
             return "already on"
-        if machines.share_step_s is None or batch < machines.num:
-            return f"a batch of {batch} is too small for the {machines.num} devices of all machines"
-        return None
+        return why_not_divided(machines, batch)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Predict as `MoreGpus` does, from a step and an exchange of all machines."""
         assert profile.machines is not None
-        return predict_devices(self.name, profile, recipe, profile.machines)
+        before, after = (1, recipe.device.count), (self.num, profile.machines.num // self.num)
+        price = times_price(self.gpus, profile, before, after)
+        return predict_devices(self.name, profile, recipe, profile.machines, price=price)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Use the devices of all machines."""

@@ -34,7 +34,7 @@ class LoaderThreads(Rung):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse if all cores read already, or a Dataset may not be thread-safe."""
-        threads = recipe.loader.threads
+        threads = recipe.loader.num_threads
         if profile.default_threads == 0:
             return "the data is read in the main thread, in order"
         if threads == 0 and profile.store_encoding is None:

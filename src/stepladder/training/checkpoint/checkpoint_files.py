@@ -34,6 +34,7 @@ from torch import Tensor
 
 import stepladder
 from stepladder.errors import DataError, ResourceError
+from stepladder.machine.activity import moved
 from stepladder.models.state_file import read_tensors
 from stepladder.records import Json, fsync_file
 
@@ -142,8 +143,10 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
             file.write(chunk)
             digest.update(chunk)
             num_bytes += len(chunk)
+            moved()
         file.flush()
         fsync_file(file.fileno())
+    moved()
     return FileRecord(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 

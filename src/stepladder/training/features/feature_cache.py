@@ -19,6 +19,7 @@ from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.data.order.order_choice import resolve_order
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.errors import DataError, UsageError
+from stepladder.machine.activity import on_its_own
 from stepladder.models.features import evaluating
 from stepladder.records import Json, to_json
 from stepladder.training.evaluate import EvaluationCancelled
@@ -107,7 +108,8 @@ class FeatureOpener:
                 if writer is not None:
                     self.done = before
                     self._compute(split, source, reader, writer, num_views)
-                    writer.publish()
+                    with on_its_own("writing features"):
+                        writer.publish()
             held = self._load(place, source, num_views, reader, is_fresh=is_fresh)
         reader.close()
         self.done = before + reader.num_examples
@@ -123,7 +125,7 @@ class FeatureOpener:
             seed=0,
             global_batch_size=max(size, micro),
             mode=OrderMode.SEQUENTIAL,
-            threads=recipe.loader.threads,
+            threads=recipe.loader.num_threads,
             prefetch_batches=recipe.loader.prefetch_batches,
             fraction=recipe.data.fraction if is_train else 1.0,
             fraction_seed=recipe.data.seed,
@@ -167,7 +169,8 @@ class FeatureOpener:
             is_fresh: this process has just computed them, so computing them again is no help.
         """
         try:
-            found = place.load()
+            with on_its_own("opening the features"):
+                found = place.load()
         except DataError as error:
             if is_fresh:
                 raise

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from stepladder.config.options import JobConfig
+from stepladder.machine.activity import moved
 from stepladder.task.contract import Task
 from stepladder.training.checkpoint.checkpoint import check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
@@ -109,6 +110,7 @@ class _Pace:
         self._before: int | None = None
 
     def show(self, done: int, total: int) -> None:
+        moved()
         if self._before is None:
             self._before, self._started_s = done, time.monotonic()  # the first batch is slow
             return
@@ -148,7 +150,7 @@ def compute_features(
     """
     recipe = replace(job.recipe, features=replace(job.recipe.features, cached=True))
     job = replace(job, recipe=recipe)
-    device = open_device(recipe.device.kind)
+    device = open_device(recipe)
     use_threads(recipe)
     sources = open_at_version(task, recipe.data.table_version)
     job = name_table_version(job, sources)  # so that executors read the same version

@@ -22,7 +22,6 @@ from stepladder.data.remote.places import object_place
 from stepladder.data.spark.session import spark_session
 from stepladder.data.spark.site import Site, open_site, require_shared, run_told
 from stepladder.errors import ResourceError, UsageError
-from stepladder.machine.allocator import keep_freed_memory
 from stepladder.models.features import evaluating, hash_trunk
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN, load_task
@@ -32,7 +31,7 @@ from stepladder.training.features.feature_pass import (
     read_batch,
     trunk_of,
 )
-from stepladder.training.setup.build import make_model, make_trunk_pass
+from stepladder.training.setup.build import keep_memory, make_model, make_trunk_pass
 from stepladder.training.setup.table_version import open_at_version
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class FeatureTasks:
         key = f"{self.site.token} {self.split}"
         if key not in _BUILT:
             _BUILT.clear()
-            keep_freed_memory()
+            keep_memory(self.recipe)
             _BUILT[key] = self._build()
         return _BUILT[key]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stepladder.errors import ResourceError
+from stepladder.machine.activity import on_its_own
 from stepladder.records import fsync_file, to_json, write_bytes
 
 EVENTS_FILE = "events.jsonl"
@@ -103,7 +104,7 @@ class EventLog:
         if event == "stop":
             self._status = _STATUS.get(str(values.get("reason")), "finished")
         line = json.dumps(to_json(record), allow_nan=False) + "\n"
-        with self._lock:
+        with on_its_own("writing the log"), self._lock:
             self._append(line.encode(), is_durable=event in _DURABLE)
             failures = [
                 failure for sink in list(self._sinks) if (failure := self._feed(sink, record))

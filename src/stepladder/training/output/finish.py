@@ -9,6 +9,7 @@ from typing import Any
 from stepladder.config.choices import ScheduleKind
 from stepladder.data.features.feature_source import examples_of
 from stepladder.machine import EnergyMeter
+from stepladder.machine.activity import on_its_own
 from stepladder.optim.schedule import horizon_steps
 from stepladder.records import read_jsonl, write_json
 from stepladder.training.clock import Phase
@@ -54,10 +55,11 @@ def finish_run(
                 reader.close()
     received = received_by_host(run.downloaded, run.world)
     classes = run.state.facts["describe"].get("classes", ())
-    write_predictions(folder, results, classes)
-    if results:
-        result, source = results.get("test") or results["val"]
-        write_thumbs(folder, result, source, classes)
+    with on_its_own("writing the predictions"):
+        write_predictions(folder, results, classes)
+        if results:
+            result, source = results.get("test") or results["val"]
+            write_thumbs(folder, result, source, classes)
     summary = {
         **partial_summary(run, sources, status="finished", reason=reason),
         **metric_fields("val", results["val"][0] if "val" in results else None),
@@ -69,8 +71,9 @@ def finish_run(
         run.position,
         {"baseline": run.state.against.last()} if run.state.against.last() else {},
     )
-    run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason, **compared)
-    write_json(folder / SUMMARY_FILE, summary)
+    with on_its_own("writing the summary"):
+        run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason, **compared)
+        write_json(folder / SUMMARY_FILE, summary)
     return summary
 
 

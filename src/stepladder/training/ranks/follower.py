@@ -13,9 +13,14 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource, Source
 from stepladder.errors import DivergedError, InterruptedRun, UsageError
-from stepladder.models.features import hash_trunk
+from stepladder.machine.activity import on_its_own
+from stepladder.models.features import hash_weights, kind_of, tensors_of
 from stepladder.parallel.agreement import Wishes
-from stepladder.parallel.handshake import differences_of_hosts
+from stepladder.parallel.handshake import (
+    differences_of_hosts,
+    require_same_tensors,
+    require_same_weights,
+)
 from stepladder.parallel.place import too_many_devices
 from stepladder.parallel.world import World
 from stepladder.task.contract import Task
@@ -134,15 +139,22 @@ def require_parallel(recipe: Recipe, sources: Sources, world: World) -> None:
 
 
 def share_start(model: nn.Module, world: World) -> list[int]:
-    """Use the initial weights of rank 0 everywhere.
+    """Use the initial weights and buffers of rank 0 everywhere, and check that they have arrived.
 
     Returns:
         The ranks whose own weights differed.
+
+    Raises:
+        UsageError: if the models have different tensors.
+        ResourceError: if weights differ after they were sent.
     """
     if world.is_alone:
         return []
-    hashes = world.gather(hash_trunk(model))
-    world.copy_from_main(model.state_dict())
+    tensors = tensors_of(model)
+    require_same_tensors(world, {name: kind_of(tensor) for name, tensor in tensors.items()})
+    hashes = world.gather(hash_weights(model))
+    world.copy_from_main(tensors)
+    require_same_weights(world, hash_weights(model))
     return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
 
 
@@ -168,8 +180,10 @@ def follow(
     job, loaded = settled.job, settled.loaded
     recipe = job.recipe
     stored = sources.train
-    model = make_model(recipe, task, device)
+    with on_its_own("building the model"):
+        model = make_model(recipe, task, device)
     share_start(model, world)
+    world.met()
     differences_of_hosts(world, device=device_name(device))
     with SignalGuard() as guard, use_deterministic(recipe.deterministic):
         if recipe.features.cached:

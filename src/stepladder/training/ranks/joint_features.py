@@ -16,6 +16,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.order.hosts import rank_slice
 from stepladder.data.reading.reader import Source
 from stepladder.errors import ResourceError
+from stepladder.machine.activity import on_its_own
 from stepladder.models.features import evaluating
 from stepladder.parallel.world import World
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
@@ -71,7 +72,8 @@ class RankEngine:
         self.world.from_main(work)
         for features, targets in _parts(way, self.sources, work, self.world):
             check()
-            append(features, targets)
+            with on_its_own("writing features"):
+                append(features, targets)
 
     def end(self) -> None:
         """Let the other ranks continue: all features are computed."""
@@ -126,7 +128,8 @@ def _computed(
     made: list[Tensor] = []
     targets: list[Tensor] = []
     for first in range(0, len(rows), size):
-        batch = read_batch(source, rows[first : first + size])
+        with on_its_own("reading examples for their features"):
+            batch = read_batch(source, rows[first : first + size])
         made.append(way.features(batch, num_views=num_views).cpu())
         if batch.targets is not None:
             targets.append(batch.targets)

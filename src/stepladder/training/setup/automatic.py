@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stepladder.config.choices import Auto, MemoryFormat
 from stepladder.config.recipe import Recipe
 from stepladder.data.reading.examples import ArrivalSource
+from stepladder.data.reading.threads import num_reading_threads
 from stepladder.errors import StepladderError
 from stepladder.machine import disk_free_bytes
 from stepladder.machine.filesystem import nearest_folder
@@ -26,6 +27,7 @@ from stepladder.training.randomness import random_state_kept
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
+    keep_memory,
     make_model,
     make_trunk_pass,
     set_execution,
@@ -41,13 +43,18 @@ SWITCH_OFF: Final = "--no-auto switches this off"
 def as_before(recipe: Recipe, earlier: Recipe) -> Recipe:
     """Use an earlier attempt's choice for each option that is `auto`."""
     features, optimizer, device = recipe.features, recipe.optimizer, recipe.device
+    loader = recipe.loader
     if isinstance(features.cached, Auto):
         features = replace(features, cached=earlier.features.cached)
     if isinstance(optimizer.fused, Auto):
         optimizer = replace(optimizer, fused=earlier.optimizer.fused)
     if device.memory_format is MemoryFormat.AUTO:
         device = replace(device, memory_format=earlier.device.memory_format)
-    return replace(recipe, features=features, optimizer=optimizer, device=device)
+    if isinstance(device.keep_freed_memory, Auto):
+        device = replace(device, keep_freed_memory=earlier.device.keep_freed_memory)
+    if isinstance(loader.threads, Auto):
+        loader = replace(loader, threads=earlier.loader.threads)
+    return replace(recipe, loader=loader, features=features, optimizer=optimizer, device=device)
 
 
 def make_settled_model(
@@ -93,6 +100,8 @@ def make_settled_model(
             )
         elif why_not:
             refused.append(f"not using cached features: {why_not}")
+    recipe, more = _settled_machine(recipe, sources, device=device)
+    chosen += more
     lines = [f"using {_joined(chosen)}; {SWITCH_OFF}"] if chosen else []
     return recipe, model, lines + refused
 
@@ -100,11 +109,31 @@ def make_settled_model(
 def settled(
     recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, folder: Path
 ) -> Recipe:
-    """Return the recipe without `auto`; a model is built only if an option is `auto`."""
+    """Return the recipe without `auto`; a model is built only if an option of it is `auto`."""
     options = (recipe.features.cached, recipe.optimizer.fused, recipe.device.memory_format)
     if not any(value in (Auto.AUTO, MemoryFormat.AUTO) for value in options):
-        return recipe
+        return _settled_machine(recipe, sources, device=device)[0]
     return make_settled_model(recipe, task, sources, device=device, folder=folder)[0]
+
+
+def _settled_machine(
+    recipe: Recipe, sources: Sources, *, device: torch.device
+) -> tuple[Recipe, list[str]]:
+    """Decide the options that do not depend on the model, and name those that `auto` turned on."""
+    loader, options = recipe.loader, recipe.device
+    chosen: list[str] = []
+    if isinstance(loader.threads, Auto):
+        default = sources.train.default_threads  # a Dataset has its own: it may not be thread-safe
+        is_plain = not recipe.auto and default is None
+        loader = replace(loader, threads=1 if is_plain else 0)
+        num_threads = num_reading_threads(loader.num_threads, default)
+        if recipe.auto and num_threads > 1:
+            chosen.append(f"{num_threads} reading threads")
+    if isinstance(options.keep_freed_memory, Auto):
+        options = replace(options, keep_freed_memory=recipe.auto)
+        if device.type == "cpu" and keep_memory(recipe):
+            chosen.append("an allocator that keeps freed memory")
+    return replace(recipe, loader=loader, device=options), chosen
 
 
 def _layout(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from stepladder.config.choices import (
+    Auto,
     DeviceChoice,
     MemoryFormat,
     OrderMode,
@@ -27,6 +28,7 @@ from stepladder.data.reading.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import keep_freed_memory, num_cores
 from stepladder.machine.compiler import compiler_missing
+from stepladder.machine.gpu import gpu_of_rank
 from stepladder.models.checkpointing import can_checkpoint, set_checkpointing
 from stepladder.models.features import evaluating
 from stepladder.models.forwards import CompiledForward, FrozenForward, set_forward
@@ -151,16 +153,17 @@ def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
     set_checkpointing(model, False)
 
 
-def open_device(choice: DeviceChoice, *, local_rank: int = 0) -> torch.device:
-    """Return the device of a choice; on a CPU, freed memory stays with this process.
+def open_device(recipe: Recipe, *, local_rank: int = 0) -> torch.device:
+    """Return the device of a recipe; on a CPU, freed memory stays with this process if it says so.
 
     Args:
+        recipe: its options of the device are used.
         local_rank: of the processes on this host, each of which uses a GPU of its own.
 
     Raises:
         ResourceError: if CUDA is requested and not available.
     """
-    has_cuda = torch.cuda.is_available()
+    choice, has_cuda = recipe.device.kind, torch.cuda.is_available()
     if choice is DeviceChoice.CUDA and not has_cuda:
         raise ResourceError(
             "a GPU was requested, but PyTorch finds none on this machine (CUDA is not available)",
@@ -171,11 +174,17 @@ def open_device(choice: DeviceChoice, *, local_rank: int = 0) -> torch.device:
     if has_cuda and choice is not DeviceChoice.CPU:
         if local_rank == 0:
             return torch.device("cuda")
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        device = gpu_of_rank(local_rank)
         torch.cuda.set_device(device)
         return device
-    keep_freed_memory()
+    keep_memory(recipe)
     return torch.device("cpu")
+
+
+def keep_memory(recipe: Recipe) -> bool:
+    """Keep freed memory in this process if the recipe says so, and return whether it is kept."""
+    is_kept = recipe.device.keep_freed_memory
+    return (recipe.auto if isinstance(is_kept, Auto) else is_kept) and keep_freed_memory()
 
 
 def replica_devices(device: torch.device, num: int) -> list[torch.device]:
@@ -286,7 +295,7 @@ def make_train_reader(recipe: Recipe, source: Source, world: World = ALONE) -> R
         world_size=world.size,
         global_batch_size=recipe.batch.global_batch_size,
         mode=recipe.data.order,
-        threads=recipe.loader.threads,
+        threads=recipe.loader.num_threads,
         prefetch_batches=recipe.loader.prefetch_batches,
         fraction=recipe.data.fraction,
         fraction_seed=recipe.data.seed,
@@ -322,7 +331,7 @@ def make_held_out_reader(
         rank=world.rank,
         world_size=world.size,
         mode=OrderMode.SEQUENTIAL,
-        threads=loader.threads,
+        threads=loader.num_threads,
         prefetch_batches=loader.prefetch_batches,
         hosts=1 if world.is_alone else max(1, hosts),
         where=_held(where, source),

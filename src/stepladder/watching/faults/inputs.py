@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults.unread import keeps_few, reads_few
 from stepladder.watching.seen import InputSeen, LoaderSeen, Seen
 
 _NO_INPUT = Unseen("no floating-point input of a first layer was measured")
@@ -202,6 +203,7 @@ def no_shuffle(seen: Seen) -> Answer:
         if len(lo.training) >= 2
         and (lo.num_batches or 2) > 1
         and (lo.batch_size is not None or lo.is_iterable)  # otherwise the dataset makes batches
+        and not reads_few(lo)  # shuffling would hide that, not mend it
     ]
     for one in loaders:
         if one.sampler == "distributed":
@@ -221,6 +223,8 @@ def no_shuffle(seen: Seen) -> Answer:
                 where=one.where,
                 numbers={"num_epochs": len(one.training)},
             )
+    if keeps_few(seen):
+        return Unseen("the same few batches of a loader are learned from again and again")
     learnt = [model for model in seen.models if model.is_optimised]
     for model in learnt or seen.models:  # the fallback: training without torch's optimizers
         period = _period(model.window_offsets)

@@ -25,7 +25,10 @@ _LEARNT = 0.05  # of the loss: a fall that counts as learning
 
 
 def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per cause)
-    """Checks for backward without step, steps without gradients, and an optimizer left idle."""
+    """Checks for backward without step, an idle optimizer, and steps without any gradient.
+
+    For the last, the operation that cut the graph is searched for.
+    """
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     dead = [
@@ -33,15 +36,8 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         for o in seen.optimizers
         if o.num_looked >= _MIN_STEPS and o.num_empty == o.num_looked and not o.num_cleared_late
     ]
-    for one in dead:
-        return Found(
-            evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
-            f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times: "
-            "the optimizer holds weights that the model does not use",
-            fix="Create the optimizer from model.parameters() after the model is final.",
-            where=one.built_at or one.stepped_at,
-            numbers={"num_steps": one.num_steps},
-        )
+    if dead:
+        return _without_gradients(dead[0], seen)
     unheld = [m for m in seen.models if m.num_unheld >= _MIN_STEPS]
     if unheld and seen.num_steps >= _MIN_STEPS:
         return Found(
@@ -74,6 +70,51 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
     if all(one.num_empty == one.num_looked for one in stepped):
         return Unseen("no step with a gradient was inspected")
     return Sound("every optimizer that stepped had gradients")
+
+
+def _without_gradients(one: OptimizerSeen, seen: Seen) -> Found:
+    """Name the cause of missing gradients, if where backward started proves one."""
+    starts = seen.starts
+    where = one.built_at or one.stepped_at
+    cause = ""
+    fix = (
+        "Create the optimizer from model.parameters() after the model is final, and look for "
+        "detach(), no_grad(), .data or .item() between its weights and the loss."
+    )
+    if starts and not any(start.num_weights for start in starts):
+        cuts = {start.cut for start in starts}
+        cut = starts[0].cut if len(cuts) == 1 else None
+        cause = (
+            ": backward begins at a leaf, which has no graph"
+            if all(start.is_leaf for start in starts)
+            else ": the graph of what backward is called on reaches no weights"
+        )
+        fix = (
+            "Compute the loss from the model's output with operations that have a gradient, and "
+            "leave out requires_grad: it does not restore a graph."
+        )
+        where = starts[0].where or where
+        if cut is not None:
+            at = f" at {cut.where}" if cut.where is not None else ""
+            cause += f"; it was cut by {cut.operation}{at}"
+            where = cut.where or where
+    elif starts and all(start.num_weights for start in starts):
+        if any(start.is_called for start in starts):
+            cause = (
+                ": a model with these weights is called, but the graph of the loss does not reach "
+                "them"
+            )
+            fix = "Look for detach(), no_grad(), .data or .item() between them and the loss."
+        else:
+            cause = ": the optimizer holds weights that the model does not use"
+            fix = "Create the optimizer from model.parameters() after the model is final."
+    return Found(
+        evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
+        f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times{cause}",
+        fix=fix,
+        where=where,
+        numbers={"num_steps": one.num_steps},
+    )
 
 
 def parameters_not_in_optimizer(seen: Seen) -> Answer:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import pairwise
 from math import isfinite
-from statistics import median
+from statistics import median, median_high
 
 from stepladder.checks.evidence.growth import NUM_CALLS, is_growing, norms_in_words
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Clearing
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import ScheduleSeen, Seen
+from stepladder.watching.seen import OptimizerSeen, ScheduleSeen, Seen, WindowSeen
 
 _ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
 _MIN_STEPS = 30
@@ -25,9 +26,11 @@ _IDLE = 0.3
 _SHORT_IDLE = 8  # in a row, if a schedule counts rounds with several calls per step
 _MIN_SHARES = 5  # steps at which clipping by value was measured
 _MOST = 0.5  # of a gradient's numbers
+_OFTEN = 0.5  # of the steps
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
 _SMALL_SCALE = 0.02
 _TINY_BATCH = 4
+_TAIL = 0.05  # of all gradients: less is lost with drop_last=True, too
 _MIN_LOOKED = 3  # inspected steps before a missing gradient counts
 _FIX = "Call optimizer.zero_grad() once per step, before backward."
 
@@ -101,7 +104,7 @@ def _measured(probed: Clearing | None) -> str:
 
 
 def zero_grad_before_step(seen: Seen) -> Answer:
-    """Checks for gradients that are always cleared between backward and the step."""
+    """Checks for gradients that are cleared between a backward and its step."""
     looked = [o for o in seen.optimizers if o.num_looked]
     if not looked:
         return Unseen("no optimizer step was seen")
@@ -114,9 +117,62 @@ def zero_grad_before_step(seen: Seen) -> Answer:
                 where=one.cleared_late_at or one.stepped_at,
                 numbers={"num_steps": one.num_steps},
             )
+    for one in looked:
+        found = _lost_between(one, seen) or _lost_at_ends(one, seen)
+        if found is not None:
+            return found
     if all(one.num_empty == one.num_looked for one in looked):
         return Unseen("no step with a gradient was inspected")
     return Sound("gradients were present at the steps")
+
+
+def _lost_between(one: OptimizerSeen, seen: Seen) -> Found | None:
+    """Find gradients that are cleared between the backwards of one step."""
+    if one.has_closure and one.kind not in _ONE_CALL:
+        return None
+    known = [w for w in one.windows if w.is_checked and (w.num_batches or not w.num_lost)]
+    lost, total = [w for w in known if _is_lost(w)], len(known)
+    if len(lost) < _MIN_LOOKED or len(lost) < _OFTEN * total:
+        return None
+    counts = Counter((w.num_lost, w.num_backwards) for w in lost)
+    (num, of), _ = counts.most_common(1)[0]
+    is_alone = sum(o.num_steps > 0 for o in seen.optimizers) == 1
+    is_certain = is_alone and len(lost) == total
+    return Found(
+        evidence=f"gradients were cleared between the backwards of a step at {len(lost)} of "
+        f"{total} followed steps of {one.kind}: of {of} backwards per step, {num} were cleared "
+        f"before it, so {num} of {of} gradients never reach a step",
+        fix="Clear the gradients once per step, right after optimizer.step(), not before each "
+        "backward.",
+        where=one.cleared_late_at or one.stepped_at,
+        numbers={"num_backwards": of, "num_lost": num, "num_followed": total},
+        severity=None if is_certain else Severity.WARNING,
+    )
+
+
+def _is_lost(window: WindowSeen) -> bool:
+    """Return whether gradients of some of a step's batches were lost, proven by their values."""
+    is_each_of_a_batch = (window.num_batches or 0) >= window.num_backwards >= 2
+    is_proven = window.is_checked and not window.is_own and not window.has_tail
+    return window.num_lost > 0 and is_each_of_a_batch and is_proven
+
+
+def _lost_at_ends(one: OptimizerSeen, seen: Seen) -> Found | None:
+    """Find the last batches of epochs that are accumulated, but never stepped."""
+    usual, times = max(one.backwards.items(), key=lambda item: item[1], default=(1, 0))
+    if len(one.tails) < 2 or usual < 2 or times < _OFTEN * one.num_steps:
+        return None
+    share = sum(one.tails) / max(1, seen.num_backwards)
+    return Found(
+        evidence=f"the last {median_high(one.tails)} backwards of {len(one.tails)} epochs were "
+        f"cleared before {one.kind} stepped, as a step accumulates {usual}: "
+        f"{100 * share:.2g} % of all gradients never reach a step",
+        fix="Step after the last batch of an epoch, too, or choose a number of batches that the "
+        "accumulation divides.",
+        where=one.stepped_at,
+        numbers={"num_lost": sum(one.tails), "share": share},
+        severity=Severity.WARNING if share >= _TAIL else Severity.INFO,
+    )
 
 
 def schedule_misused(seen: Seen) -> Answer:
@@ -276,7 +332,7 @@ def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one return
     return Sound("float16 passes are scaled")
 
 
-def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one return per case)
+def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: C901, PLR0911  (one return per case)
     """Counts backwards and batches per step, and reads what the loss was divided by."""
     stepped = [o for o in seen.optimizers if o.num_steps]
     if not stepped:
@@ -287,6 +343,8 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         return Unseen("each step follows a single backward")
     if one.has_closure and one.kind not in _ONE_CALL:
         return Unseen("the optimizer calls backward itself")
+    if _lost_between(one, seen) is not None:
+        return Unseen("gradients are cleared between the backwards of a step")
     if len(stepped) > 1:
         return Unseen("several optimizers: a backward may belong to any of them")
     calls = [

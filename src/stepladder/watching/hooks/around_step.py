@@ -194,6 +194,7 @@ class PrecisionWatch:
         steps = sum(o.num_steps for o in self._watcher.seen.optimizers)
         if args[0].is_enabled() and steps == self._steps_before:
             self._watcher.seen.precision.num_skipped += 1
+            self._optimizers.skipped(args[1] if len(args) > 1 else _kwargs.get("optimizer"))
 
     def _update(self, args: tuple[Any, ...], _kwargs: Any) -> None:
         if args[0].is_enabled():

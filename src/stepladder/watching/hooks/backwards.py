@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from stepladder.watching.hooks.cuts import CutWatch
 from stepladder.watching.hooks.graph import broadcast_difference, terms
 from stepladder.watching.hooks.losses import LossWatch
 from stepladder.watching.hooks.names import Names, Root
@@ -78,8 +79,11 @@ def follow_graph(node: Any) -> weakref.ref[_Token]:
 class BackwardWatch:
     """Wraps torch.autograd.backward, which Tensor.backward calls as well."""
 
-    def __init__(self, names: Names, optimizers: OptimizerWatch, losses: LossWatch) -> None:
+    def __init__(
+        self, names: Names, optimizers: OptimizerWatch, losses: LossWatch, cuts: CutWatch
+    ) -> None:
         self._names = names
+        self._cuts = cuts
         self._losses = losses
         self._optimizers = optimizers
         self._watcher: Watcher
@@ -148,9 +152,11 @@ class BackwardWatch:
             self._count(1)
             self._depth = 0
             return DONE
-        self._optimizers.gradients_open()
+        self._optimizers.gradients_open(is_backward=True)
         if loss is not None:
             self._look(loss)
+        if isinstance(root, Tensor):
+            self._cuts.look(root, (one.root for one in self.waiting))
         self._judge_forwards()
         watcher.phases.close_forward()
         event = watcher.phases.event() if watcher.is_close else None

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch.optim.optimizer import Optimizer
 
+from stepladder.watching.hooks.accumulated import Trail
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen import OptimizerSeen
 
@@ -67,6 +68,11 @@ class ClearingWatch:
         """Check the gradient before torch itself changes it."""
         if self._is_intact:
             self._check()
+
+    @property
+    def weight(self) -> Any:
+        """Return the weight whose gradient is followed; None before the first step."""
+        return self._param() if self._param is not None else None
 
     def close(self, *, is_backward: bool) -> None:
         """Register a change of the gradient by torch, which is not clearing."""
@@ -136,6 +142,8 @@ class HeldOptimizer:
         self.params = [weakref.ref(p) for group in optimizer.param_groups for p in group["params"]]
         self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.clearing = ClearingWatch()
+        self.trail = Trail()
+        self.tail: Any = None
         self.never: dict[int, str] | None = None
         self.before: list[tuple[Any, Any, Any]] = []
         self.late: list[tuple[int, Any, Any, Any]] = []

@@ -159,6 +159,8 @@ class LoaderWatch:
         self._watcher.phases.close_validation()
         if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
             self._describe(args[0])
+        for begins in self._watcher.on_any_pass:
+            begins()
         passes = self._watcher.seen.loaders[self._seen[id(args[0])][1]].passes
         for listener in self._watcher.on_pass if len(passes) < _FIRST_PASSES else ():
             listener()
@@ -179,6 +181,8 @@ class LoaderWatch:
                 seen.num_batches = len(loader)
             except TypeError:
                 seen.num_batches = None
+            seen.num_examples = _num_examples(loader, sampler)
+        seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         seen.shared_draws = _shared_draws(loader)
         seen.num_stored, seen.num_distinct = count_stored(loader.dataset)
@@ -240,6 +244,16 @@ class LoaderWatch:
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1
         self.settle()
+
+
+def _num_examples(loader: Any, sampler: Any) -> int | None:
+    """Return the number of examples of a whole pass; None if it has no length."""
+    for one in (sampler, loader.dataset):
+        try:
+            return len(one)
+        except (TypeError, NotImplementedError):
+            continue
+    return None
 
 
 def _order(sampler: Any, batches: Any, *, is_iterable: bool) -> str:

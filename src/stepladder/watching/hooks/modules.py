@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from stepladder.watching.hooks.accumulated import is_made_to_have_gradient
 from stepladder.watching.hooks.backwards import BackwardWatch, Waiting, Window, follow_graph
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.optimizers import OptimizerWatch
@@ -383,6 +384,9 @@ class ModuleWatch:
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]
             self._inside[-1] = (id(module), event, window_of(root, given[0]))
+            is_doubted = self._optimizers.accumulation.seems_lost
+            if is_doubted and is_made_to_have_gradient(given[0]):
+                watcher.wants_input_gradient = True
             if watcher.switch.is_close:
                 note_input(watcher.inputs, given[0])
             if given is args and watcher.switch.is_close and not watcher.new_batches:

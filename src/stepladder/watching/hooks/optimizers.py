@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from stepladder.watching.hooks.accumulated import Accumulation, tail_of
 from stepladder.watching.hooks.held_optimizer import HeldOptimizer, learning
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.tensors import is_plain, part
@@ -46,11 +47,14 @@ class OptimizerWatch:
         self._watcher: Watcher
         self._stepping: HeldOptimizer | None = None
         self._last: weakref.ref[HeldOptimizer] | None = None
+        self.accumulation = Accumulation()
+        self._has_tails = False
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
         """Hook into all optimizers, including existing ones."""
         self._watcher = watcher
+        watcher.on_any_pass.append(self._note_tails)
         watcher.patches.wrap(Optimizer, "__init__", after=self._built)
         for owner in (Optimizer, torch.nn.Module):
             watcher.patches.wrap(owner, "zero_grad", after=self._cleared, is_close_only=True)
@@ -143,12 +147,16 @@ class OptimizerWatch:
             if live.ref() is cleared or not isinstance(cleared, Optimizer):
                 live.was_cleared, live.cleared_late_at = True, where
 
-    def gradients_open(self) -> None:
+    def gradients_open(self, *, is_backward: bool = False) -> None:
         """Note gradients before torch itself changes them."""
+        if self._has_tails and is_backward:
+            self._count_tails()
         if not self._watcher.is_following:
             return
         for live in self._live.values():
             live.clearing.open()
+        if is_backward:
+            self.accumulation.open(live.trail for live in self._live.values())
 
     def gradients_close(self, *, is_backward: bool) -> None:
         """Note gradients after torch itself has changed them."""
@@ -160,6 +168,36 @@ class OptimizerWatch:
                 live.clearing.close(is_backward=is_backward)
             if is_backward:
                 live.was_cleared = False
+            elif is_following:
+                live.trail.renew()
+        if is_backward and is_following:
+            trails = (live.trail for live in self._live.values())
+            self.accumulation.close(trails, is_close=self._watcher.is_close)
+
+    def skipped(self, optimizer: Any) -> None:
+        """Note that a GradScaler has skipped a step."""
+        live = self._live.get(id(optimizer))
+        if live is not None and live.ref() is optimizer:
+            self.accumulation.use(live.trail)
+            live.trail.begin(live.clearing.weight)
+            live.tail = None
+
+    def _note_tails(self) -> None:
+        """Note gradients that no step has used, as a pass over a loader begins."""
+        num = self._watcher.backwards
+        for live in self._live.values() if num else ():
+            live.trail.has_tail = True
+            if live.tail is None:
+                live.tail = tail_of(live.params[:_MAX_WAITING], num)
+                self._has_tails = self._has_tails or live.tail is not None
+
+    def _count_tails(self) -> None:
+        """Count the gradients that were cleared since a pass over a loader began."""
+        self._has_tails = False
+        for live in self._live.values():
+            tail, live.tail = live.tail, None
+            if tail is not None and len(live.seen.tails) < _MAX_LOSSES and tail.was_cleared():
+                live.seen.tails.append(tail.num)
 
     def holds(self, ids: set[int]) -> bool:
         """Return whether an optimizer holds one of these weights."""
@@ -169,6 +207,17 @@ class OptimizerWatch:
     def held(self) -> set[int]:
         """Return the ids of all weights that optimizers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
+
+    def ids_without_gradients(self) -> set[int]:
+        """Return the ids of the weights of optimizers that never had a gradient at a step."""
+        empty = (
+            live.ids
+            for live in self._live.values()
+            if live.ref() is not None
+            and 0 < live.seen.num_looked == live.seen.num_empty
+            and not live.seen.num_cleared_late
+        )
+        return set().union(*empty)
 
     def steps_of(self, optimizer: Any) -> int:
         """Return the number of steps of an optimizer."""
@@ -205,6 +254,7 @@ class OptimizerWatch:
         live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
         if not live.is_late and self._watcher.is_following:
             live.clearing.before_step(seen)
+            self._end_window(live)
         self._stepping = live
         seen.num_outside_scaler += self._watcher.is_scaled
         if seen.num_steps == 0:
@@ -240,8 +290,22 @@ class OptimizerWatch:
     def _look_late(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         if self._watcher.is_following:
             live.clearing.before_step(live.seen)
+            self._end_window(live)
         if self._watcher.is_close:
             self._look_at_gradients(optimizer, live)
+
+    def _end_window(self, live: HeldOptimizer) -> None:
+        if live.trail.num_lost:
+            live.seen.cleared_late_at = live.seen.cleared_late_at or live.cleared_late_at
+        watcher, num = self._watcher, self._watcher.new_batches
+        is_known = watcher.is_close or num >= live.trail.num_backwards
+        self.accumulation.step(
+            live.trail,
+            live.seen.windows,
+            step=live.seen.num_steps,
+            num_batches=max(num, len(watcher.inputs)) if is_known else None,
+            is_own=watcher.wants_input_gradient,
+        )
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         watcher = self._watcher
@@ -298,7 +362,10 @@ class OptimizerWatch:
         if live.is_late:
             self._look_late(optimizer, live)
         watcher.inputs.clear()
+        watcher.wants_input_gradient = False
         live.clearing.after_step(optimizer if watcher.is_following else None)
+        live.trail.begin(live.clearing.weight if watcher.is_following else None)
+        live.tail = None
         live.was_cleared = False
         return live
 

@@ -85,6 +85,7 @@ class Session:
     def _begin(self) -> None:
         from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.hooks.backwards import BackwardWatch
+        from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.losses import LossWatch
@@ -102,13 +103,15 @@ class Session:
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
         losses = LossWatch(kept=kept)
-        backwards = BackwardWatch(names, optimizers, losses)
+        cuts = CutWatch(optimizers)
+        backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
         self._kept = kept
         watcher.start(
             [
                 optimizers,
+                cuts,
                 backwards,
                 modules,
                 losses,

@@ -123,9 +123,9 @@ def test_opaque_pictures_with_an_alpha_channel_are_not_counted(shop: Path) -> No
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:41f7\nsize 89207\n"
 
 
-def refused(source: Path) -> DataError:
+def refused(source: Path, **options: object) -> DataError:
     with pytest.raises(DataError, match="cannot be used") as caught:
-        make(source)
+        make(source, **options)
     return caught.value
 
 
@@ -172,6 +172,15 @@ def test_what_was_saved_in_place_of_a_picture_is_named_with_what_to_do(
     assert reason in str(error.why)
     assert told in str(error.fix)
     assert "--max-bad 0.101" in str(error.fix)
+
+
+def test_pictures_of_too_many_pixels_are_read_with_the_option_that_is_printed(shop: Path) -> None:
+    for name, width in (("wide", 700), ("wider", 900)):
+        Image.new("RGB", (width, 100), (200, 30, 30)).save(shop / "shoe" / f"{name}.png")
+    fix = str(refused(shop, max_pixels=60_000).fix)
+    assert "Allow pictures of that size: --max-pixels 90000." in fix
+    assert "Replace or remove" not in fix
+    make(shop, max_pixels=90_000)
 
 
 def test_each_reason_has_its_remedy(shop: Path) -> None:

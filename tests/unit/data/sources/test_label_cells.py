@@ -71,6 +71,39 @@ def test_names_of_several_words_are_classes(labels: list[str]) -> None:
     assert find_several(labels * 3) is None
 
 
+WEATHER = [
+    "agriculture clear habitation primary road",
+    "agriculture clear primary water",
+    "clear primary",
+    "cloudy",
+    "haze primary",
+    "haze primary water",
+    "partly_cloudy primary",
+]
+
+
+@pytest.mark.parametrize("column", ["tags", "Keywords", "Finding Labels"])
+@pytest.mark.parametrize("separator", [" ", ", "])
+def test_combinations_in_a_column_of_tags_are_several_labels(column: str, separator: str) -> None:
+    several = find_several([label.replace(" ", separator) for label in WEATHER * 3], column)
+    assert several is not None
+    assert several.is_sure
+    assert several.tags["primary"] == 18
+
+
+def test_combinations_in_a_column_of_tags_that_is_named_are_warned_of(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "image_name,tags", WEATHER * 3, ",")
+    with pytest.raises(DataError, match="seems to hold several labels in 18 of 21 cells"):
+        list_pictures(PrepareConfig(source=table))
+    found = list_pictures(PrepareConfig(source=table, label_column="tags"))
+    assert "18 of 21 labels seem to be several in one cell" in " ".join(found.warnings)
+
+
+def test_names_of_several_words_in_a_column_of_tags_are_classes() -> None:
+    labels = ["golden retriever", "great dane", "siamese cat", "persian cat", "parrot"]
+    assert find_several(labels * 3, "tags") is None
+
+
 @pytest.mark.parametrize("written", ["{}", "{}.0", "{}.25"])
 @pytest.mark.parametrize("column", ["age", "label", "target"])
 def test_many_different_numbers_are_refused_and_ranges_work(

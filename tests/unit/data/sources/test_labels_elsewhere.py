@@ -70,6 +70,8 @@ CATS_AND_DOGS = [f"train/{label}.{idx}.jpg" for label in ("cat", "dog") for idx 
     ("source", "names", "classes"),
     [
         ("", [*CATS_AND_DOGS, "test1/1.jpg", "test1/2.jpg"], {"cat": 12, "dog": 12}),
+        ("", [*CATS_AND_DOGS, "test1/10.jpg", "test1/21.jpg"], {"cat": 12, "dog": 12}),
+        ("", [*CATS_AND_DOGS, "test/test_1.jpg", "test/test_20.jpg"], {"cat": 12, "dog": 12}),
         ("", [*CATS_AND_DOGS, "test/1.jpg", "sample/1.jpg"], {"cat": 12, "dog": 12}),
         ("train", CATS_AND_DOGS, {"cat": 12, "dog": 12}),
         ("", CATS_AND_DOGS, {"cat": 12, "dog": 12}),
@@ -119,6 +121,12 @@ def test_a_label_pattern_keeps_the_splits_of_folders(tmp_path: Path) -> None:
     (tmp_path / "x" / "dog.6.jpg").touch()
     found = splits(listed(tmp_path, label_pattern=r"([a-z]+)\.\d+", split_folders="x=train"))
     assert found == {"x/cat.5.jpg": ("cat", Split.TRAIN), "x/dog.6.jpg": ("dog", Split.TRAIN)}
+
+
+def test_classes_of_a_split_that_train_lacks_are_kept_so_that_they_are_told(tmp_path: Path) -> None:
+    names = ["train/cat.1.jpg", "train/dog.2.jpg", "test/Cat.3.jpg", "test/Dog.4.jpg"]
+    listing = listed(fill(tmp_path, *names), label_pattern=r"([A-Za-z]+)\.\d+\.jpg$")
+    assert splits(listing)["test/Cat.3.jpg"] == ("Cat", Split.TEST)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,13 @@ class Interrupting(Display):
 @pytest.fixture(name="on_features")
 def _on_features(job: JobConfig, blobs, tmp_path: Path) -> Callable[..., float]:
     """Train on features next to a store; return the time of the existing features."""
-    data = replace(job.recipe.data, hosts=1)  # as a climb resolves it
-    recipe = replace(job.recipe, data=data, features=FeaturesConfig(cached=True))
+    recipe = replace(  # as a climb resolves it
+        job.recipe,
+        data=replace(job.recipe.data, hosts=1),
+        loader=replace(job.recipe.loader, threads=0),
+        features=FeaturesConfig(cached=True),
+        device=replace(job.recipe.device, keep_freed_memory=True),
+    )
     cached = replace(job, recipe=recipe)
     task = blobs()
     task.store = SimpleNamespace(path=tmp_path / "store")

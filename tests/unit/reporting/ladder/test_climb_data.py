@@ -327,16 +327,22 @@ def test_a_difference_within_the_noise_is_not_a_speed_up(
     whole = baseline | {"total_s": 8.0, "runs_s": [6.0, 10.0], "is_extrapolated": False}
     text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
     assert "No clear difference 8.0 s → 7.4 s" in text
-    said = "the original job took 6.0 s and 10 s: the noise is larger than the effect)"
-    assert f"Both were run in full ({said}" in text
+    said = "The original job took 6.0 s and 10 s: the noise is larger than the effect."
+    assert f"No clear difference 8.0 s → 7.4 s {said} Time to a trained model" in text
+    assert "Both were run in full." in text
     text = page_of(changed(folder, baseline=whole | {"is_extrapolated": True}, speedup=1.08)).text
-    assert f"epochs ({said}; the second is measured." in text
+    assert f"{said} Time to a trained model" in text
+    assert "epochs; the second is measured." in text
     far = whole | {"total_s": 24.0, "runs_s": [20.0, 28.0], "is_extrapolated": True}
     text = page_of(changed(folder, baseline=far, speedup=24 / 7.4)).text
     assert "No clear difference" not in text
     assert "3.2× faster 24 s → 7.4 s" in text
-    said = "the original job took 20 s and 28 s: other processes used the machine, so the shorter"
-    assert f"epochs ({said} time is used); the second is measured." in text
+    said = "The original job took 20 s and 28 s: other processes used the machine, so the shorter"
+    assert f"3.2× faster 24 s → 7.4 s {said} time is used. Time to a trained model" in text
+    assert "epochs; the second is measured." in text
+    near = whole | {"total_s": 9.0, "runs_s": [8.2, 9.8]}
+    text = page_of(changed(folder, baseline=near, speedup=9 / 7.4)).text
+    assert "Both were run in full (the original job took 8.2 s and 9.8 s)." in text
 
 
 def test_a_ratio_from_pairs_is_shown_with_its_bounds_and_its_doubts(
@@ -350,6 +356,8 @@ def test_a_ratio_from_pairs_is_shown_with_its_bounds_and_its_doubts(
         "result": found["result"] | {"total_s": 9.0, "paired_s": 7.0},
         "speedup": 154.0,
         "speedup_bounds": bounds,
+        "speedup_from": "pairs",
+        "paired": bounds,
         "num_pairs": 8,
         "loads": [
             {"name": "trials", "seconds": 200.0, "cores_missing": 0.4},
@@ -357,18 +365,69 @@ def test_a_ratio_from_pairs_is_shown_with_its_bounds_and_its_doubts(
         ],
     }
     text = page_of(changed(folder, **parts)).text
-    assert "154× faster [140, 168], 18 min → 7.0 s" in text
+    assert "154× faster [140, 168], 18 min → 7.0 s, from 8 pairs Time to a trained model" in text
     assert "8 pairs, and extrapolated to their epochs." in text
     assert "The final training itself took 9.0 s." in text
     assert "Cores used by other processes: 0.4 during the trials, 0.0 during the pairs." in text
     chain = {"estimate": 110.0, "low": 100.0, "high": 120.0, "confidence": 0.95}
-    other = {"speedup": 110.0, "speedup_bounds": chain, "chain": chain, "has_other_chain": True}
+    other = {
+        "speedup": 110.0, "speedup_from": "chain", "speedup_bounds": chain, "chain": chain,
+        "has_other_chain": True,
+    }  # fmt: skip
     text = page_of(changed(folder, **parts | other)).text
-    assert "110× faster [100, 120]" in text
-    assert "the kept rungs' gains multiply to 110× [100, 120], the smaller is shown" in text
+    assert (
+        "110× faster [100, 120], 18 min → 7.0 s 8 pairs gave 154× [140, 168]; "
+        "the kept rungs' gains multiply to 110× [100, 120], the smaller is shown. Time to"
+    ) in text
+    parts["has_other_chain"] = False
+    text = page_of(changed(folder, **parts | {"num_pairs": 3})).text
+    few = "from 3 pairs Only 3 pairs were timed, fewer than 8, because the time ran out. Time to"
+    assert few in text
+    alone = {"num_pairs": 0, "paired": None, "speedup_bounds": None, "why_no_pairs": EVIL}
+    text = page_of(changed(folder, **parts | alone)).text
+    assert f"The ratio is not from pairs timed in turn: {EVIL}. Time to" in text
     noise = {"estimate": 1.02, "low": 0.97, "high": 1.08, "confidence": 0.95}
     text = page_of(changed(folder, **parts | {"speedup": 1.02, "speedup_bounds": noise})).text
     assert "No clear difference" in text
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"over_default": 4.6},
+        {"aim": "accuracy"},
+        {"is_as_written": True},
+        {"test_change": None, "loss_change": {"estimate": -0.02, "low": -0.05, "high": 0.01}},
+        {"test_change": None},
+        {"num_pairs": 3, "has_other_chain": True, "chain": {"estimate": 2, "low": 1, "high": 3}},
+        {"result": None},
+        {"why_no_pairs": "timing both in turn failed: raised ValueError: the third batch"},
+    ],
+)
+def test_each_line_below_the_figure_is_one_sentence(
+    build_climb: Build, tmp_path: Path, parts: Line
+) -> None:
+    head = ladder_headline(climb_of(changed(build_climb(tmp_path / "run"), **parts)), "finished")
+    lines = [*head.doubts, head.caption, head.against_default, head.ending]
+    for line in filter(None, lines):
+        assert line.endswith(".")
+        assert len(re.findall(r"[.!?](?= |$)", line)) == 1, line
+
+
+def test_the_machine_is_named_beside_the_figure(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    said = (
+        "Measured on: Some Processor, 2 of 64 cores, 2 threads, avx2, fma, "
+        "idle threads wait by GOMP_SPINCOUNT=3000. "
+    )
+    text = page_of(folder).text
+    assert text.index("196× faster") < text.index(said) < text.index("duration of the climb")
+    evil = {"model": EVIL, "waiting": {"GOMP_SPINCOUNT": EVIL}, "instructions": 3, "num_cores": "x"}
+    page = page_of(changed(folder, machine=evil))
+    assert EVIL in page.text
+    assert page.tags.count("script") == 1
+    assert "Measured on" not in page_of(changed(folder, machine={})).text
 
 
 def test_a_task_without_classes_ends_with_the_change_of_its_loss(

@@ -45,6 +45,21 @@ def test_a_list_may_have_the_rate_of_tf32(tmp_path: Path) -> None:
     assert read_gpus(path) == (with_tf32, replace(LARGE, price_per_hour=2.5))
 
 
+def test_a_list_may_have_machines_with_several_gpus(
+    tmp_path: Path, make_profile: Callable[..., Profile]
+) -> None:
+    path = tmp_path / "gpus.csv"
+    text = HEAD.replace("\n", ",devices\n") + "Large,40e12,8e12,2e11,2.5,\n"
+    path.write_text(text + "Large,40e12,8e12,2e11,8,4\n", encoding="utf-8")
+    one, four = read_gpus(path)
+    assert (one.devices, four.devices) == (1, 4)
+    found = LargerGpu((SMALL, four, one)).predict(on_small(make_profile, mfu=0.6), Recipe())
+    assert found.note.endswith("; 2.5 per hour")  # one of them
+    path.write_text(text + "Large,40e12,8e12,2e11,8,1.5\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"devices: 1\.5 is not a whole number"):
+        read_gpus(path)
+
+
 def test_convolutions_in_32_bits_run_at_the_rate_of_tf32() -> None:
     gpu = replace(SMALL, tf32_flops_per_s=2e12)
     assert gpu.flops_per_s(Precision.FP32, has_conv=True) == 2e12

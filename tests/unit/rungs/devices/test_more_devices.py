@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from stepladder.config.recipe import BatchConfig, DeviceConfig, Recipe
 from stepladder.records.profile import Devices, Profile
+from stepladder.rungs.devices.cost import cost_words
+from stepladder.rungs.devices.gpus import Gpu
 from stepladder.rungs.devices.more_gpus import MoreGpus, on_several_devices
-from stepladder.rungs.devices.more_machines import MoreMachines
+from stepladder.rungs.devices.more_machines import MoreMachines, TriedMachines
 
 TWO = Devices(num=2, start_s=3.0, share_step_s=0.4, exchange_fixed_s=0.01, exchange_byte_s=1e-9)
 RECIPE = Recipe(batch=BatchConfig(global_batch_size=16))
@@ -59,16 +62,25 @@ def test_a_loader_that_all_share_is_a_floor(profile: Profile) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "2 devices with 8 of 16 examples each"),
-        ({"replay_host_s": 0.4}, "60 % of a step waits for data, and more devices would wait, too"),
-        ({"trainable_bytes": 10**9}, "sending 1e+03 MB of gradients takes"),
+        ({}, "batch 16 over 2 devices leaves 8 each"),
+        ({}, "100 MB travel, which takes 20 % of a step"),
+        (
+            {"replay_host_s": 0.4},
+            "the loader is waited for in 60 % of a step: more devices would wait too",
+        ),
+        (
+            {"trainable_bytes": 2_106_372, "devices": replace(TWO, exchange_fixed_s=0.001)},
+            "2.1 MB travel: communication is free",
+        ),
+        ({"trainable_bytes": 10**9}, "1,000 MB travel, which takes"),
+        ({"devices": replace(TWO, start_s=5000.0)}, "starting the processes takes 5000.0 s"),
     ],
-    ids=["plain", "wait", "exchange"],
+    ids=["batch", "bytes", "wait", "free", "exchange", "start"],
 )
 def test_the_note_says_what_limits_the_gain(
-    profile: Profile, changes: dict[str, float], words: str
+    profile: Profile, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in MoreGpus().predict(replace(profile, **changes), RECIPE).note  # type: ignore[arg-type]
+    assert words in MoreGpus().predict(replace(profile, **changes), RECIPE).note
 
 
 def test_it_is_refused_in_words(profile: Profile) -> None:
@@ -77,7 +89,11 @@ def test_it_is_refused_in_words(profile: Profile) -> None:
     one = "only one device may be used: --devices 2 or more tries several"
     assert rung.why_not(replace(profile, devices=None), RECIPE) == one
     small = replace(profile, devices=replace(TWO, num=32))
-    assert rung.why_not(small, RECIPE) == "a batch of 16 is too small for 32 devices"
+    words = "batch 16 over 32 devices leaves 0 or 1 each, so some would have nothing to compute"
+    assert rung.why_not(small, RECIPE) == words
+    norm = replace(profile, devices=replace(TWO, num=16, share_step_s=None))
+    words = "batch 16 over 16 devices leaves 1 each, which is too few for a step of this model"
+    assert rung.why_not(norm, RECIPE) == words
     assert rung.why_not(profile, replace(RECIPE, device=DeviceConfig(count=2))) == "already on"
 
 
@@ -112,7 +128,8 @@ def test_a_slow_network_is_named(profile: Profile) -> None:
     slow = MoreMachines(0.1).predict(profile, RECIPE)
     assert slow.gain < 1
     assert "on a network of 0.1 Gbit/s" in slow.note
-    assert "of gradients takes 92 % of a step" in slow.note
+    assert "batch 16 over 2 devices leaves 8 each" in slow.note
+    assert "100 MB travel, which takes 92 % of a step" in slow.note
     assert "assumed" in MoreMachines().predict(profile, RECIPE).note
     assert MoreMachines().why_not(profile, replace(RECIPE, batch=BatchConfig(global_batch_size=1)))
 
@@ -130,3 +147,76 @@ def test_phases_that_add_up_to_more_than_a_step_leave_no_time_below_zero(profile
     found = MoreMachines(10).predict(odd, RECIPE).time
     assert found is not None
     assert found.step_s == pytest.approx(0.6 + 2e-4)
+
+
+T4 = Gpu(
+    name="T4",
+    half_flops_per_s=65e12,
+    fp32_flops_per_s=8e12,
+    bytes_per_s=3e11,
+    price_per_hour=0.53,
+)
+FOUR = replace(T4, devices=4, price_per_hour=4.0)
+"""One machine of four, and eight of one: +6 % per hour."""
+
+
+def on_t4(profile: Profile, **changes: Any) -> Profile:
+    return replace(profile, device="cuda", device_name="Tesla T4", **changes)
+
+
+def test_devices_cost_what_their_row_says(profile: Profile) -> None:
+    four = on_t4(profile, devices=replace(TWO, num=4))
+    found = MoreGpus((T4, FOUR)).predict(four, RECIPE)
+    assert found.price == pytest.approx(4.0 / 0.53)
+    assert MoreGpus((T4,)).predict(four, RECIPE).price == pytest.approx(4)
+    assert MoreGpus((FOUR,)).predict(four, RECIPE).price == 1  # the whole machine is paid for
+    assert MoreGpus((T4, FOUR)).predict(profile, RECIPE).price is None  # this is a CPU
+    cpu = (replace(T4, name="cpu"),)
+    assert MoreGpus(cpu).predict(profile, RECIPE).price == pytest.approx(2)
+
+
+def test_machines_cost_what_the_devices_of_each_do(profile: Profile) -> None:
+    on_one = replace(RECIPE, device=DeviceConfig(count=4))
+    eight = on_t4(profile, machines=replace(TWO, num=8))
+    found = TriedMachines(8, gpus=(T4, FOUR)).predict(eight, on_one)
+    assert found.price == pytest.approx(1.06)
+    assert TriedMachines(2, gpus=(T4, FOUR)).predict(eight, on_one).price == 2
+    assert MoreMachines(gpus=(T4, FOUR)).predict(on_t4(profile), on_one).price == 2
+
+
+def test_the_note_says_up_to_which_price_it_is_worth_it(profile: Profile) -> None:
+    alone = MoreGpus().predict(on_t4(profile), RECIPE)
+    limit = f"worth it up to +{100 * (alone.gain - 1):.0f} % per hour"
+    assert alone.note.endswith(f"; {limit}")
+    priced = MoreGpus((T4,)).predict(on_t4(profile), RECIPE)
+    less = 100 * (1 - 2 / priced.gain)
+    words = f"{priced.gain:.2f}× as fast at +100 % per hour costs {less:.0f} % less; {limit}"
+    assert priced.note.endswith(words)
+    assert priced.gain_at_price == pytest.approx(priced.gain / 2)
+
+
+@pytest.mark.parametrize(
+    ("gain", "price", "words"),
+    [
+        (1.28, None, "worth it up to +28 % per hour"),
+        (
+            1.28,
+            1.06,
+            "1.28× as fast at +6 % per hour costs 17 % less; worth it up to +28 % per hour",
+        ),
+        (
+            1.28,
+            2.0,
+            "1.28× as fast at +100 % per hour costs 56 % more; worth it up to +28 % per hour",
+        ),
+        (
+            1.5,
+            1.5,
+            "1.50× as fast at +50 % per hour costs as much as before; worth it up to +50 % per "
+            "hour",
+        ),
+        (0.9, None, "worth it at no higher price"),
+    ],
+)
+def test_what_a_training_costs_in_words(gain: float, price: float | None, words: str) -> None:
+    assert cost_words(gain, price) == words

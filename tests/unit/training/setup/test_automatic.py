@@ -21,18 +21,20 @@ from stepladder.config.recipe import (
     AugmentConfig,
     BatchConfig,
     FeaturesConfig,
+    LoaderConfig,
     ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
 )
 from stepladder.data.batch import Batch
+from stepladder.data.reading import threads
 from stepladder.records import read_json
 from stepladder.task import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.output.display import PlainDisplay
 from stepladder.training.run import train
-from stepladder.training.setup import automatic
+from stepladder.training.setup import automatic, build
 
 SMALL = Recipe(
     model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
@@ -87,6 +89,65 @@ def test_what_is_exact_is_chosen_once_written_and_said(store: Path, tmp_path: Pa
     assert "--no-auto" in shown
 
 
+def of_machine(recipe: Recipe) -> tuple[object, object]:
+    return recipe.loader.threads, recipe.device.keep_freed_memory
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Has an item for each time that malloc was configured."""
+    calls: list[bool] = []
+    monkeypatch.setattr(build, "keep_freed_memory", lambda: calls.append(True) or True)
+    return calls
+
+
+def test_threads_and_memory_are_part_of_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[bool]
+) -> None:
+    monkeypatch.setattr(threads, "num_cores", lambda: 3)
+    recipe, shown = run(SMALL, store, tmp_path / "run")
+    assert of_machine(recipe) == (0, True)
+    assert "3 reading threads and an allocator that keeps freed memory; --no-auto" in shown
+    assert kept
+
+
+def test_the_switch_turns_threads_and_memory_off(
+    store: Path, tmp_path: Path, kept: list[bool]
+) -> None:
+    recipe, shown = run(OFF, store, tmp_path / "off")
+    assert of_machine(recipe) == (1, False)
+    assert "using" not in shown
+    assert not kept
+    named = replace(
+        OFF,
+        loader=LoaderConfig(threads=0),
+        device=replace(OFF.device, keep_freed_memory=True),
+    )
+    recipe, shown = run(named, store, tmp_path / "named")
+    assert of_machine(recipe) == (0, True)
+    assert "using" not in shown
+    assert kept
+
+
+def test_a_dataset_keeps_its_own_thread(store: Path, tmp_path: Path) -> None:
+    """It may not be thread-safe: a number in the recipe would mean that the user knows it is."""
+    recipe, _ = run(OFF, store, tmp_path / "run", task=Line())
+    assert recipe.loader.threads == 0
+
+
+def test_what_is_the_plain_default_is_not_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One core has one reading thread, a Dataset too; the user's malloc is left alone."""
+    monkeypatch.setattr(build, "keep_freed_memory", lambda: False)
+    monkeypatch.setattr(threads, "num_cores", lambda: 1)
+    _, shown = run(SMALL, store, tmp_path / "pictures")
+    assert "the channels-last layout and the fused optimizer; " in shown
+    monkeypatch.setattr(threads, "num_cores", lambda: 8)
+    _, shown = run(SMALL, store, tmp_path / "task", task=Line())
+    assert "using the fused optimizer; " in shown
+
+
 def test_it_changes_nothing_but_rounding(store: Path, tmp_path: Path) -> None:
     run(SMALL, store, tmp_path / "auto")
     recipe, shown = run(OFF, store, tmp_path / "off")
@@ -119,7 +180,10 @@ def test_a_users_own_choice_wins(store: Path, tmp_path: Path) -> None:
         SMALL,
         features=FeaturesConfig(cached=False),
         optimizer=OptimizerConfig(fused=False),
-        device=replace(SMALL.device, memory_format=MemoryFormat.CONTIGUOUS),
+        loader=LoaderConfig(threads=1),
+        device=replace(
+            SMALL.device, memory_format=MemoryFormat.CONTIGUOUS, keep_freed_memory=False
+        ),
     )
     recipe, shown = run(own, store, tmp_path / "run")
     assert chosen(recipe) == (False, False, MemoryFormat.CONTIGUOUS)
@@ -133,6 +197,7 @@ def test_a_run_goes_on_as_it_began(store: Path, tmp_path: Path) -> None:
     longer = replace(SMALL, schedule=ScheduleConfig(max_epochs=4))
     recipe, _ = run(longer, store, tmp_path / "run")
     assert chosen(recipe) == (False, False, MemoryFormat.CONTIGUOUS)
+    assert of_machine(recipe) == (1, False)
 
 
 def test_features_that_would_fill_the_disk_are_not_cached(

@@ -18,6 +18,7 @@ from stepladder.compat.horovod.collectives import (
 )
 from stepladder.compat.horovod.compression import Compression
 from stepladder.compat.horovod.keras.backend import import_keras
+from stepladder.compat.horovod.optimizer import distribute
 from stepladder.compat.horovod.session import current
 from stepladder.errors import UsageError
 
@@ -82,19 +83,20 @@ def _flat(grad: Tensor | None, value: Tensor) -> Tensor:
 
 def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     optimizer: Any,
-    name: str | None = None,  # noqa: ARG001
+    name: Any = None,
     *_devices: Any,
     compression: Any = Compression.none,
     gradient_predivide_factor: float = 1.0,
     op: Any = Average,
     backward_passes_per_step: int = 1,
     process_set: Any = None,
-    **_options: Any,
+    **options: Any,
 ) -> Any:
     """Make an optimizer average the gradients of all ranks before each step, and return it.
 
     Args:
-        optimizer: of Keras; its state and learning rate stay.
+        optimizer: of Keras; its state and learning rate stay. Or of torch, for which another one
+            is returned, as `DistributedOptimizer` of `stepladder.compat.horovod.torch` does.
         name: has no effect, as Horovod's options of TensorFlow.
         compression: `Compression.fp16` sends 16 bits.
         gradient_predivide_factor: a part of the average is divided before the sum.
@@ -103,8 +105,19 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         process_set: only the global one.
 
     Raises:
-        UsageError: if it is no optimizer of Keras, is one already, or an option is not available.
+        UsageError: if it is no optimizer, averages already, or an option is not available.
     """
+    if isinstance(optimizer, torch.optim.Optimizer):
+        named = options.pop("named_parameters", None if isinstance(name, str) else name)
+        return distribute(
+            optimizer,
+            named_parameters=named,
+            compression=compression,
+            backward_passes_per_step=backward_passes_per_step,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            process_set=process_set,
+        )
     require_all(process_set)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
@@ -112,8 +125,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         raise UsageError(
             f"{type(optimizer).__name__} is not an optimizer of Keras",
             where="DistributedOptimizer",
-            fix="Pass one such as keras.optimizers.Adam(). For torch.optim, import "
-            "stepladder.compat.horovod.torch.",
+            fix="Pass one such as keras.optimizers.Adam(), or one of torch.optim.",
         )
     if isinstance(optimizer, Distributed):
         raise UsageError(

@@ -151,10 +151,34 @@ def _list_by_pattern(reading: FolderReading, top: Folder, pattern: str) -> list[
             f"{reading.root}: skipped everything that is not in a folder of train, val or test: "
             f"{name_some(others)}"
         )
-    pictures = _without_masks(reading, pictures)
+    pictures = _with_known_classes(reading, _without_masks(reading, pictures))
     if not pictures:
         raise label_in.matches_nothing(reading.walk.skipped)
     return pictures
+
+
+def _with_known_classes(reading: FolderReading, pictures: list[Picture]) -> list[Picture]:
+    """Leave out a held-out split whose names contain no classes, such as `test1/10.jpg`.
+
+    What the expression finds in them are numbers, or one word, and no class of train.
+    """
+    labels: dict[Split | None, set[str]] = {}
+    for one in pictures:
+        labels.setdefault(one.split, set()).add(one.label)
+    known = labels.get(Split.TRAIN, set())
+    unlabelled = {
+        split
+        for split, some in labels.items()
+        if split not in (None, Split.TRAIN)
+        and known.isdisjoint(some)
+        and (len(some) == 1 or all(map(str.isdigit, some)))
+    }
+    for one in pictures:
+        if one.split in unlabelled:
+            reading.walk.skipped.add(
+                one.path, f"picture(s) of {one.split} whose names have no class of train"
+            )
+    return [one for one in pictures if one.split not in unlabelled]
 
 
 def _without_masks(reading: FolderReading, pictures: list[Picture]) -> list[Picture]:

@@ -83,7 +83,8 @@ def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None)
         ]
         raise row_problems(chooser.reading, table.empty, conflicts, chosen)
     warnings = [*file.notes, *chosen.notes, *(f"{path}: {note}" for note in to_path.notes())]
-    warnings += _several_labels(path, [row.label for row in table.rows])
+    column = "" if chosen.is_one_hot else chosen.file.header[chosen.columns[0]]
+    warnings += _several_labels(path, [row.label for row in table.rows], column)
     if num_repeated:
         warnings.append(f"{path}: skipped {num_repeated} repeated {file.unit}s")
     has_group = chosen.group is not None
@@ -150,9 +151,9 @@ def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
     return replace(file, body=body, notes=(*file.notes, note))
 
 
-def _several_labels(path: Path, labels: Sequence[str]) -> list[str]:
-    """Warn if cells seem to hold several labels."""
-    several = find_several(labels)
+def _several_labels(path: Path, labels: Sequence[str], column: str) -> list[str]:
+    """Warn if the cells of a column seem to hold several labels."""
+    several = find_several(labels, column)
     if several is None:
         return []
     return [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepladder.data.sources.label_tables.edits import cells_command
-from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number
+from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number, plain_name
 from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
@@ -28,6 +28,8 @@ _QUANTITY: Final = re.compile(
     re.IGNORECASE,
 )
 """Names of columns of a quantity."""
+_TAGS: Final = {"tags", "keywords", "attributes", "genres", "topics", "findings", "finding_labels"}
+"""Names of columns of several labels, as plain_name writes them."""
 _NUM_RANGES: Final = 4
 _MIN_MEASURED: Final = 10
 _MIN_FRACTIONS: Final = 20
@@ -64,18 +66,23 @@ class SeveralLabels:
         )
 
 
-def find_several(labels: Sequence[str]) -> SeveralLabels | None:
+def find_several(labels: Sequence[str], column: str = "") -> SeveralLabels | None:
     """Return the labels that seem to be several: `a|b`, `['a', 'b']`, `a,b` or `a b`.
 
     Commas and blanks count only if each part is in another label, too, and either a part is a
-    label, or there are more combinations than parts, of different sizes.
+    label, or there are more combinations than parts, of different sizes. In a column of tags, it is
+    enough that most combinations share a part with another one.
+
+    Args:
+        labels: the cells.
+        column: name of their column, or empty.
     """
     distinct = set(labels)
     kinds = {
         "[|;]": {label for label in distinct if _BARS.search(label)},
         "[,;|]": {label for label in distinct if _LIST.fullmatch(label)},
-        ",": _of_recurring_parts(distinct, ","),
-        "[ ]+": _of_recurring_parts(distinct, " "),
+        ",": _of_recurring_parts(distinct, ",") or _of_tags(distinct, ",", column),
+        "[ ]+": _of_recurring_parts(distinct, " ") or _of_tags(distinct, " ", column),
     }
     found = set().union(*kinds.values())
     if not found:
@@ -106,6 +113,18 @@ def _of_recurring_parts(distinct: set[str], separator: str) -> set[str]:
     num_parts = len(set().union(*several.values()))
     are_many = len(sizes) >= _MIN_SIZES and _MAX_TAGS >= num_parts < len(several)
     return set(several) if is_label or are_many else set()
+
+
+def _of_tags(distinct: set[str], separator: str, column: str) -> set[str]:
+    """Return the labels with several parts in a column of tags, if they are combinations."""
+    if plain_name(column) not in _TAGS:
+        return set()
+    parts = {label: {part.strip() for part in label.split(separator)} for label in distinct}
+    uses = Counter(part for some in parts.values() for part in some)
+    several = {label for label, some in parts.items() if len(some) > 1}
+    sharing = {label for label in several if any(uses[part] > 1 for part in parts[label])}
+    sizes = {len(parts[label]) for label in several}
+    return several if len(sizes) > 1 and 2 * len(sharing) > len(several) else set()
 
 
 def measured_values(labels: Sequence[str]) -> list[float]:
@@ -221,7 +240,9 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     at = columns.label
     if at is not None:
         refuse_objects(reading, columns, reader, [at])
-    several = None if at is None else find_several([cell.strip() for cell in reading.cells(at)])
+    name = "" if at is None else reading.file.header[at]
+    cells = [] if at is None else [cell.strip() for cell in reading.cells(at)]
+    several = find_several(cells, name)
     if at is None or several is None or not several.is_sure:
         return
     tags = sorted(several.tags)

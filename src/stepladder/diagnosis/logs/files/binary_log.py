@@ -17,6 +17,11 @@ _STARTS = (  # of files that are only named, with what to do
     (b"MATLAB 5.0", "a MATLAB file", "Write its values as CSV, such as with writetable."),
     (b"PAR1", "a Parquet file", "Write it as CSV: pandas.read_parquet(…).to_csv(…)."),
     (b"ARROW1", "a Feather file", "Write it as CSV: pandas.read_feather(…).to_csv(…)."),
+    (
+        b"\x0a\x23\xd7\xce",
+        "a RecordIO file of MXNet",
+        "It has examples, not the log of a training.",
+    ),
     (b"SQLite format 3\x00", "an SQLite database", "Export its table of values as CSV."),
 )
 _COMPRESSED = (
@@ -27,6 +32,7 @@ _COMPRESSED = (
 _PICKLES = (".pkl", ".pickle", ".p")
 _TORCH = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 _TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # until PyTorch 1.5
+_RECORDS = (".tfrecord", ".tfrecords", ".record")
 _PROTOCOLS = range(2, 6)  # of pickle
 _NUMERIC = "biuf"  # kinds of a NumPy type
 _HISTORY = "h = getattr(h, 'history', h); h = h.to_dict('list') if hasattr(h, 'to_dict') else h"
@@ -75,6 +81,25 @@ def read_arrays(path: Path, data: bytes, *, max_bytes: int) -> str | None:
         raise _pickled(path, "torch")
     if is_pickle or (suffix in _PICKLES and data.rstrip()[-1:] == b"."):
         raise _pickled(path, "pickle")
+    _refuse_known(path, data)
+    return None
+
+
+def _refuse_known(path: Path, data: bytes) -> None:
+    """Raise an error for a file of a known format that is no log.
+
+    Raises:
+        DataError: says what to do instead.
+    """
+    if path.suffix.lower() in _RECORDS and _is_records(data):
+        raise _named(
+            path,
+            "a TFRecord file",
+            "It has examples. Files of TensorBoard have `tfevents` in their names; they are read.",
+        )
+    if path.name.startswith("vdlrecords.") and _is_records(data):
+        fix = "In VisualDL's page of scalars, export the values as CSV, and pass that file."
+        raise _named(path, "a binary file of VisualDL", fix)
     for start, what, fix in _STARTS:
         if data.startswith(start):
             raise _named(path, what, f"{fix} Pass the log of the training as text, CSV or JSON.")
@@ -84,7 +109,11 @@ def read_arrays(path: Path, data: bytes, *, max_bytes: int) -> str | None:
             raise _named(
                 path, f"compressed with {what}", f"Unpack it, and pass the result: {words}"
             )
-    return None
+
+
+def _is_records(data: bytes) -> bool:
+    """Return True if a file begins with a record of TFRecord: length, its sum, bytes, their sum."""
+    return len(data) >= int.from_bytes(data[:8], "little") + 16
 
 
 def _read_npy(path: Path, data: bytes) -> str:

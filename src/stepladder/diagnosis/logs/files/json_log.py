@@ -103,8 +103,7 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
     if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
-        if value and all(str(key).strip().isdigit() for key in value):  # by epoch
-            rows = [{"epoch": int(key), **item} for key, item in value.items()]
+        if rows := _by_epoch(value) or _by_step(value):
             return _objects(rows, name=name, path=path)
         value = {f"{a}/{b}": items for a, inner in value.items() for b, items in inner.items()}
     if isinstance(value, Mapping) and any(_is_numbers(items) for items in value.values()):
@@ -118,6 +117,24 @@ def _tables(value: Any, *, name: str, path: str) -> list[Table]:
         fix="Pass trainer_state.json of Hugging Face, or a file that Keras code wrote with "
         "json.dump(history.history, file).",
     )
+
+
+def _by_epoch(entries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each epoch; empty if the keys are no epochs."""
+    if not all(str(key).strip().isdigit() for key in entries):
+        return []
+    return [{"epoch": int(key), **item} for key, item in entries.items()]
+
+
+def _by_step(metrics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each step of the metrics of Sacred, each with lists of its own; else []."""
+    if not all({"steps", "values"} <= found.keys() for found in metrics.values()):
+        return []
+    rows: dict[float, dict[str, Any]] = {}
+    for name, found in metrics.items():
+        for step, value in zip(found["steps"], found["values"], strict=False):
+            rows.setdefault(step, {"step": step})[name] = value
+    return [rows[step] for step in sorted(rows)]
 
 
 def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
