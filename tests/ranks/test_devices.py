@@ -232,3 +232,22 @@ def test_torchrun_shows_the_message_of_the_rank_that_failed(tmp_path: Path) -> N
     first = printed.index("rank 1 on")
     assert "ValueError: the third batch of rank 1" in printed[first : first + 300]
     assert first < printed.index("ChildFailedError")
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun_saves_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    words = (f"{TASKS}:Plain", *LONG, "--schedule.max-steps", "300")
+    command = torchrun(*words, folder=tmp_path)
+    with ended([command.process]):
+        wait_for(lambda: checkpoints(tmp_path / "run"))
+        command.process.send_signal(number)
+        printed = command.ended()
+    assert command.process.returncode != 0
+    assert f"{number.name} ended the run; its state is saved" in printed
+    command = torchrun(*words, folder=tmp_path)
+    with ended([command.process]):
+        printed = command.ended()
+    assert command.process.returncode == 0, printed
+    assert "resumed from" in printed
+    assert (summary(tmp_path / "run")["steps"], summary(tmp_path / "run")["attempts"]) == (300, 2)

@@ -17,6 +17,7 @@ WORDS = {
     "data": "waiting for data",
     "held_out": "reading held-out examples",
     "features": "reading examples for their features",
+    "probe": "opening the run folder",
     "before_rename": "writing a checkpoint",
     "log": "writing the log",
 }
@@ -53,7 +54,7 @@ def test_a_hung_disk_of_the_run_folder_is_named_and_training_goes_on(
 @pytest.mark.parametrize(
     ("point", "rank"),
     [
-        *(("task", 1), ("opening", 0), ("opening", 1)),
+        *(("task", 1), ("opening", 0), ("opening", 1), ("probe", 0)),
         *(("data", 0), ("data", 1), ("held_out", 1), ("features", 1), ("log", 0)),
     ],
 )

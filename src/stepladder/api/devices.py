@@ -72,16 +72,16 @@ def launch(
             with paused():
                 run_on_ranks(fleet, words, folder=folder)
             return
+        uses_gpus = None if kind is DeviceChoice.AUTO else kind is DeviceChoice.CUDA
         if launcher is Launcher.RAY:
             from stepladder.parallel.launch.ray import run_on_ray
 
-            uses_gpus = None if kind is DeviceChoice.AUTO else kind is DeviceChoice.CUDA
             run_on_ray(num, words, folder=folder, uses_gpus=uses_gpus, restarts=restarts)
         elif launcher is Launcher.SPARK:
             from stepladder.parallel.launch.spark import run_on_spark
 
             with paused():  # rank 0 prints
-                run_on_spark(num, words, folder=folder, uses_gpus=kind is DeviceChoice.CUDA)
+                run_on_spark(num, words, folder=folder, uses_gpus=uses_gpus, restarts=restarts)
         else:
             from stepladder.parallel.launch.processes import run_processes
 

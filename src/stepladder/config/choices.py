@@ -78,6 +78,7 @@ class Cluster(StrEnum):
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
     SPARK = "spark"
+    RAY = "ray"
 
 
 class Encoding(StrEnum):

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,18 @@ class GpuUse:
     percent: float | None
     memory_bytes: int | None
     power_w: float | None
+
+
+def gpu_of_rank(local_rank: int) -> torch.device:
+    """Return the GPU of a process by its number among those of this host.
+
+    Where the scheduler shows each process only GPUs of its own, as Slurm does with
+    `--gpus-per-task`, there are fewer visible devices than local ranks, and each process counts
+    its own from 0.
+    """
+    import torch
+
+    return torch.device("cuda", local_rank % max(torch.cuda.device_count(), 1))
 
 
 class Nvml:

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from stepladder.errors import ResourceError
 from stepladder.machine.activity import doing
+from stepladder.machine.gpu import gpu_of_rank
 from stepladder.machine.network import network_facts, network_problems, source_address
 from stepladder.parallel.network import use_network
 from stepladder.parallel.place import Place
@@ -34,6 +35,7 @@ _PEER: Final = "stepladder/peer"
 _POLL_S: Final = 0.05
 _PAUSE_S: Final = 0.1  # between two looks for the other ranks
 _IN_USE: Final = "EADDRINUSE"
+_SAME_GPU: Final = "Duplicate GPU detected"  # by NCCL
 _stores: dict[Place, TCPStore] = {}
 _openings = itertools.count()
 _FOREVER: Final = timedelta(days=7)  # a rank that does not answer is found by its heartbeat
@@ -89,7 +91,7 @@ def opened_world(
                     rank=place.rank,
                     world_size=place.size,
                     timeout=_FOREVER,
-                    device_id=torch.device("cuda", place.local_rank) if is_cuda else None,
+                    device_id=gpu_of_rank(place.local_rank) if is_cuda else None,
                 )
         except (RuntimeError, ValueError, OSError) as error:
             raise _not_met(place, start_s, error) from error
@@ -325,6 +327,14 @@ def _not_met(place: Place, start_s: float, error: Exception) -> ResourceError:
             f"{place.port} of rank 0",
             where=where,
             fix="Choose another port, with torchrun --master-port PORT or with MASTER_PORT.",
+        )
+    if _SAME_GPU in str(error):
+        return ResourceError(
+            "two processes of the run would use the same GPU",
+            where="device.count",
+            why=f"The process of rank {place.rank} is number {place.local_rank} of "
+            f"{place.local_size} on its host and sees {torch.cuda.device_count()} GPUs.",
+            fix="Start one process for each GPU of a host, or train on CPUs: --device.kind cpu",
         )
     if isinstance(error, _Missing):
         num = len(error.ranks)

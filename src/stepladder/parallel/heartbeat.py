@@ -3,7 +3,7 @@
 Each rank reports every second that it is there, what its main thread does, and for how long without
 progress. A rank whose process was stopped, whose host is frozen, or whose disk hangs would
 otherwise keep all others waiting for ever, in a collective whose error names no rank. The thread
-that reports goes on while the main thread hangs, so work that may hang has a name
+that reports keeps running while the main thread hangs, so work that may hang has a name
 (`machine/activity.py`), and a rank that waits for others is never taken for the one that hangs.
 """
 

@@ -21,6 +21,7 @@ from stepladder.parallel.failures import (
     LAUNCHED,
     LOGS,
     LOST_CODE,
+    RESTARTS,
     Failure,
     attempt_number,
     clear_failures,
@@ -123,7 +124,7 @@ def _is_restart(world: World, folder: Path) -> bool:
     torchrun counts no start after a machine has joined. So the agents are written down, each with
     its host and start, in a file that stays if the run is overwritten.
     """
-    if TORCHRUN not in os.environ:
+    if TORCHRUN not in os.environ or RESTARTS in os.environ:  # a new torchrun, on Spark
         return attempt_number() > 0
     agent = psutil.Process(os.getppid())
     agents = set(world.gather(f"{host_name()} {agent.pid} {agent.create_time():.2f}"))

@@ -38,7 +38,8 @@ class Relation(StrEnum):
 
     SAME_EXAMPLES: the log states that they are the same set.
     OTHER_EXAMPLES: sets of different sizes or names.
-    NOT_SAID: sets of equal size; the log does not state whether they are the same.
+    NOT_SAID: sets of equal size, or of sizes that may be equal, because an inferred one may be a
+        multiple; the log does not state whether they are the same.
     """
 
     SAME_EXAMPLES = "same_examples"
@@ -86,6 +87,8 @@ class RunLog:
         rows: its evaluations, in order, including rows without held-out metrics.
         digits: decimals of its accuracies, as fractions; None if they are full floats.
         num_train, num_val, num_test: number of examples, if logged.
+        sizes_found: numbers of examples of its sets in the order of the log, which does not name
+            their splits; training is first.
         val_set: name of the held-out set, if logged.
         epochs: completed epochs; None: not logged.
         first_epoch, num_logged: if the log begins after the first epoch of the training: the first
@@ -118,6 +121,7 @@ class RunLog:
     num_train: int | None = None
     num_val: int | None = None
     num_test: int | None = None
+    sizes_found: tuple[int, ...] = ()
     val_set: str | None = None
     epochs: float | None = None
     first_epoch: float | None = None
@@ -157,7 +161,8 @@ class Difference:
         change: second minus first.
         sem: standard error of the change, assuming independent sets of examples.
         in_sems: change divided by sem; None: sem is not known.
-        in_examples: change in examples of the smaller set.
+        in_examples: change in examples of the smaller set, or of the larger one if the sets may be
+            the same.
         relation: how the examples of both are related.
         is_clear: whether the change is more than two standard errors.
     """

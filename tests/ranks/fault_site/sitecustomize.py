@@ -42,6 +42,7 @@ POINTS = {
     "gather": ("stepladder.training.evaluate:_Sums.add_up", "before"),
     "before_rename": ("stepladder.machine.filesystem:FileCalls.rename", "before"),
     "after_rename": ("stepladder.machine.filesystem:FileCalls.rename", "after"),
+    "probe": ("stepladder.machine.filesystem:FileCalls.rename", "before"),
     "epoch_end": ("stepladder.training.course:Course.count", "if_true"),
     "finish": (f"{TRAINING}.restore_best", "before"),
     "opening": ("stepladder.training.run:open_at_version", "before"),
@@ -91,7 +92,7 @@ class Fault:
 
         @functools.wraps(inner)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            is_due = how != "if_true" and is_here()
+            is_due = how != "if_true" and self.is_meant(args) and is_here()
             if is_due and how == "in_backward":
                 args[0]._params[0].register_hook(lambda grad: self.happen())
             elif is_due and how == "before":
@@ -102,6 +103,11 @@ class Fault:
             return result
 
         setattr(owner, last, wrapped)
+
+    def is_meant(self, args: tuple[Any, ...]) -> bool:
+        """Return False for a rename that is not that of a checkpoint, such as to test a disk."""
+        point = self.spec["point"]
+        return point not in RANK_0_ONLY or Path(args[2]).name.startswith("step-")
 
     def is_call(self, point: str) -> bool:
         """Return True at the call for which the fault is meant."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from stepladder.cli.commands.init import run, write_cluster, write_project
 from stepladder.config.choices import Cluster
 from stepladder.config.load import load_job
 from stepladder.config.schema import ALIASES, options
+from stepladder.data.spark.slots import TASK_GPUS
 from stepladder.errors import ResourceError, UsageError
 from stepladder.parallel.place import place_of
 from stepladder.task.load import load_task
@@ -110,7 +113,7 @@ def test_a_template_for_a_cluster_names_the_job_and_only_options_that_exist(
         assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
     known = {option.flag for option in options().values()} | {f"--{name}" for name in ALIASES}
     line = next(line for line in text.splitlines() if "train" in line and "My_Pets" in line)
-    assert {word for word in line.split() if word.startswith("--")} <= known
+    assert {word for word in line.split() if word.startswith("--") and word != "--"} <= known
     with pytest.raises(ResourceError, match="exists"):
         write_cluster(tmp_path / "My_Pets.yaml", cluster)
 
@@ -134,3 +137,131 @@ def test_the_ports_of_the_slurm_template_are_those_of_place(tmp_path: Path) -> N
     assert place is not None
     assert place.port == 20000 + 123456 % 10000
     assert "$((20000 + SLURM_JOB_ID % 10000))" in text
+
+
+SRUN = """#!/bin/bash
+trap 'exit {at_signal}' USR1
+touch started
+for _ in $(seq {tenths}); do sleep 0.1; done
+exit {code}
+"""
+
+
+def submitted(
+    folder: Path, *, code: int, restarts: int = 0, reaches_limit: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the template of Slurm with programs that record what it calls.
+
+    Args:
+        folder: for the template; what it calls is in the file `requeued`.
+        code: exit code of srun.
+        restarts: of the job so far.
+        reaches_limit: Slurm sends its signal before srun has ended; then srun ends with `code`.
+    """
+    programs = folder / "bin"
+    programs.mkdir()
+    at_signal, tenths = (code, 300) if reaches_limit else (0, 1)
+    (programs / "srun").write_text(SRUN.format(at_signal=at_signal, tenths=tenths, code=code))
+    (programs / "scontrol").write_text(
+        '#!/bin/bash\n[ "$1" = requeue ] && echo "$2" >> requeued\necho host\n'
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    script = write_cluster(folder / "job.yaml", Cluster.SLURM)
+    process = subprocess.Popen(
+        ["bash", str(script)],
+        cwd=folder,
+        env=os.environ
+        | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "77",
+            "SLURM_JOB_NODELIST": "host",
+            "SLURM_RESTART_COUNT": str(restarts),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while reaches_limit and not (folder / "started").exists():
+        time.sleep(0.01)
+    if reaches_limit:
+        process.send_signal(signal.SIGUSR1)
+    out, error = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def test_the_slurm_template_resumes_after_each_time_limit(tmp_path: Path) -> None:
+    done = submitted(tmp_path, code=138, restarts=40, reaches_limit=True)
+    assert done.returncode == 138
+    assert "saved before the time limit" in done.stdout
+    assert (tmp_path / "requeued").read_text() == "77\n"
+
+
+@pytest.mark.parametrize("code", [137, 138])
+def test_the_slurm_template_restarts_a_lost_task_three_times(tmp_path: Path, code: int) -> None:
+    for restarts, is_requeued in ((2, True), (3, False)):
+        folder = tmp_path / str(restarts)
+        folder.mkdir()
+        done = submitted(folder, code=code, restarts=restarts)
+        assert done.returncode == code
+        assert "a task was lost" in (done.stdout if is_requeued else done.stderr)
+        assert (folder / "requeued").exists() == is_requeued
+
+
+@pytest.mark.parametrize("reaches_limit", [False, True])
+def test_the_slurm_template_does_not_repeat_an_error(tmp_path: Path, reaches_limit: bool) -> None:
+    done = submitted(tmp_path, code=5, reaches_limit=reaches_limit)
+    assert done.returncode == 5
+    assert not (tmp_path / "requeued").exists()
+
+
+# As `ray job submit`: the words are joined for the shell of the cluster, which starts elsewhere
+RAY = """#!{python}
+import subprocess, sys
+words = sys.argv[sys.argv.index("--") + 1:]
+sys.exit(subprocess.run(subprocess.list2cmdline(words), shell=True, cwd="/").returncode)
+"""
+
+
+def test_the_ray_template_trains_in_its_folder(tmp_path: Path) -> None:
+    folder, programs = tmp_path / "my pets", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ray").write_text(RAY.format(python=sys.executable))
+    (programs / "stepladder").write_text('#!/bin/sh\npwd\necho "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    script = write_cluster(folder / "job.yaml", Cluster.RAY)
+    done = subprocess.run(
+        ["bash", str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [
+        str(folder),
+        "train job.yaml --launch ray --devices 8",
+    ]
+
+
+@pytest.mark.parametrize("has_gpus", [False, True])
+def test_the_spark_template_passes_options_that_give_each_process_a_gpu(
+    tmp_path: Path, has_gpus: bool
+) -> None:
+    script = write_cluster(tmp_path / "job.yaml", Cluster.SPARK)
+    if has_gpus:
+        script.write_text(script.read_text().replace("# options+=", "options+="))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "stepladder").write_text('#!/bin/sh\necho "$PYSPARK_SUBMIT_ARGS"\n')
+    (programs / "stepladder").chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(script)],
+        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("pyspark-shell\n")
+    assert (f"{TASK_GPUS}=1" in done.stdout) == has_gpus

@@ -1,4 +1,4 @@
-"""A rank that hangs in its own work is told from one that waits for others, or makes progress."""
+"""A rank that hangs in its own work is distinguished from one that waits or makes progress."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Flags:
     name: Annotated[Positional[Path], tyro.conf.arg(metavar="[JOB.yaml|NAME]")] = Path("job.yaml")
     """YAML file to write, or folder to create; its last part is the name of the project."""
     cluster: Cluster | None = None
-    """Write a template that trains the job on a cluster: slurm, kubernetes or spark."""
+    """Write a template that trains the job on a cluster: slurm, kubernetes, spark or ray."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -107,6 +107,7 @@ _CLUSTER_FILES: Final = {
     Cluster.SLURM: "train.sbatch",
     Cluster.KUBERNETES: "train.yaml",
     Cluster.SPARK: "train_spark.sh",
+    Cluster.RAY: "train_ray.sh",
 }
 _NEXT_CLUSTER: Final = {
     Cluster.SLURM: "set nodes, tasks and time in it, then type: sbatch train.sbatch",
@@ -114,6 +115,7 @@ _NEXT_CLUSTER: Final = {
     "kubectl apply -f train.yaml",
     Cluster.SPARK: "set SPARK_MASTER and the number of devices in it, then type: "
     "bash train_spark.sh",
+    Cluster.RAY: "set RAY_ADDRESS and the number of devices in it, then type: bash train_ray.sh",
 }
 
 

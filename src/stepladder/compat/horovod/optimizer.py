@@ -1,4 +1,4 @@
-"""`hvd.DistributedOptimizer`: an optimizer that averages gradients over ranks before its step."""
+"""A torch optimizer that averages gradients over ranks before its step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from stepladder.compat.horovod.collectives import (
     require_all,
     synchronize,
 )
-from stepladder.compat.horovod.compression import Compression
 from stepladder.compat.horovod.session import channel_at, current, new_channel
 from stepladder.errors import UsageError
 
@@ -228,50 +227,24 @@ class _Distributed:
                     )
 
 
-def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovod's)
+def distribute(
     optimizer: Any,
-    named_parameters: Any = None,
-    compression: Any = Compression.none,
-    backward_passes_per_step: int = 1,
-    op: Any = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,  # noqa: ARG001
-    groups: Any = None,  # noqa: ARG001
-    sparse_as_dense: bool = False,  # noqa: ARG001
-    process_set: Any = None,
+    *,
+    named_parameters: Any,
+    compression: Any,
+    backward_passes_per_step: int,
+    op: Any,
+    gradient_predivide_factor: float,
+    process_set: Any,
 ) -> Any:
-    """Return an optimizer of the same class that averages gradients over all ranks.
+    """Return a torch optimizer of the same class that averages gradients over all ranks.
 
     Gradients are sent in buckets while the backward pass runs. State and parameter groups are those
-    of the given optimizer.
-
-    Args:
-        optimizer: of torch; or of Keras, which becomes what `DistributedOptimizer` of
-            `stepladder.compat.horovod.keras` makes of it.
-        named_parameters: names of the parameters; they are checked. Has no effect for Keras.
-        compression: `Compression.fp16` sends 16 bits.
-        backward_passes_per_step: passes whose gradients add up before a step.
-        op: Average or Sum.
-        gradient_predivide_factor: divides before the sum, and multiplies after it; for Average.
-        num_groups, groups, sparse_as_dense: have no effect; gradients are always sent in groups,
-            and sparse ones as dense ones.
-        process_set: only the global one.
+    of the given optimizer. The arguments are those of `DistributedOptimizer`.
 
     Raises:
-        UsageError: for Adasum, names that do not cover all parameters, names that repeat, or what
-            is no optimizer.
+        UsageError: see `DistributedOptimizer`.
     """
-    if _is_of_keras(optimizer):
-        from stepladder.compat.horovod.keras import optimizer as of_keras
-
-        return of_keras.DistributedOptimizer(
-            optimizer,
-            compression=compression,
-            gradient_predivide_factor=gradient_predivide_factor,
-            op=op,
-            backward_passes_per_step=backward_passes_per_step,
-            process_set=process_set,
-        )
     if not hasattr(optimizer, "param_groups"):
         raise UsageError(
             f"{type(optimizer).__name__} is not an optimizer",
@@ -310,11 +283,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (name and arguments are Horovo
         )
         wrapped._reducer.watch()
     return wrapped
-
-
-def _is_of_keras(optimizer: Any) -> bool:
-    """Return True for an optimizer of Keras, without importing Keras."""
-    return any(cls.__module__.partition(".")[0] == "keras" for cls in type(optimizer).__mro__)
 
 
 def _check_names(params: Sequence[Tensor], named_parameters: Any) -> None:

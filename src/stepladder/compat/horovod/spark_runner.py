@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from stepladder.compat.horovod.rank_process import Outcome, Spot, own_spot, result_of, run_rank
-from stepladder.data.spark.session import is_of_spark, num_slots, spark_session
+from stepladder.data.spark.jobs import Slots, run_job
+from stepladder.data.spark.session import spark_session
+from stepladder.data.spark.slots import BARRIER_OPTIONS, num_slots, refuse_dynamic
 from stepladder.errors import ResourceError
 
 _FAILED: Final = "failed"
@@ -32,8 +34,9 @@ def run_in_spark(num: int, call: bytes) -> Any:
     Raises:
         ResourceError: if Spark has too few slots, or a process failed.
     """
-    with spark_session() as spark:
-        slots = num_slots(spark)
+    with spark_session(BARRIER_OPTIONS) as spark:
+        refuse_dynamic(spark, num)
+        slots = num_slots(spark, num)
         if slots < num:
             plural = "" if slots == 1 else "s"
             raise ResourceError(
@@ -41,21 +44,34 @@ def run_in_spark(num: int, call: bytes) -> Any:
                 f"{num}",
                 where="np",
                 why="All processes have to start at the same time.",
-                fix=f"Use np={slots}, give Spark more cores, or run on this machine: np=-{num}",
+                fix=f"{f'Use np={slots}, give' if slots else 'Give'} Spark more cores, or run on "
+                f"this machine: np=-{num}",
             )
         paths = [path for path in sys.path if path]
         tasks = spark.sparkContext.parallelize(range(num), num).barrier()
+        is_begun = False
+
+        def look(slots: Slots) -> None:
+            nonlocal is_begun
+            is_begun = is_begun or slots.has_run
+
         try:
-            rows = tasks.mapPartitions(lambda _: _task(call, paths)).collect()
-        except Exception as error:
-            if not is_of_spark(error):
-                raise
+            rows = run_job(
+                spark,
+                tasks.mapPartitions(lambda _: _task(call, paths)).collect,
+                on_poll=look,
+                instead=f"run on this machine: np=-{num}",
+            )
+        except ResourceError as error:
+            if not is_begun:
+                raise  # Spark could not start the tasks
+            cause = error.__cause__
             raise ResourceError(
                 "a Spark task of HorovodRunner died on its executor",
                 where="HorovodRunner",
-                why=str(error).strip().splitlines()[0][:300],
+                why=str(cause or error).strip().splitlines()[0][:300],
                 fix="Read the executor's log: its machine probably ran out of memory.",
-            ) from error
+            ) from cause
     ended = sorted(rows, key=lambda row: int(row[0]))
     return result_of([outcome for _, outcome in ended])
 

@@ -7,6 +7,7 @@ train.py`; Slurm's `srun` works as well. Without a launcher, `hvd.size()` is 1.
 """
 
 from stepladder.compat.horovod import elastic
+from stepladder.compat.horovod.any_optimizer import DistributedOptimizer
 from stepladder.compat.horovod.batchnorm import (
     SyncBatchNorm,
 )
@@ -50,9 +51,6 @@ from stepladder.compat.horovod.objects import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
-)
-from stepladder.compat.horovod.optimizer import (
-    DistributedOptimizer,
 )
 from stepladder.compat.horovod.session import (
     HorovodInternalError,

@@ -30,7 +30,7 @@ from stepladder.data.spark.row_tasks import (
     RowTasks,
     write_routing,
 )
-from stepladder.data.spark.session import num_slots, quiet_pandas, require_spark, spark_session
+from stepladder.data.spark.session import quiet_pandas, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
     ATTEMPTS,
     HASHED,
@@ -45,6 +45,7 @@ from stepladder.data.spark.shard_tasks import (
     write_shard_plan,
 )
 from stepladder.data.spark.site import Site, open_site, raise_told, require_shared, run_told
+from stepladder.data.spark.slots import num_slots
 from stepladder.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class FilesOnSpark(SparkEngine):
         known = self._known(work, earlier)
         site = self.open_site(work, example=example)
         (work.root / HASHED).mkdir(exist_ok=True)
-        num_wanted = _TASKS_PER_SLOT * num_slots(self.spark)
+        num_wanted = _TASKS_PER_SLOT * max(1, num_slots(self.spark))
         size = min(_MAX_CHUNK, -(-len(pictures) // num_wanted))
         starts = range(0, len(pictures), size)
         for task, start in enumerate(starts):

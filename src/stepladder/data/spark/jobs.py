@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stepladder.data.spark.session import is_of_spark, quiet_pandas
 from stepladder.errors import ResourceError, UsageError
@@ -30,8 +30,46 @@ _STOP_S = 30.0
 _BEFORE_JAVA = r"^(: |Caused by: )"  # before the class name of a Java exception
 _GO_ON = "Then run the same command again to resume."
 
+_Result = TypeVar("_Result")
+_HERE: Final = "work without Spark: --engine local"
+
 SLOT_WAIT = "STEPLADDER_SLOT_WAIT_S"
 _SLOT_WAIT_S = 60.0
+
+
+class _Refusal(NamedTuple):
+    """Why Spark or TorchDistributor does not start processes together.
+
+    Attributes:
+        word: in the text of their error.
+    """
+
+    word: str
+    what: str
+    why: str
+    fix: str
+
+
+_REFUSALS: Final = (
+    _Refusal(
+        "SPARK-24819",
+        "Spark has fewer free slots than there are processes, which have to start together",
+        "An executor was lost, or has not come.",
+        "Use fewer devices, or give Spark more cores or executors.",
+    ),
+    _Refusal(
+        "SPARK-24942",
+        "this Spark session allocates its executors dynamically, which a barrier stage cannot use",
+        "Processes that start together need executors that are there.",
+        "Start the session with spark.dynamicAllocation.enabled=false.",
+    ),
+    _Refusal(
+        "TLS encryption",
+        "this Spark cluster encrypts its connections, but the processes of a run do not",
+        "Gradients and other tensors would be sent in clear text.",
+        "If its network is private, start Spark with pytorch.spark.distributor.ignoreSsl=true.",
+    ),
+)
 
 
 class Slots:
@@ -40,12 +78,16 @@ class Slots:
     Args:
         tracker: status tracker of the context that runs the job.
         wait_s: maximum time to wait for the first task.
+        instead: what to do if there is no slot.
+
+    Attributes:
+        has_run: a task has started.
     """
 
-    def __init__(self, tracker: StatusTracker, wait_s: float) -> None:
-        self._tracker, self._wait_s = tracker, wait_s
+    def __init__(self, tracker: StatusTracker, wait_s: float, instead: str = _HERE) -> None:
+        self._tracker, self._wait_s, self._instead = tracker, wait_s, instead
         self._began_s = time.monotonic()
-        self._has_run = False
+        self.has_run = False
 
     def require(self) -> None:
         """Check that a task started in time; a job without a slot would wait forever.
@@ -55,18 +97,18 @@ class Slots:
         Raises:
             ResourceError: if no task has started.
         """
-        if self._has_run:
+        if self.has_run:
             return
         stages = self._stages()
-        self._has_run = any(info.numActiveTasks + info.numCompletedTasks for info in stages)
+        self.has_run = any(info.numActiveTasks + info.numCompletedTasks for info in stages)
         is_late = time.monotonic() - self._began_s >= self._wait_s
-        if stages and is_late and not self._has_run:
+        if stages and is_late and not self.has_run:
             raise ResourceError(
                 f"Spark started no task within {self._wait_s:.0f} s: the cluster provided "
                 "no executor with a free core",
                 where="spark",
                 fix="Request smaller executors (spark.executor.cores, spark.executor.memory), wait "
-                f"up to 600 s (export {SLOT_WAIT}=600), or work without Spark: --engine local",
+                f"up to 600 s (export {SLOT_WAIT}=600), or {self._instead}",
             )
 
     def _stages(self) -> list[SparkStageInfo]:
@@ -146,26 +188,49 @@ def collect(
     Raises:
         ResourceError: if the Spark job fails, or no task starts in time.
     """
+    table = run_job(spark, frame.toArrow, on_poll=lambda _: on_poll())
+    on_poll()
+    return table
+
+
+def run_job(
+    spark: SparkSession,
+    call: Callable[[], _Result],
+    *,
+    on_poll: Callable[[Slots], None],
+    instead: str = _HERE,
+) -> _Result:
+    """Call a function that runs a Spark job, in a thread; return its result.
+
+    Args:
+        spark: a classic session.
+        call: the function.
+        on_poll: called repeatedly meanwhile; an exception in it cancels the job.
+        instead: what to do if the cluster has no slot.
+
+    Raises:
+        ResourceError: if the job fails, or no task starts in time.
+    """
     from pyspark import InheritableThread
 
     tag = f"stepladder-{uuid.uuid4().hex}"
-    tables: list[pa.Table] = []
+    results: list[_Result] = []
     errors: list[Exception] = []
 
     def work() -> None:
         try:
             spark.sparkContext.addJobTag(tag)
-            tables.append(frame.toArrow())
+            results.append(call())
         except Exception as error:
             errors.append(error)
 
     thread = InheritableThread(target=work, daemon=True, session=spark)
-    slots = Slots(spark.sparkContext.statusTracker(), slot_wait_s())
+    slots = Slots(spark.sparkContext.statusTracker(), slot_wait_s(), instead)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
-            on_poll()
+            on_poll(slots)
             slots.require()
     except BaseException:
         with contextlib.suppress(Exception):  # the JVM may have exited
@@ -174,8 +239,7 @@ def collect(
         raise
     if errors:
         raise explain(errors[0], master=spark.sparkContext.master) from errors[0]
-    on_poll()
-    return tables[0]
+    return results[0]
 
 
 def explain(error: Exception, *, master: str | None = None) -> ResourceError:
@@ -200,6 +264,8 @@ def explain(error: Exception, *, master: str | None = None) -> ResourceError:
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return _other_python("the executors use a different Python version than the driver")
+    if (refusal := next((found for found in _REFUSALS if found.word in text), None)) is not None:
+        return ResourceError(refusal.what, where="spark", why=refusal.why, fix=refusal.fix)
     if "ExecutorLostFailure" in text:
         why = "Executors were lost repeatedly: killed, or out of memory."
         fix = f"Increase the executors' memory (spark.executor.memoryOverhead). {_GO_ON}"

@@ -138,11 +138,6 @@ def spark_session(options: Mapping[str, str] = MappingProxyType({})) -> Iterator
         session.stop()
 
 
-def num_slots(spark: SparkSession) -> int:
-    """Return the number of tasks that can run at the same time."""
-    return max(1, int(spark.sparkContext.defaultParallelism))
-
-
 @contextlib.contextmanager
 def quiet_pandas() -> Iterator[None]:
     """Suppress PySpark's warning about pandas 3, which is imported but not used."""

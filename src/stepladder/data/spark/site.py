@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.remote.cache_folder import why_not_shared
 from stepladder.data.spark.jobs import run_tasks
-from stepladder.data.spark.session import num_slots
+from stepladder.data.spark.slots import num_slots
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 from stepladder.records import read_json, write_json
 
@@ -173,9 +173,8 @@ def require_shared(spark: SparkSession, site: Site, *, example: Path | None = No
         ResourceError: if they do not; names the host.
     """
     work = partial(_look_around, site, example)
-    answers = [
-        json.loads(answer or "{}") for answer in run_tasks(spark, num_slots(spark), work).values()
-    ]
+    num = max(1, num_slots(spark))
+    answers = [json.loads(answer or "{}") for answer in run_tasks(spark, num, work).values()]
     wanted = dict(site.versions)
     for seen in answers:
         host = str(seen["host"])

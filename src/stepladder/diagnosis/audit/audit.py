@@ -296,7 +296,7 @@ def _no_curve(series: Series) -> Finding:
         check="fit",
         outcome=Outcome.COULD_NOT_RUN,
         evidence=f"not yet known; {series.name} alone does not show overfitting, and the log has "
-        "neither a loss nor an accuracy of validation",
+        "neither a total loss nor an accuracy of validation",
     )
 
 
@@ -365,7 +365,7 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
             evidence="it is unknown on how many examples the model was evaluated: the log does not "
-            f"say so, and the decimals of {series.name} do not show it",
+            f"say so, and the decimals of {series.name} {_shown(size)}",
             fix="Pass the number of validation examples: --num-val N",
         )
     sem = series.sem(series.values[series.best], size.num)
@@ -382,6 +382,12 @@ def _size(series: Series, size: HeldOutSize) -> Finding:
         f"error is {100 * (sem or 0):.2g} points",
         numbers={"num_val": size.num, "one_example": 1 / size.num, "sem": sem},
     )
+
+
+def _shown(size: HeldOutSize) -> str:
+    if size.multiple_of is None:
+        return "do not show it"
+    return f"only show that it is a multiple of {size.multiple_of:,}"
 
 
 def _correct(source: SizeSource | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from stepladder.records.audit import AuditedRun, Difference, Relation
+from stepladder.diagnosis.audit.series import ACCURACY
+from stepladder.records.audit import AuditedRun, Difference, Relation, SizeSource
 from stepladder.stats.shares import share_difference_sem
 from stepladder.training.output.wording import duration, percent
 
@@ -38,7 +39,9 @@ def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
     elif first.num_val and second.num_val:
         sem = _sem(first, second)
         in_sems = change / sem if sem else None
-        in_examples = change * min(first.num_val, second.num_val)
+        is_other = relation is Relation.OTHER_EXAMPLES
+        num = min(first.num_val, second.num_val) if is_other else max(first.num_val, second.num_val)
+        in_examples = change * num
         is_clear = _is_clear(in_sems, in_examples, relation)
     return Difference(
         first=first.log.name,
@@ -85,12 +88,21 @@ def _is_loss_clear(in_sems: float | None, relation: Relation) -> bool | None:
 
 
 def _relation(first: AuditedRun, second: AuditedRun) -> Relation:
-    if first.num_val and second.num_val and first.num_val != second.num_val:
+    if first.num_val and second.num_val and not _may_be_equal(first, second):
         return Relation.OTHER_EXAMPLES
     sets = (first.log.val_set, second.log.val_set)
     if None in sets:
         return Relation.NOT_SAID
     return Relation.SAME_EXAMPLES if sets[0] == sets[1] else Relation.OTHER_EXAMPLES
+
+
+def _may_be_equal(first: AuditedRun, second: AuditedRun) -> bool:
+    """Return whether two sets may have the same size; an inferred one may be a multiple."""
+    smaller, larger = sorted((first, second), key=lambda run: run.num_val or 0)
+    if smaller.num_val == larger.num_val:
+        return True
+    is_inferred = smaller.num_val_from is SizeSource.INFERRED
+    return is_inferred and (larger.num_val or 0) % (smaller.num_val or 1) == 0
 
 
 def _words(
@@ -126,7 +138,8 @@ def _change_words(
         return f"{told}; {_MAY_PAIR}" if could else told
     if in_sems is None or in_examples is None or first.num_val is None:
         change = second.result - first.result
-        is_fraction = first.log.is_score_fraction and first.metric == first.log.score_name
+        is_score = first.log.is_score_fraction and first.metric == first.log.score_name
+        is_fraction = is_score or first.metric == ACCURACY
         words = f"{100 * change:+.2g} points" if is_fraction else f"{change:+.4g}"
         return f"{words}, with unknown noise"
     told = f"{percent(first.result)} and {percent(second.result)}"

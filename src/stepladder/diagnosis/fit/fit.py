@@ -95,11 +95,16 @@ def _jumps(curves: Curves, train: list[float]) -> Sign | None:
 
 def _is_poor(curves: Curves, losses: list[float], guess: float | None) -> bool:
     levels = levels_of(curves)
-    if levels.train_error is not None:
+    if levels.bounded_train_error is not None:
         classes = curves.num_classes
         chance = 1 - 1 / classes if classes and classes > 1 else 1.0
-        return levels.train_error > POOR_ERROR * chance
-    return bool(losses) and guess is not None and losses[-1] > POOR_LOSS * guess
+        return levels.bounded_train_error > POOR_ERROR * chance
+    if not losses or guess is None:
+        return False
+    last = losses[-1]
+    if levels.is_training_above and levels.val_loss is not None:
+        last = min(last, levels.val_loss)
+    return last > POOR_LOSS * guess
 
 
 def _stays(losses: list[float]) -> bool:
@@ -137,6 +142,8 @@ def judge_fit(curves: Curves) -> Fit:
             return fit
     confidence = seen.trust(is_far=not seen.is_improving)  # the fit may still change
     said = "validation has not become worse"
+    if seen.levels.is_training_above:
+        said += f"; {seen.above_words()}, which is no sign of underfitting by itself"
     if seen.is_last_worse:
         last, lowest = seen.values[-1], min(seen.values)
         said = (
@@ -314,6 +321,14 @@ class _Seen:
         error = self.levels.metric_error
         return "" if error is None else f"{self.metric_name} on validation is {percent(1 - error)}"
 
+    def above_words(self) -> str:
+        """Describe a training that is, as logged, worse than validation."""
+        what = "loss" if self.levels.train_error is None else "error"
+        return (
+            f"the training {what} as logged is above that of validation, as with augmentation, "
+            "dropout or label smoothing in training only, or as a mean over the epoch"
+        )
+
     @property
     def unit(self) -> str:
         return "loss" if self.curves.has_loss else "error"
@@ -447,14 +462,21 @@ def _underfit(seen: _Seen) -> Fit | None:
     is_past_best = seen.best < len(seen.values) - 1 - MIN_PATIENCE
     if levels.is_gap_larger or (levels.has_gap and is_past_best):
         return None  # more training would widen the gap
+    if levels.is_training_above:
+        return None  # not known to be poor
     if len(seen.values) < MIN_EVALUATIONS and seen.may_not_be_poor:
         return None  # too few evaluations
     if seen.curves.is_running and seen.is_improving:
         said = "training is poor so far, and has not ended"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
-    said = "it is wrong on many training examples"
-    said += ", and on more" if levels.has_gap else ", and on about as many"
-    said += " validation examples"
+    if levels.train_error is None:
+        what = "the first one that was logged" if levels.is_guess_assumed else "that of guessing"
+        said = f"the training loss is still more than half of {what}, and validation's is "
+        said += "higher" if levels.has_gap else "not much higher"
+    else:
+        said = "it is wrong on many training examples"
+        said += ", and on more" if levels.has_gap else ", and on about as many"
+        said += " validation examples"
     return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=not levels.has_gap), said)
 
 
@@ -503,10 +525,16 @@ def _poor(seen: _Seen) -> Fit | None:
     """Never call a high training error a good fit; validation was at its best long before."""
     if not seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
         return None
-    said = (
-        "it is wrong on many training examples and on more validation examples, and training "
-        "longer would only widen that gap"
-    )
+    if seen.levels.is_training_above:
+        said = (
+            f"{seen.above_words()}: it does not show how well the training examples are learned. "
+            "Evaluate some of them in eval mode, without augmentation"
+        )
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
+    said = "it is wrong on many training examples and on more validation examples"
+    if seen.levels.train_error is None:
+        said = "the training loss is still high, and validation's is higher"
+    said += ", and training longer would only widen that gap"
     return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said, is_past_best=True)
 
 

@@ -15,6 +15,7 @@ _LIMIT = 0.1  # of the gap between two error rates
 _LIMIT_IF_LEARNT = 0.07
 _HIGH_TRAIN_ERROR = 0.1
 _NEGLIGIBLE = 0.02  # of the loss of guessing
+_ABOVE = 1.25  # times validation: less is also the lag of a mean over an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Levels:
         guess_loss: loss of guessing: ln C, or else the first training loss that was logged.
         is_guess_assumed: whether it is the latter.
         is_equal: training was measured under the terms of validation.
+        is_val_mean: val_error and val_loss are means of two evaluations.
         target_error: share of examples that cannot be predicted correctly.
         floor: standard error of the validation error; None if unknown.
         loss_floor: standard error of the validation loss; None if unknown.
@@ -41,6 +43,7 @@ class Levels:
     guess_loss: float | None = None
     is_guess_assumed: bool = False
     is_equal: bool = False
+    is_val_mean: bool = False
     target_error: float = 0.0
     floor: float | None = None
     loss_floor: float | None = None
@@ -117,6 +120,23 @@ class Levels:
         return 0 < self.train_loss < above and above > max(noise, least)
 
     @property
+    def is_training_above(self) -> bool:
+        """Return whether training, as logged, is a quarter worse than validation, beyond chance.
+
+        Augmentation, dropout, label smoothing or the mean over an epoch cause that. How well the
+        training examples are learned is then unknown, but hardly less well than validation.
+        """
+        if self.is_equal:
+            return False
+        if self.train_error is not None and self.val_error is not None:
+            noise = GAP_NOISE * (self.floor or 0.0)
+            return self.train_error > max(self.val_error + noise, _ABOVE * self.val_error)
+        if self.train_error is None and self.train_loss is not None and self.val_loss is not None:
+            noise = GAP_NOISE * (self.loss_floor or 0.0)
+            return self.train_loss > max(self.val_loss + noise, _ABOVE * self.val_loss)
+        return False
+
+    @property
     def has_gap(self) -> bool:
         """Return whether validation is worse than training by more than chance."""
         if self.train_error is not None and self.val_error is not None:
@@ -126,11 +146,26 @@ class Levels:
         return False
 
     def is_training_poor(self, min_error: float, min_share: float) -> bool:
-        """Return True if much of the training data is not learned: by error, else by loss."""
-        if self.train_error is not None:
-            return self.train_error - self.target_error > min_error
+        """Return True if much of the training data is not learned: by error, else by loss.
+
+        Where training as logged is above validation, validation is the bound, and a high metric on
+        it excludes poor training.
+        """
+        if self.is_training_above and self.is_metric_high:
+            return False
+        error = self.bounded_train_error
+        if error is not None:
+            return error - self.target_error > min_error
         share = self._train_share()
+        if share is not None and self.is_training_above and self.val_loss is not None:
+            share = min(share, self.val_loss / (self.guess_loss or 1.0))
         return share is not None and share > min_share
+
+    @property
+    def bounded_train_error(self) -> float | None:
+        """The training error, or that of validation where training as logged is above it."""
+        is_bounded = self.train_error is not None and self.is_training_above
+        return self.val_error if is_bounded else self.train_error
 
     def sentences(self) -> tuple[str, ...]:
         """Return the levels as a sentence, with their terms."""
@@ -141,6 +176,7 @@ class Levels:
             if self.val_error is not None:
                 said += f", validation error {percent(self.val_error)}"
                 said += f" ± {percent(self.floor)}" if self.floor is not None else ""
+                said += self._mean_words()
             return (said,)
         if self.train_loss is None:
             return ()
@@ -149,8 +185,13 @@ class Levels:
             what = "first logged loss" if self.is_guess_assumed else "loss of guessing"
             said += f", {what} {self.guess_loss:.4g}"
         if self.val_loss is not None:
-            said += f", validation loss {self.val_loss:.4g}"
+            said += f", validation loss {self.val_loss:.4g}{self._mean_words()}"
         return (said,)
+
+    def _mean_words(self) -> str:
+        if not self.is_val_mean:
+            return ""
+        return f" (mean of {'that and the one before' if self.of else 'the last two evaluations'})"
 
     def numbers(self) -> dict[str, Json]:
         """Return the levels by name."""
@@ -189,6 +230,7 @@ def levels_of(curves: Curves) -> Levels:
         guess_loss=guess,
         is_guess_assumed=is_assumed,
         is_equal=equal is not None,
+        is_val_mean=equal is None and _is_mean(points, by_error=found["train_error"] is not None),
         target_error=curves.target_error,
         floor=curves.accuracy_floor(),
         loss_floor=loss_errors[-1] if loss_errors else None,
@@ -240,6 +282,12 @@ def _as_logged(points: Sequence[Point]) -> dict[str, float | None]:
 def _last(points: Sequence[Point], value: Callable[[Point], float | None]) -> float | None:
     found = [got for point in points if (got := value(point)) is not None]
     return found[-1] if found else None
+
+
+def _is_mean(points: Sequence[Point], *, by_error: bool) -> bool:
+    """Return whether the validation that training is compared with is not a single evaluation."""
+    shown = _half_earlier(points, lambda p: p.val_accuracy if by_error else p.val_loss)
+    return shown != _last(points, lambda p: p.val_accuracy if by_error else p.val_loss)
 
 
 def _half_earlier(points: Sequence[Point], value: Callable[[Point], float | None]) -> float | None:

@@ -59,6 +59,7 @@ from stepladder.diagnosis.logs.printed.crash import last_error
 from stepladder.diagnosis.logs.printed.keras_log import is_keras_output, read_keras_output
 from stepladder.diagnosis.logs.printed.printed_tables import is_printed_table, read_printed_table
 from stepladder.diagnosis.logs.printed.processes import split_processes
+from stepladder.diagnosis.logs.printed.stated_sizes import stated_sizes
 from stepladder.diagnosis.logs.printed.text_log import is_text_log, read_text
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat, LogRow, RunLog
@@ -342,6 +343,8 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
         title = f"{name} {part.name}".strip()
         found = _of_one_process(part.text, name=title, path=path)
         tables += [replace(table, notes=(*part.notes, *table.notes)) for table in found]
+    sizes = stated_sizes(text)
+    tables = [replace(table, known={**sizes, **table.known}) for table in tables]
     error = last_error(text)
     if error is None:
         return tables

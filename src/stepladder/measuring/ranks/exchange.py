@@ -11,6 +11,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from stepladder.machine.gpu import gpu_of_rank
 from stepladder.measuring.blocks.timing import lower_median, wait_for
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.sweep import fit_line
@@ -59,7 +60,7 @@ class _Member:
 
     def __init__(self, world: World, *, is_cuda: bool) -> None:
         self._world = world
-        self._device = torch.device("cuda", world.local_rank) if is_cuda else torch.device("cpu")
+        self._device = gpu_of_rank(world.local_rank) if is_cuda else torch.device("cpu")
 
     def exchange_s(self, num_bytes: int) -> float:
         """Return the seconds of an all-reduce."""

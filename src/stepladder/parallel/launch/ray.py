@@ -24,6 +24,7 @@ from stepladder.errors import InterruptedRun, ResourceError, StepladderError, Us
 from stepladder.machine.activity import doing, paused
 from stepladder.machine.limits import num_cores
 from stepladder.parallel.failures import LOGS, clear_failures, first_failure, log_file, stalled
+from stepladder.parallel.launch.stopping import passed_on
 
 if TYPE_CHECKING:
     from stepladder.parallel.launch.ray_worker import Order
@@ -326,7 +327,7 @@ def _train(
             ),
         )
         fit = _Fit(trainer)
-        with _stopping(order) as signals:
+        with passed_on(order.stop) as signals:
             fit.start()
             until = math.inf
             while fit.is_alive() and time.monotonic() < until:
@@ -420,28 +421,6 @@ def _quiet() -> Iterator[None]:
     """Drop what Ray prints, such as that a worker has died."""
     with redirect_stdout(_Filtered(sys.stdout)), redirect_stderr(_Filtered(sys.stderr)):
         yield
-
-
-@contextmanager
-def _stopping(order: Order) -> Iterator[list[int]]:
-    """Pass a signal on to the workers, which save the run; a second one ends this process."""
-    numbers: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield numbers
-        return
-
-    def stop(number: int, frame: object) -> None:  # noqa: ARG001
-        if numbers:
-            raise KeyboardInterrupt
-        numbers.append(number)
-        order.stop.write_text(str(number), encoding="utf-8")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield numbers
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ended(fit: _Fit, folder: Path, signals: Sequence[int], restarts: int) -> BaseException:

@@ -36,6 +36,7 @@ from stepladder.parallel.failures import (
     record_failure,
     stalled,
 )
+from stepladder.parallel.launch.stopping import asked_to_stop
 from stepladder.parallel.place import (
     LISTEN_FD,
     LOCAL_RANK,
@@ -101,10 +102,7 @@ class Order:
 
     def asked_to_stop(self) -> int | None:
         """Return the number of the signal that the launcher got, or None."""
-        try:
-            return int(self.stop.read_text(encoding="utf-8") or 0) or None
-        except (OSError, ValueError):
-            return None
+        return asked_to_stop(self.stop)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from stepladder.data.reading.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import keep_freed_memory, num_cores
 from stepladder.machine.compiler import compiler_missing
+from stepladder.machine.gpu import gpu_of_rank
 from stepladder.models.checkpointing import can_checkpoint, set_checkpointing
 from stepladder.models.features import evaluating
 from stepladder.models.forwards import CompiledForward, FrozenForward, set_forward
@@ -173,7 +174,7 @@ def open_device(recipe: Recipe, *, local_rank: int = 0) -> torch.device:
     if has_cuda and choice is not DeviceChoice.CPU:
         if local_rank == 0:
             return torch.device("cuda")
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        device = gpu_of_rank(local_rank)
         torch.cuda.set_device(device)
         return device
     keep_memory(recipe)

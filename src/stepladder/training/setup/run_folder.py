@@ -349,5 +349,5 @@ class RunFolder:
         return [
             path.name
             for path in sorted(self.path.iterdir())
-            if path.name != LOCK_FILE and not _STRAY.fullmatch(path.name)
+            if path.name not in _WRITTEN_FIRST and not _STRAY.fullmatch(path.name)
         ]

@@ -103,6 +103,13 @@ def test_what_an_engine_cannot_read_is_reported_before_it_begins(
             "Caused by: java.lang.ClassNotFoundException: Class S3A not found\n\tat a.C\n",
             "ClassNotFoundException: Class S3A not found",
         ),
+        (
+            "org.apache.spark.scheduler.BarrierJobSlotsNumberCheckFailed: [SPARK-24819]: Barrier "
+            "execution mode does not allow run a barrier stage that requires more slots",
+            "fewer free slots than there are processes",
+        ),
+        ("[SPARK-24942]: Barrier execution mode does not support dynamic", "allocates its"),
+        ("\nThis cluster has TLS encryption enabled;\n however", "encrypts its connections"),
         ("something else", "something else"),
     ],
 )

@@ -746,3 +746,120 @@ def test_a_log_from_epoch_0_says_how_epochs_are_counted(tmp_path: Path) -> None:
     assert note in audit_text(audit([str(path)]))
     path.write_text("\n".join(["epoch,loss,val_accuracy", *rows[1:]]))
     assert note not in audit_text(audit([str(path)]))
+
+
+# -- sizes that fractions alone do not show ------------------------------------------------
+
+
+FASTAI = """\
+epoch     train_loss  valid_loss  error_rate  accuracy  time
+0         1.283774    0.512209    0.172414    0.827586  00:24
+epoch     train_loss  valid_loss  error_rate  accuracy  time
+0         0.611203    0.401877    0.137931    0.862069  00:31
+1         0.452318    0.352001    0.110345    0.889655  00:31
+2         0.310442    0.301255    0.089655    0.910345  00:31
+3         0.221907    0.287731    0.082759    0.917241  00:31
+"""
+
+
+def test_one_accuracy_shows_only_a_divisor_of_the_size(tmp_path: Path) -> None:
+    """0.827586 is 24 of 29, and 240 of 290, as which the second table shows it."""
+    path = tmp_path / "fastai.txt"
+    path.write_text(FASTAI)
+    found = audit([str(path)])
+    assert [run.num_val for run in found.runs] == [None, 290]
+    assert "a multiple of 29" in finding(found.runs[0], "evaluation_size").evidence
+    (difference,) = found.differences
+    assert difference.relation is Relation.NOT_SAID
+    assert "different examples" not in difference.words
+    assert difference.words.startswith("+9 points")
+
+
+def test_sets_of_which_one_inferred_size_divides_the_other_may_be_the_same(tmp_path: Path) -> None:
+    right = [500, 600, 700, 760, 750]
+    few = write_log(tmp_path / "few.csv", right, num=1000)  # multiples of 1 / 100
+    many = write_log(tmp_path / "many.csv", [501, 603, 703, 757, 751], num=1000)
+    found = audit([few, many])
+    assert [run.num_val for run in found.runs] == [100, 1000]
+    assert found.differences[0].relation is Relation.NOT_SAID
+    assert round(found.differences[0].in_examples or 0) == -3
+    logged = write_log(tmp_path / "logged.csv", right, num=1000, extra="num_val=100")
+    assert audit([logged, many]).differences[0].relation is Relation.OTHER_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("before", "num"),
+    [
+        ("Found 1600 files belonging to 2 classes.\nFound 400 files belonging to 2 classes.", 400),
+        ("Found 90 images belonging to 2 classes.\nFound 400 images belonging to 2 classes.", 400),
+        ("Found 2000 files belonging to 2 classes.\nUsing 1600 files for training.\n"
+         "Found 2000 files belonging to 2 classes.\nUsing 400 files for validation.", 400),
+        ("***** Running Evaluation *****\n  Num examples = 400", 400),
+        ("Found 1600 files belonging to 2 classes.\nFound 333 files belonging to 2 classes.", None),
+        ("Found 1600 files belonging to 2 classes.", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_a_size_that_the_output_states_goes_before_an_inferred_one(
+    before: str, num: int | None, tmp_path: Path
+) -> None:
+    """An accuracy that is always 0.5 is possible with 2 examples, which nobody has."""
+    epochs = "\n".join(
+        f"Epoch {k}/8\n50/50 - 7s - loss: 0.69 - accuracy: 0.49 - val_loss: 0.69{k} - "
+        "val_accuracy: 0.5000"
+        for k in range(1, 9)
+    )
+    path = tmp_path / "train.log"
+    path.write_text(f"{before}\n{epochs}\n")
+    run = only(audit([str(path)]))
+    assert run.num_val == num
+    assert run.num_val_from is (None if num is None else SizeSource.LOGGED)
+
+
+# -- losses in parts -----------------------------------------------------------------------
+
+
+def yolo(val: str = "val/box_loss,val/cls_loss,val/dfl_loss") -> str:
+    head = f"epoch,train/box_loss,train/cls_loss,train/dfl_loss,metrics/mAP50-95(B),{val}\n"
+    rows = [
+        f"{k},{2 - k / 10:.2f},{3 - k / 5:.2f},{1.6 - k / 20:.2f},{0.4 - 0.3 / k:.4f},"
+        f"{1.5 + abs(k - 6) / 10:.2f},{1.6 + abs(k - 6) / 10:.2f},1.4"
+        for k in range(1, 9)
+    ]
+    return head + "\n".join(rows) + "\n"
+
+
+def test_the_parts_of_a_detection_s_loss_are_its_validation_loss(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(yolo())
+    run = only(audit([str(path)]))
+    assert run.metric == "metrics/mAP50-95(B)"
+    losses = [row.val_loss for row in run.log.rows]
+    assert losses == pytest.approx([4.5 + abs(k - 6) / 5 for k in range(1, 9)])
+    assert run.log.rows[0].train_loss == pytest.approx(1.9 + 2.8 + 1.55)
+    assert any("sum of val/box_loss, val/cls_loss, val/dfl_loss" in n for n in run.log.notes)
+    fit = finding(run, "fit")
+    assert "neither" not in fit.evidence
+    assert (
+        "lowest validation loss was at epoch 6" in fit.evidence or "after epoch 6" in fit.evidence
+    )
+
+
+def test_parts_that_training_does_not_have_are_not_added(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(yolo("val/box_loss,val/obj_loss,val/dfl_loss"))
+    run = only(audit([str(path)]))
+    assert {row.val_loss for row in run.log.rows} == {None}
+    assert "neither a total loss nor" in finding(run, "fit").evidence
+
+
+def test_text_around_a_table_in_markdown_is_no_row_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    rows = "\n".join(f"| {1 / k:.4f} | {k}.0 | {1.2 / k:.4f} | 0.{80 + k} |" for k in range(1, 6))
+    path.write_text(
+        "# model\n\n| Training Loss | Epoch | Validation Loss | Accuracy |\n"
+        f"|:---:|:---:|:---:|:---:|\n{rows}\n\n### Versions\n\n- Transformers 4.46.0\n- a | b\n"
+    )
+    run = only(audit([str(path)]))
+    assert len(run.log.rows) == 5
+    assert run.log.notes == ()

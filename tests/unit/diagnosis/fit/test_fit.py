@@ -436,3 +436,49 @@ def test_small_nets_are_distinguished(seed: int) -> None:
     assert not too_low.is_learning_rate_too_high
     too_high = judge_fit(trained(width=64, num_train=1000, lr=30.0, epochs=10, seed=seed))
     assert too_high.is_learning_rate_too_high
+
+
+AUGMENTED = [0.69, 0.80, 0.836, 0.84, 0.857, 0.869, 0.861, 0.881]
+TUTORIAL = [0.24, 0.19, 0.22, 0.18, 0.19, 0.174, 0.181, 0.18]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "kind"),
+    [(0.95, FitKind.GOOD_FIT), (0.91, FitKind.NOT_YET_KNOWN), (0.875, FitKind.UNDERFIT)],
+)
+def test_training_that_is_worse_than_validation_only_as_logged_is_no_underfit(
+    held_out: float, kind: FitKind
+) -> None:
+    """Augmentation and dropout raise the training error that is logged; a small lag does not."""
+    logged = curves(
+        AUGMENTED, TUTORIAL, train_accuracy=AUGMENTED, val_accuracy=[held_out] * 8, num_val=5000
+    )
+    fit = judge_fit(logged)
+    assert fit.kind is kind
+    is_said = any("training error as logged is above" in said for said in fit.evidence)
+    assert is_said == (kind is not FitKind.UNDERFIT)
+    assert any("many training examples" in said for said in fit.evidence) != is_said
+    equal = curves(
+        AUGMENTED, TUTORIAL, train_accuracy=AUGMENTED, val_accuracy=[held_out] * 8, is_equal=True
+    )
+    assert judge_fit(equal).kind is FitKind.UNDERFIT, "measured on equal terms, it is known"
+
+
+def test_without_a_training_accuracy_nothing_is_said_about_training_examples() -> None:
+    """DeiT's training loss is that of mixup and label smoothing, far above that of validation."""
+    mixed = [4.8, 4.1, 3.66, 3.39, 3.19, 3.04, 2.93, 2.85, 2.79, 2.75]
+    held_out = [2.9, 2.2, 1.8, 1.6, 1.45, 1.344, 1.3, 1.259, 1.24, 1.231]
+    fit = judge_fit(curves(mixed, held_out, num_classes=None))
+    assert fit.kind is FitKind.GOOD_FIT
+    assert any("training loss as logged is above" in said for said in fit.evidence)
+    poor = judge_fit(curves([4.8, 4.6, 4.5, 4.4, 4.4, 4.4], [4.6, 4.5, 4.45, 4.4, 4.4, 4.4]))
+    assert poor.kind is FitKind.UNDERFIT
+    assert not any("training examples" in said for said in (*fit.evidence, *poor.evidence))
+
+
+def test_a_mean_of_two_validations_is_called_one() -> None:
+    rising = [1.8, 1.2, 0.9, 0.8, 0.81, 0.85]
+    fit = judge_fit(curves(FALLING[:6], rising))
+    assert any("validation loss 0.83 (mean of the last two" in said for said in fit.evidence)
+    fit = judge_fit(curves(FALLING[:6], rising, is_equal=True))
+    assert any(said.endswith("validation loss 0.85") for said in fit.evidence)

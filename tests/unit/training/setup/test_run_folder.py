@@ -142,6 +142,14 @@ def test_overwrite_leaves_no_climb_of_the_training_before(
         assert read_climb(tmp_path, []) is None, "a report shows no ladder"
 
 
+def test_overwrite_of_a_new_folder_keeps_the_logs_of_its_launcher(tmp_path: Path) -> None:
+    """Spark and Ray write the job there for the other machines, before rank 0 starts."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.yaml").write_text("recipe:")
+    RunFolder(tmp_path).overwrite()
+    assert names(tmp_path / "logs") == ["job.yaml"]
+
+
 def test_overwrite_of_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("mine")
     with pytest.raises(UsageError, match=r"photo\.jpg"):

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepladder.compat.horovod import optimizer as of_torch
 from stepladder.compat.horovod.collectives import (
     Average,
     ReduceOp,
@@ -19,6 +18,7 @@ from stepladder.compat.horovod.collectives import (
 )
 from stepladder.compat.horovod.compression import Compression
 from stepladder.compat.horovod.keras.backend import import_keras
+from stepladder.compat.horovod.optimizer import distribute
 from stepladder.compat.horovod.session import current
 from stepladder.errors import UsageError
 
@@ -109,7 +109,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     """
     if isinstance(optimizer, torch.optim.Optimizer):
         named = options.pop("named_parameters", None if isinstance(name, str) else name)
-        return of_torch.DistributedOptimizer(
+        return distribute(
             optimizer,
             named_parameters=named,
             compression=compression,

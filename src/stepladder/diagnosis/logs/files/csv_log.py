@@ -264,6 +264,8 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
         )
     lines = lines[_header_at(lines) or 0 :]
     delimiter = _delimiter(lines[0])
+    if delimiter == "|" and lines[0].lstrip().startswith("|"):  # Markdown, with a text around it
+        lines = [line for line in lines if line.lstrip().startswith("|")]
     csv.field_size_limit(_MAX_CELL)
     try:
         read = _split(lines, delimiter)

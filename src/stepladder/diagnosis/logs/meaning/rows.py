@@ -28,6 +28,7 @@ from stepladder.diagnosis.logs.meaning.column_names import (
     read_place,
     unreadable_cells,
 )
+from stepladder.diagnosis.logs.meaning.loss_parts import with_summed_losses
 from stepladder.diagnosis.logs.meaning.splits import SCORE, column_meanings, domains
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
@@ -91,6 +92,8 @@ class Table:
 
 def to_run_log(table: Table) -> RunLog:
     """Read the cells of one training."""
+    cells, summed = with_summed_losses(table.cells)
+    table = replace(table, cells=cells, notes=(*table.notes, *summed))
     reading = _Reading.of(table)
     merged = [_merged(group) for group in _evaluations(reading.rows)]
     totals = reading.totals(merged)
