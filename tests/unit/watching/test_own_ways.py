@@ -164,6 +164,8 @@ for epoch in range(3):
         with torch.no_grad():
             for mine, theirs in zip(average.parameters(), model.parameters()):
                 mine.lerp_(theirs, 0.1)
+            for mine, theirs in zip(average.buffers(), model.buffers()):
+                mine.copy_(theirs)
     average.eval()
     with torch.no_grad():
         for a, b in held:
