@@ -72,7 +72,7 @@ class StatisticsWatch:
         step = self._watcher.step
         module = self._watcher.evaluated() if is_on and step else None
         root = None if module is None else self._names.root_of(module)
-        if root is None or not root.seen.has_batch_norm or _is_trained(root):
+        if module is None or root is None or not root.seen.has_batch_norm or _is_trained(root):
             return
         known = self._notes.get(id(root))
         if known is not None and known[2].step == step:
