@@ -62,6 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "learning_rate_too_low", "the learning rate is too low to learn in the given time", _BOTH
     ),
+    _fault("optimizer_recreated", "the optimizer is created again, and its state is lost", _WATCH),
     _fault("schedule_misused", "the scheduler steps at the wrong time, or never", _WATCH),
     _fault(
         "mixed_precision_misused",
@@ -78,6 +79,7 @@ FAULTS: tuple[Fault, ...] = (
         "samples_not_independent", "an example's output depends on the rest of its batch", _CHECK
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
+    _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),
     _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _CHECK),
     _fault("uninitialised_module_state", "a layer's state is used before it is set", _CHECK),
     # the loss
@@ -137,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("validation_too_small", "validation is too small for the decisions based on it", _CHECK),
     _fault("validation_fails", "validation fails or is not repeatable", _CHECK),
     _fault("not_reproducible", "two runs with the same seed differ", _CHECK),
-    _fault("wrong_checkpoint_kept", "the wrong checkpoint is kept", _CHECK),
+    _fault("wrong_checkpoint_kept", "the wrong checkpoint is kept", _BOTH),
     _fault(
         "no_room_for_checkpoints",
         "checkpoints cannot be written: no permission or disk space",

@@ -19,6 +19,7 @@ _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
+_SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
 DETECTORS: Final[tuple[Detector, ...]] = (
@@ -38,6 +39,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("learning_rate_too_high", _WARNING, _CHECKER, learning.learning_rate_too_high),
     Detector("loss_not_finite", _ERROR, _CHECKER, learning.loss_not_finite),
     Detector("learning_rate_too_low", _WARNING, _CHECKER, learning.learning_rate_too_low),
+    Detector("optimizer_recreated", _ERROR, _TORCH, stepping.optimizer_recreated),
     Detector("schedule_misused", _WARNING, _TORCH, stepping.schedule_misused),
     Detector("mixed_precision_misused", _WARNING, _AMP, stepping.mixed_precision_misused),
     Detector("accumulation_unscaled", _WARNING, _ACCUMULATION, stepping.accumulation_unscaled),
@@ -55,6 +57,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
+    Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),
@@ -94,4 +97,5 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("checkpoint_incomplete", _WARNING, _SAVING, validation.checkpoint_incomplete),
     Detector("seeds_wrong", _INFO, 'PyTorch, "Reproducibility"', validation.seeds_wrong),
+    Detector("wrong_checkpoint_kept", _ERROR, _SAVING, validation.wrong_checkpoint_kept),
 )

@@ -63,6 +63,9 @@ class OptimizerSeen:
         shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
+        lost_after: how often the same line created it again for the same weights, without the state
+            that it had, by the number of steps since it was last created.
+        is_resumed: one that had been replaced in this way took steps again later.
         windows: the backwards of the steps that were followed.
         tails: by pass over a loader, the backwards at its end whose gradients were cleared before
             a step.
@@ -96,6 +99,8 @@ class OptimizerSeen:
     shared: tuple[str, ...] = ()
     num_shared: int = 0
     num_outside_scaler: int = 0
+    lost_after: dict[int, int] = field(default_factory=dict)
+    is_resumed: bool = False
     has_closure: bool = False
     num_waiting: int = 0
     windows: list[WindowSeen] = field(default_factory=list)
@@ -115,6 +120,9 @@ class ScheduleSeen:
         is_early: it stepped before its optimizer's first step.
         is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
         metrics: the metrics that it received.
+        num_rebuilt: how often the same line created it again for the same optimizer.
+        num_cut: of these, those that came before it had followed much of its schedule.
+        longest_life: the most steps that one of the replaced schedulers took.
     """
 
     kind: str
@@ -132,6 +140,9 @@ class ScheduleSeen:
     is_optional: bool = False
     base_rate: float | None = None
     least_rate: float | None = None
+    num_rebuilt: int = 0
+    num_cut: int = 0
+    longest_life: int = 0
 
 
 @dataclass(kw_only=True)
@@ -338,6 +349,29 @@ class LoaderSeen:
 
 
 @dataclass(kw_only=True)
+class StatisticsSeen:
+    """BatchNorm statistics of a model that follows the weights of a trained one.
+
+    Attributes:
+        where: the line of the last evaluation.
+        first_step, last_step, num_evaluations: steps at which it was evaluated, and their number.
+        is_initial: they are those before any batch, although the weights have been updated.
+        is_kept: they are the same at all evaluations, although the weights have changed.
+        is_of_last_weights: those of the trained model, although the weights are an equal average.
+        distance: the most by which a mean differs from the trained model's, in standard deviations.
+    """
+
+    where: str | None
+    first_step: int
+    last_step: int
+    num_evaluations: int
+    is_initial: bool
+    is_kept: bool
+    is_of_last_weights: bool
+    distance: float
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -359,6 +393,7 @@ class ModelSeen:
         wanted_pixels, given_pixels: pixels per image that it expects and that it received.
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
+        statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
     """
 
     built: str
@@ -393,6 +428,7 @@ class ModelSeen:
     window_offsets: list[int] = field(default_factory=list)
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    statistics: StatisticsSeen | None = None
 
 
 @dataclass(kw_only=True)
@@ -440,6 +476,24 @@ class SavedSeen:
 
 
 @dataclass(kw_only=True)
+class StateSeen:
+    """Weights that were loaded or saved, and had changed since they were taken without a copy.
+
+    Attributes:
+        where: the line that loaded or saved them.
+        taken_at, taken_step: the line that called `state_dict`, and the step.
+        is_loaded: they were loaded into the model that they share memory with; otherwise saved.
+    """
+
+    where: str | None
+    taken_at: str | None
+    taken_step: int
+    step: int
+    num_tensors: int
+    is_loaded: bool
+
+
+@dataclass(kw_only=True)
 class Seen:
     """Everything that was seen.
 
@@ -462,6 +516,7 @@ class Seen:
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
+    stale_states: list[StateSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None

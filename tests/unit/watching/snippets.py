@@ -85,6 +85,26 @@ for step in range(60):
     optimizer.step()
 """
 
+AVERAGE = (
+    PICTURES.replace(
+        "optimizer = ",
+        """import copy
+ema = copy.deepcopy(model)
+@torch.no_grad()
+def follow():
+    for old, new in zip(ema.parameters(), model.parameters()):
+        old.lerp_(new, 0.1)
+    for old, new in zip(ema.buffers(), model.buffers()):
+        old.copy_(new)
+
+optimizer = """,
+    ).replace("        optimizer.step()\n", "        optimizer.step()\n        follow()\n")
+    + """    ema.eval()
+    with torch.no_grad():
+        ema(images)
+"""
+)
+
 TOKENS = """
 import torch
 import torch.nn.functional as F
@@ -287,6 +307,24 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
     "tokens_out_of_vocabulary": _edit(TOKENS, (", ignore_index=0", "")),
+    "optimizer_recreated": _edit(
+        BASE,
+        (
+            "        optimizer.zero_grad()\n",
+            "        optimizer = torch.optim.AdamW(groups, lr=1e-3)\n"
+            "        optimizer.zero_grad()\n",
+        ),
+    ),
+    "wrong_checkpoint_kept": _edit(
+        BASE.replace("losses = []", "import copy\nlosses = []")
+        + "    if epoch == 1:\n        best = copy.deepcopy(model.state_dict())\n"
+        "model.load_state_dict(best)\n",
+        ("copy.deepcopy(model.state_dict())", "model.state_dict()"),
+    ),
+    "batch_norm_stale": _edit(
+        AVERAGE,
+        ("    for old, new in zip(ema.buffers(), model.buffers()):\n        old.copy_(new)\n", ""),
+    ),
     "augmented_validation": _edit(
         BASE,
         (

@@ -30,6 +30,9 @@ _OFTEN = 0.5  # of the steps
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
 _SMALL_SCALE = 0.02
 _TINY_BATCH = 4
+_MIN_LOST = 8  # times that the state of an optimizer was lost, if epochs are unknown
+_MIN_LOST_EPOCHS = 3  # the same if they are known
+_MIN_CUT = 3  # schedules that started again too early
 _TAIL = 0.05  # of all gradients: less is lost with drop_last=True, too
 _MIN_LOOKED = 3  # inspected steps before a missing gradient counts
 _FIX = "Call optimizer.zero_grad() once per step, before backward."
@@ -126,6 +129,46 @@ def zero_grad_before_step(seen: Seen) -> Answer:
     return Sound("gradients were present at the steps")
 
 
+def optimizer_recreated(seen: Seen) -> Answer:
+    """Counts how often a line creates an optimizer for the same weights, without its state."""
+    stepped = [o for o in seen.optimizers if o.num_steps]
+    if not stepped:
+        return Unseen("no optimizer step was seen")
+    epochs = _num_epochs(seen)
+    for one in stepped:
+        num = sum(one.lost_after.values())
+        in_steps = one.lost_after.get(1, 0)
+        is_each_step = in_steps >= _MIN_LOST and in_steps >= _ALWAYS * (one.num_steps - 1)
+        least = max(_MIN_LOST_EPOCHS, (epochs - 1) / 2) if epochs else _MIN_LOST
+        if one.is_resumed or not (is_each_step or num >= least):
+            continue
+        usual = max(one.lost_after, key=lambda steps: one.lost_after[steps])
+        often = "in every step" if is_each_step else f"usually after {usual} steps"
+        return Found(
+            evidence=f"{one.kind} was created {num + 1} times for the same weights in "
+            f"{one.num_steps} steps, {often}: each time its state, such as the momentum of "
+            "earlier gradients, was lost",
+            fix="Create the optimizer once, before the loop over epochs and batches.",
+            where=one.built_at,
+            numbers={
+                "num_created": num + 1,
+                "num_state_lost": num,
+                "num_steps": one.num_steps,
+                "steps_between": usual,
+            },
+            severity=None if is_each_step else Severity.WARNING,
+        )
+    return Sound("every optimizer kept its state from step to step")
+
+
+def _num_epochs(seen: Seen) -> int:
+    """Return the largest number of training passes over one dataset."""
+    passes: dict[int, int] = {}
+    for loader in seen.loaders:
+        passes[loader.dataset_id] = passes.get(loader.dataset_id, 0) + len(loader.training)
+    return max(passes.values(), default=0)
+
+
 def _lost_between(one: OptimizerSeen, seen: Seen) -> Found | None:
     """Find gradients that are cleared between the backwards of one step."""
     if one.has_closure and one.kind not in _ONE_CALL:
@@ -180,10 +223,30 @@ def schedule_misused(seen: Seen) -> Answer:
     if not seen.schedules:
         return Unseen("no scheduler was created")
     for one in seen.schedules:
-        found = _misuse(one, seen)
+        found = _rebuilt(one) if one.num_rebuilt else _misuse(one, seen)
         if found is not None:
             return found
     return Sound("schedulers step in line with their horizon")
+
+
+def _rebuilt(one: ScheduleSeen) -> Found | None:
+    if one.num_cut < _MIN_CUT or one.num_cut < _ALWAYS * one.num_rebuilt:
+        return None
+    total = one.horizon or one.period
+    of = f" of its {total}" if total else ""
+    return Found(
+        evidence=f"the scheduler {one.kind} was created {one.num_rebuilt + 1} times for the same "
+        f"optimizer and took at most {one.longest_life} step{'s' * (one.longest_life != 1)}{of} "
+        "before the next one started from the beginning: the learning rate does not follow the "
+        "schedule",
+        fix="Create the scheduler once, before the loop over epochs and batches.",
+        where=one.built_at,
+        numbers={
+            "num_created": one.num_rebuilt + 1,
+            "num_cut": one.num_cut,
+            "longest_life": one.longest_life,
+        },
+    )
 
 
 def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (one return each)

@@ -236,5 +236,67 @@ def seeds_wrong(seen: Seen) -> Answer:
     return Sound("a seed was set")
 
 
+def batch_norm_stale(seen: Seen) -> Answer:
+    """Checks whether averaged models, such as an EMA, are evaluated with their own statistics."""
+    models = [model for model in seen.models if model.statistics is not None]
+    if not models:
+        return Unseen("no model with BatchNorm follows the weights of a trained one")
+    for model in models:
+        one = model.statistics
+        assert one is not None
+        if not (one.is_initial or one.is_kept or one.is_of_last_weights):
+            continue
+        if one.is_initial:
+            what = "those before any batch (mean 0, variance 1), although its weights were updated"
+        elif one.is_kept:
+            what = f"unchanged since step {one.first_step}, although its weights were updated"
+        else:
+            what = "those of the last weights, although its own are an average of many"
+        away = f"; means of the trained model are up to {one.distance:.2g} standard deviations away"
+        return Found(
+            evidence=f"{model.built} was evaluated at step {one.last_step} with BatchNorm "
+            f"statistics that are {what}{away if one.distance else ''}",
+            fix="Copy the buffers of the trained model as well, or call "
+            "torch.optim.swa_utils.update_bn(loader, model) before evaluating.",
+            where=one.where,
+            numbers={
+                "num_evaluations": one.num_evaluations,
+                "step": one.last_step,
+                "distance": one.distance,
+            },
+            severity=None if one.is_initial else Severity.WARNING,
+        )
+    return Sound("BatchNorm statistics of evaluated models were updated with their weights")
+
+
+def wrong_checkpoint_kept(seen: Seen) -> Answer:
+    """Checks whether loaded or saved weights were kept without a copy, and have changed since."""
+    if seen.num_steps == 0:
+        return Unseen("no optimizer step was seen")
+    stale = sorted(seen.stale_states, key=lambda one: not one.is_loaded)
+    if not stale:
+        return Sound("no weights that were loaded or saved had changed since they were taken")
+    one = stale[0]
+    taken = f" ({one.taken_at})" if one.taken_at else ""
+    how = (
+        f"loaded at step {one.step} share the memory of the model's own: they were taken at step "
+        f"{one.taken_step}{taken} without a copy, so loading them restores nothing"
+        if one.is_loaded
+        else f"saved at step {one.step} were taken at step {one.taken_step}{taken} without a copy, "
+        f"so the file contains those of step {one.step}"
+    )
+    return Found(
+        evidence=f"the {one.num_tensors} tensors of weights that were {how}",
+        fix="Keep a copy: best = copy.deepcopy(model.state_dict()).",
+        where=one.where,
+        numbers={
+            "num_tensors": one.num_tensors,
+            "taken_at_step": one.taken_step,
+            "step": one.step,
+        },
+        severity=None if one.is_loaded else Severity.WARNING,
+    )
+
+
 def _validations(seen: Seen) -> list[tuple[str | None, PassSeen]]:
     return [(loader.where, one) for loader in seen.loaders for one in loader.validation]

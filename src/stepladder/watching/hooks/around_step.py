@@ -17,13 +17,14 @@ from stepladder.watching.hooks.backwards import BackwardWatch
 from stepladder.watching.hooks.held_optimizer import learning
 from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.tensors import is_plain, part
-from stepladder.watching.seen import ClippingSeen, SavedSeen, ScheduleSeen
+from stepladder.watching.seen import ClippingSeen, OptimizerSeen, SavedSeen, ScheduleSeen
 from stepladder.watching.step_times import CHECKPOINT
 from stepladder.watching.watcher import Watcher
 
 _MAX_NORMS: Final = 20_000
 _MAX_SAVED: Final = 200
 _MAX_METRICS: Final = 1000
+_WITHOUT_POSITION: Final = ("ExponentialLR", "MultiplicativeLR")  # continue from the current rate
 _MAX_GRADIENTS: Final = 12
 _MAX_OF_A_GRADIENT: Final = 1024
 
@@ -34,10 +35,7 @@ class ScheduleWatch:
     def __init__(self, optimizers: OptimizerWatch) -> None:
         self._watcher: Watcher
         self._optimizers = optimizers
-        self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
-        self._steps: dict[
-            int, tuple[int, int]
-        ] = {}  # steps of its optimizer, and idle ones in a row
+        self._live: dict[int, _HeldSchedule] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Wrap the construction and step of every scheduler."""
@@ -51,8 +49,8 @@ class ScheduleWatch:
 
     def settle(self) -> None:
         """Read how often each has stepped."""
-        for ref, seen in self._live.values():
-            scheduler = ref()
+        for live in self._live.values():
+            scheduler, seen = live.ref(), live.seen
             if scheduler is not None:
                 _note(scheduler, seen)
             if seen.num_stepped == 0:
@@ -63,26 +61,22 @@ class ScheduleWatch:
     ) -> None:
         scheduler = args[0]
         live = self._live.get(id(scheduler))
-        if live is None or live[0]() is not scheduler:
-            seen = _describe(scheduler)
-            seen.built_at = self._watcher.own.here()
-            self._live[id(scheduler)] = (weakref.ref(scheduler), seen)
-            self._watcher.seen.schedules.append(seen)
-            live = self._live[id(scheduler)]
+        if live is None or live.ref() is not scheduler:
+            live = self._begin(scheduler, self._watcher.own.here())
         if getattr(scheduler, "_is_initial", False):
             return  # the step in its constructor, or in that of a scheduler that contains it
-        seen = live[1]
+        seen = live.seen
+        live.num_steps += 1
         if seen.stepped_at is None:
             seen.stepped_at = self._watcher.own.here()
             optimizer = getattr(scheduler, "optimizer", None)
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
         done = self._optimizers.steps_of(getattr(scheduler, "optimizer", None))
-        before, run = self._steps.get(id(scheduler), (-1, 0))
-        run = run + 1 if 0 < done == before else 0
-        seen.num_idle += run > 0
-        seen.longest_idle = max(seen.longest_idle, run)
-        self._steps[id(scheduler)] = (done, run)
+        live.num_idle = live.num_idle + 1 if 0 < done == live.done else 0
+        seen.num_idle += live.num_idle > 0
+        seen.longest_idle = max(seen.longest_idle, live.num_idle)
+        live.done = done
         _note(scheduler, seen)
         if seen.kind == "ReduceLROnPlateau" and len(seen.metrics) < _MAX_METRICS:
             metric = args[1] if len(args) > 1 else kwargs.get("metrics")
@@ -94,6 +88,69 @@ class ScheduleWatch:
         rate = _rate(scheduler)
         if rate is not None and (seen.least_rate is None or rate < seen.least_rate):
             seen.least_rate = rate
+
+    def _begin(self, scheduler: Any, where: str | None) -> _HeldSchedule:
+        """Follow a scheduler; as the same one as before if it replaces that of the same line."""
+        optimizer = getattr(scheduler, "optimizer", None)
+        seen, held_by = _describe(scheduler), self._optimizers.seen_of(optimizer)
+        live = _HeldSchedule(
+            scheduler, seen, held_by, weakref.ref(optimizer) if optimizer else None
+        )
+        for key, old in self._live.items() if where is not None else ():
+            is_same = old.seen.built_at == where and old.seen.kind == seen.kind
+            if is_same and old.num_steps and held_by is not None and old.held_by is held_by:
+                _note_replaced(old, live)
+                live.seen = old.seen
+                del self._live[key]
+                break
+        else:
+            seen.built_at = where
+            self._watcher.seen.schedules.append(seen)
+        self._live[id(scheduler)] = live
+        return live
+
+
+class _HeldSchedule:
+    """State of one scheduler while the script runs.
+
+    Attributes:
+        held_by: its optimizer, together with those that this one replaces.
+        num_steps: its steps, without the one in its constructor.
+        done, num_idle: steps of its optimizer by its last step, and idle ones in a row.
+        is_resumed: it was created with the position of an earlier one.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        seen: ScheduleSeen,
+        held_by: OptimizerSeen | None,
+        optimizer: weakref.ref[Any] | None,
+    ) -> None:
+        self.ref = weakref.ref(scheduler)
+        self.seen = seen
+        self.held_by = held_by
+        self.optimizer = optimizer
+        self.num_steps = 0
+        self.done, self.num_idle = -1, 0
+        self.is_resumed = int(getattr(scheduler, "last_epoch", 0)) > 0 and bool(
+            getattr(scheduler, "_is_initial", False)
+        )
+
+
+def _note_replaced(old: _HeldSchedule, new: _HeldSchedule) -> None:
+    """Note whether a scheduler was replaced before it had followed much of its schedule."""
+    seen, life = old.seen, old.num_steps
+    seen.num_rebuilt += 1
+    seen.longest_life = max(seen.longest_life, life)
+    is_same_optimizer = (
+        old.optimizer is not None
+        and new.optimizer is not None
+        and old.optimizer() is new.optimizer()
+    )
+    has_no_position = seen.kind in _WITHOUT_POSITION and is_same_optimizer
+    least = (seen.period or 2) if seen.horizon is None else seen.horizon / 2
+    seen.num_cut += life < least and not has_no_position and not new.is_resumed
 
 
 def _describe(scheduler: Any) -> ScheduleSeen:

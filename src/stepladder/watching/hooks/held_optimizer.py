@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
+from itertools import islice
 from math import isfinite
 from statistics import median
 from typing import Any, Final
@@ -18,6 +20,7 @@ _MAX_MATRICES: Final = 12
 _MAX_SLOPES: Final = 4  # of these that are compared with their gradients
 _MATRIX_ELEMENTS: Final = 1024
 _MAX_CHECKED: Final = 2000
+_MAX_STATES: Final = 8  # weights whose state is inspected
 _PROVE_AFTER: Final = 2  # steps that look uncleared before the values are compared
 _MAX_PROOF: Final = 65_536  # elements
 
@@ -151,8 +154,57 @@ class HeldOptimizer:
         self.cleared_late_at: str | None = None
         self.was_cleared = False
         self.is_late = False
+        self.is_rebuilt = False
+        self.num_since_built = 0
+        self._has_state = False
+        self._version: int | None = None
+        self._trainable: frozenset[int] = frozenset()
         self.began = 0.0
         self.event: Any = None
+
+    def describe_weights(self, params: list[Any]) -> None:
+        """Note which weights the optimizer holds, and which of them are trainable by now."""
+        self.params, self.ids = [weakref.ref(p) for p in params], {id(p) for p in params}
+        self._trainable = frozenset(id(p) for p in params if p.requires_grad)
+
+    def is_replaced_by(self, optimizer: Optimizer, where: str | None) -> bool:
+        """Return whether the same line has just created this optimizer for the same weights."""
+        seen = self.seen
+        if where is None or seen.built_at != where or seen.kind != type(optimizer).__name__:
+            return False
+        if not self.num_since_built or any(ref() is None for ref in self.params[:1]):
+            return False
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        return self._trainable == {id(p) for p in params if p.requires_grad}
+
+    def rebuild(self, optimizer: Optimizer) -> None:
+        """Follow the optimizer that replaces this one."""
+        self.ref = weakref.ref(optimizer)
+        self.is_rebuilt = True
+
+    def note_rebuilt(self, optimizer: Optimizer) -> None:
+        """Note, at the first step of a replacement, whether it lacks the state of the replaced one.
+
+        Nothing is lost if the replaced one had no state, if it was loaded, or if the weights were
+        changed in between: then training starts again.
+        """
+        lost, num = self.seen.lost_after, self.num_since_built
+        if self._has_state and not optimizer.state and self._version == self._current_version():
+            lost[num] = lost.get(num, 0) + 1
+        self.is_rebuilt, self.num_since_built = False, 0
+
+    def count_step(self, optimizer: Optimizer) -> None:
+        """Count a step; after the first, note whether the optimizer has a state."""
+        self.seen.num_steps += 1
+        self.num_since_built += 1
+        if self.num_since_built == 1:
+            self._has_state = _has_state(optimizer)
+        self._version = self._current_version()
+
+    def _current_version(self) -> int | None:
+        """Return how often torch has changed the first weight; None if there is no such weight."""
+        param = self.params[0]() if self.params else None
+        return None if param is None or param.is_inference() else int(param._version)
 
     def keep_weights(self, optimizer: Optimizer) -> None:
         """Store some values of the weights before a step changes them."""
@@ -214,6 +266,17 @@ def _slope(param: Any) -> Any:
     if not is_plain(grad) or grad.stride() != param.stride():
         return None
     return part(grad, _MATRIX_ELEMENTS).clone()
+
+
+def _has_state(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer keeps tensors from one step to the next."""
+    some = list(islice(optimizer.state.values(), _MAX_STATES))
+    return any(
+        isinstance(value, torch.Tensor) and value.numel() > 1
+        for state in some
+        if isinstance(state, Mapping)
+        for value in state.values()
+    )
 
 
 def learning(optimizer: Optimizer) -> list[Any]:

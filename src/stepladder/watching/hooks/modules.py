@@ -44,6 +44,9 @@ _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
 _CURRENT: list[ModuleWatch] = []
 _MAX_KEYS: Final = 500
+_MAX_SOUGHT: Final = 64  # models in evaluation mode that are waited for
+_MAX_SOUGHT_AGAIN: Final = 3
+_MAX_ONCE: Final = 64  # calls of models until then
 _MAX_INPUTS: Final = 64
 
 
@@ -141,6 +144,8 @@ class ModuleWatch:
         self._has_first = False
         self._norms_first = False
         self._is_once = False
+        self._sought: list[weakref.ref[nn.Module]] = []
+        self._num_once = 0
         self._kept = kept
 
     def install(self, watcher: Watcher) -> None:
@@ -158,6 +163,7 @@ class ModuleWatch:
             watcher.patches.wrap(
                 owner, name, before=self._scripting, after=self._scripted, failed=self._scripted
             )
+        watcher.patches.wrap(nn.Module, "eval", after=self._seek)
         watcher.patches.on_undo(self._stop)
         _CURRENT.append(self)
         self._open()
@@ -194,7 +200,23 @@ class ModuleWatch:
         """Inspect modules in the next call: a model may be validated first."""
         if not self._handles and not self._watcher.seen.is_compiled:
             self._open()
-            self._is_once = True
+            self._is_once, self._num_once = True, 0
+
+    def _seek(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        """Inspect modules until a model that was not called before is, such as an average."""
+        module, roots = args[0], self._names.roots
+        if not self._watcher.step or any(id(module) in root.modules for root in roots):
+            return
+        num = sum(ref() is module for ref in self._sought)
+        if num < _MAX_SOUGHT_AGAIN and len(self._sought) < _MAX_SOUGHT:
+            self._sought.append(weakref.ref(module))
+            self._open_once()
+
+    def _is_seeking(self) -> bool:
+        self._num_once += 1
+        sought = (ref() for ref in self._sought)
+        unknown = (one for one in sought if one is not None and self._names.root_of(one) is None)
+        return self._num_once < _MAX_ONCE and next(unknown, None) is not None
 
     def _shut(self) -> None:
         for handle in self._handles:
@@ -246,7 +268,7 @@ class ModuleWatch:
     def _any_after(self, module: nn.Module, _args: Any, _output: Any) -> None:
         if self._stack and self._stack[-1] == id(module):
             self._stack.pop()
-        if self._is_once and not self._stack:
+        if self._is_once and not self._stack and not self._is_seeking():
             self._shut()
 
     def _look(self, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -25,6 +25,7 @@ from stepladder.watching.watcher import Watcher
 
 _MAX_LOSSES: Final = 20_000
 _MAX_WAITING: Final = 8
+_SHORT_LIFE: Final = 2  # steps
 
 
 class EnoughSteps(SystemExit):
@@ -40,9 +41,13 @@ class OptimizerWatch:
         self._names = names
         self._max_steps = max_steps
         self._live: dict[int, HeldOptimizer] = {}
-        self._main: int | None = None
+        self._past: list[HeldOptimizer] = []  # whose optimizers are gone
+        self._replaced: weakref.WeakKeyDictionary[Optimizer, OptimizerSeen] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._main: int | HeldOptimizer | None = None
         self._num_main = 0
-        self._since: dict[int, int] = {}
+        self._since: dict[int, int] = {}  # steps since the main one's last, by optimizer
         self._pid = os.getpid()
         self._watcher: Watcher
         self._stepping: HeldOptimizer | None = None
@@ -76,25 +81,40 @@ class OptimizerWatch:
 
     def _is_first(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer steps for the first time; if so, follow the next steps."""
-        is_first = self.steps_of(optimizer) == 0
+        live = self._known(optimizer)
+        is_first = live is None or live.seen.num_steps == 0
         if is_first:
             self._watcher.rest.stir()
-        return is_first
+        return is_first or (live is not None and live.is_rebuilt)
+
+    def _known(self, optimizer: Any) -> HeldOptimizer | None:
+        live = self._live.get(id(optimizer))
+        return live if live is not None and live.ref() is optimizer else None
 
     def _live_of(self, optimizer: Optimizer) -> HeldOptimizer:
-        live = self._live.get(id(optimizer))
-        if live is None or live.ref() is not optimizer:
+        live = self._known(optimizer)
+        if live is None:
+            if optimizer in self._replaced:  # it was only set aside, with its state
+                self._replaced.pop(optimizer).is_resumed = True
             seen = OptimizerSeen(kind=type(optimizer).__name__)
-            live = self._live[id(optimizer)] = HeldOptimizer(optimizer, seen)
+            live = HeldOptimizer(optimizer, seen)
+            self._keep(optimizer, live)
             self._watcher.seen.optimizers.append(seen)
             self._describe(optimizer, live)
         return live
+
+    def _keep(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
+        """Store what is known of an optimizer by its id, which may be that of a deleted one."""
+        gone = self._live.get(id(optimizer))
+        if gone is not None and gone is not live:
+            self._past.append(gone)
+        self._live[id(optimizer)] = live
 
     def _describe(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         seen = live.seen
         groups = optimizer.param_groups
         params = [p for group in groups for p in group["params"]]
-        live.params, live.ids = [weakref.ref(p) for p in params], {id(p) for p in params}
+        live.describe_weights(params)
         seen.num_params = sum(p.requires_grad for p in params)
         seen.twice = self._names_of_twice(params) if len(live.ids) < len(params) else ()
         seen.maximises = any(group.get("maximize", False) for group in groups)
@@ -127,9 +147,30 @@ class OptimizerWatch:
         live.seen.shared = names or live.seen.shared
 
     def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        optimizer, where = args[0], self._watcher.own.here()
+        if self._replaces(optimizer, where):
+            return
         self._watcher.rest.stir()
-        live = self._live_of(args[0])
-        live.seen.built_at = live.seen.built_at or self._watcher.own.here()
+        live = self._live_of(optimizer)
+        live.seen.built_at = live.seen.built_at or where
+
+    def _replaces(self, optimizer: Optimizer, where: str | None) -> bool:
+        """Return whether this one replaces another; if so, both are seen as one optimizer."""
+        if self._known(optimizer) is not None:
+            return False
+        replaced = (o for o in self._live.values() if o.is_replaced_by(optimizer, where))
+        live = next(replaced, None)
+        if live is None:
+            return False
+        if live.num_since_built > _SHORT_LIFE:  # otherwise it is created all the time
+            self._watcher.rest.stir()
+        old = live.ref()
+        if old is not None:
+            self._replaced[old] = live.seen
+        self._live = {key: one for key, one in self._live.items() if one is not live}
+        live.rebuild(optimizer)
+        self._keep(optimizer, live)
+        return True
 
     def _grown(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         optimizer: Optimizer = args[0]
@@ -221,8 +262,13 @@ class OptimizerWatch:
 
     def steps_of(self, optimizer: Any) -> int:
         """Return the number of steps of an optimizer."""
-        live = self._live.get(id(optimizer))
-        return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
+        live = self._known(optimizer)
+        return live.seen.num_steps if live is not None else 0
+
+    def seen_of(self, optimizer: Any) -> OptimizerSeen | None:
+        """Return what was seen of an optimizer, together with those that it replaces."""
+        live = self._known(optimizer)
+        return live.seen if live is not None else None
 
     def gradient_marks(self) -> list[tuple[int, float]]:
         """Return addresses and sums of some gradients, to distinguish them from later ones."""
@@ -250,6 +296,10 @@ class OptimizerWatch:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         live = self._live_of(optimizer)
         seen = live.seen
+        if live.is_rebuilt:
+            live.note_rebuilt(optimizer)
+            if self._watcher.rest.is_on:
+                return
         # A closure computes the gradients within the step: then they are inspected after it.
         live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
         if not live.is_late and self._watcher.is_following:
@@ -319,15 +369,23 @@ class OptimizerWatch:
             raise EnoughSteps(0)
 
     def _is_main(self, optimizer: Optimizer) -> bool:
-        """Return whether a step counts: the first optimizer's, until another's two in a row."""
-        if self._main is None or id(optimizer) == self._main:
-            self._main, self._since = id(optimizer), {}
-            return True
-        self._since[id(optimizer)] = self._since.get(id(optimizer), 0) + 1
-        if self._since[id(optimizer)] < 2:
-            return False
-        self._main, self._since = id(optimizer), {}
-        return True
+        """Return whether a step counts: the first optimizer's, until another's two in a row.
+
+        One that holds weights of a deleted one counts from its first step.
+        """
+        live = self._known(optimizer)
+        one = id(optimizer) if live is None else live  # the same if it is created again
+        main = self._main
+        is_main = main is None or one == main
+        if not is_main and isinstance(main, HeldOptimizer) and live is not None:
+            is_main = main.ref() is None and not main.ids.isdisjoint(live.ids)
+        if not is_main:
+            key = id(one)
+            self._since[key] = self._since.get(key, 0) + 1
+            is_main = self._since[key] == 2
+        if is_main:
+            self._main, self._since = one, {}
+        return is_main
 
     def _after(self, optimizer: Optimizer, is_main: bool) -> None:
         watcher = self._watcher
@@ -336,7 +394,7 @@ class OptimizerWatch:
         if self.pending and len(live.losses) < _MAX_LOSSES:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
-        seen.num_steps += 1
+        live.count_step(optimizer)
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
         self._last = weakref.ref(live)
@@ -371,7 +429,7 @@ class OptimizerWatch:
 
     def settle(self) -> None:
         """Read update ratios, losses and the names of weights without gradients."""
-        for live in self._live.values():
+        for live in (*self._past, *self._live.values()):
             live.settle()
 
 

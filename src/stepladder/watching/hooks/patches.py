@@ -130,6 +130,7 @@ class Patches:
         failed: After | None = None,
         is_timed: bool = False,
         is_close_only: bool = False,
+        unless: str | None = None,
     ) -> None:
         """Call our functions before and after `owner.name`, without changing arguments or results.
 
@@ -140,6 +141,7 @@ class Patches:
             failed: the same with the exception instead of a result; it is raised again.
             is_timed: pass the time of the call instead of the result of `before`.
             is_close_only: on steps that are not inspected, call only the original.
+            unless: call only the original if it receives this argument by name, as in recursions.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -150,7 +152,7 @@ class Patches:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not switch.is_on or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            if is_close_only and not switch.is_close:
+            if (is_close_only and not switch.is_close) or unless in kwargs:
                 return original(*args, **kwargs)
             note = perf_counter() if is_timed else None
             if before is not None:

@@ -92,6 +92,8 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.states import StateWatch
+        from stepladder.watching.hooks.statistics import StatisticsWatch
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
@@ -120,6 +122,8 @@ class Session:
                 ScheduleWatch(optimizers),
                 precision,
                 FileWatch(),
+                StateWatch(),
+                StatisticsWatch(names),
                 *((kept,) if kept is not None else ()),
             ]
         )
