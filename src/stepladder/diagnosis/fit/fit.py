@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from stepladder.diagnosis.fit.curves import MIN_PATIENCE, Curves
-from stepladder.diagnosis.fit.levels import Levels, guess_loss, levels_of, place
+from stepladder.diagnosis.fit.high_learning_rate import learning_rate_too_high
+from stepladder.diagnosis.fit.levels import Levels, levels_of, place
 from stepladder.records.diagnosis import Confidence, Fit, FitKind
 from stepladder.records.files import Json
-from stepladder.stats.scatter import scatter
 from stepladder.training.output.wording import percent
 
 RISE = 2.0  # times its noise: smaller changes are ignored
@@ -22,100 +23,7 @@ MIN_TRAIN_SHARE = 0.5  # the same for the loss, as a share of the loss of guessi
 MIN_FALL = 0.002  # share by which validation must fall to count as improving
 TRAIN_FALL = 0.01  # share by which a training loss of unknown noise must fall
 LEARNT_SHARE = 0.02  # of the loss of guessing: the loss can hardly fall further
-POOR_ERROR = 0.5  # share of the error of guessing
-POOR_LOSS = 0.5  # share of the loss of guessing
-STAYS = 0.1  # share by which the second half is better, at most
-WORSE_THAN_GUESSING = 1.5
-# Scatter of a loss relative to its level, between evaluations, while training stays poor. Small
-# nets with good learning rates have 0.003 and less on validation, with ones too high 0.005 to 0.2.
-# Training losses are averages over different batches and augmentations, and jump for that reason.
-VALIDATION_JUMPS = 0.01
-TRAINING_JUMPS = 0.05
-CLEAR = 3.0
 _OVERCONFIDENT = "the model is overconfident where it is wrong, not wrong more often"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sign:
-    """A sign that the learning rate is too high.
-
-    Attributes:
-        said: what was seen, with its numbers.
-        is_clear: it is far outside of what good trainings show.
-    """
-
-    said: str
-    is_clear: bool
-
-
-def learning_rate_too_high(curves: Curves) -> Sign | None:
-    """Return why the learning rate looks too high, or None.
-
-    Training is poor and stays poor, and its loss jumps between evaluations: a model that is too
-    small, or a learning rate that is too low, gives a smooth curve instead. Or the loss is far
-    above that of guessing.
-
-    Source: Zhang et al. 2021, "AutoTrainer: An Automatic DNN Training Problem Detection and Repair
-    System", "oscillating loss"; Godbole et al. 2023, "Deep Learning Tuning Playbook",
-    "step-to-step variance".
-    """
-    losses = [point.train_loss for point in curves.points if point.train_loss is not None]
-    finite = [loss for loss in losses if math.isfinite(loss)]
-    if len(finite) < len(losses):
-        said = "the training loss was not finite in some evaluations"
-        return Sign(said=said, is_clear=True)
-    guess, is_assumed = guess_loss(curves)
-    if not _is_poor(curves, finite, guess):
-        return None
-    if guess is not None and not is_assumed and finite[1:]:
-        worst = max(finite[1:])
-        if worst > WORSE_THAN_GUESSING * guess:
-            said = f"the training loss reached {worst:.4g}; guessing gives {guess:.4g}"
-            return Sign(said=said, is_clear=True)
-    return _jumps(curves, finite) if _stays(finite) else None
-
-
-def _jumps(curves: Curves, train: list[float]) -> Sign | None:
-    val = curves.values() if curves.has_loss else []
-    for name, losses, most in (
-        ("validation", val, VALIDATION_JUMPS),
-        ("training", train, TRAINING_JUMPS),
-    ):
-        found, level = scatter(losses), _mean(losses)
-        if found is None or level <= 0 or found / level <= most:
-            continue
-        size = found / level
-        said = (
-            f"training stays poor and the {name} loss jumps by {percent(size)} of its level "
-            f"between evaluations (more than {percent(most)} is unusual)"
-        )
-        return Sign(said=said, is_clear=size > CLEAR * most)
-    return None
-
-
-def _is_poor(curves: Curves, losses: list[float], guess: float | None) -> bool:
-    levels = levels_of(curves)
-    if levels.bounded_train_error is not None:
-        classes = curves.num_classes
-        chance = 1 - 1 / classes if classes and classes > 1 else 1.0
-        return levels.bounded_train_error > POOR_ERROR * chance
-    if not losses or guess is None:
-        return False
-    last = losses[-1]
-    if levels.is_training_above and levels.val_loss is not None:
-        last = min(last, levels.val_loss)
-    return last > POOR_LOSS * guess
-
-
-def _stays(losses: list[float]) -> bool:
-    half = len(losses) // 2
-    if half < 2:
-        return False
-    return _mean(losses[half:]) > (1 - STAYS) * _mean(losses[half // 2 : half])
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def judge_fit(curves: Curves) -> Fit:
@@ -596,11 +504,11 @@ def _accuracy_change(seen: _Seen) -> _Change | None:
     now = _known([curves.metric(p) for p in points[-k:]])
     if not then or not now:
         return None
-    change = _mean(now) - _mean(then)
+    change = fmean(now) - fmean(then)
     floor = None if curves.score_name else curves.accuracy_floor()
     size = f" (one standard error of an accuracy is {percent(floor)})" if floor else ""
     said = (
-        f"{seen.metric_name} went from {percent(_mean(then))} to {percent(_mean(now))} "
+        f"{seen.metric_name} went from {percent(fmean(then))} to {percent(fmean(now))} "
         f"meanwhile{size}"
     )
     noise = max(curves.metric_noise() or 0.0, 1e-9)  # less on the same examples

@@ -71,10 +71,8 @@ class StatisticsWatch:
     def _evaluated(self, is_on: bool) -> None:
         step = self._watcher.step
         module = self._watcher.evaluated() if is_on and step else None
-        if module is None:
-            return
-        root = self._names.root_of(module)
-        if root is None or not root.seen.has_batch_norm or _is_trained(root):
+        root = None if module is None else self._names.root_of(module)
+        if module is None or root is None or not root.seen.has_batch_norm or _is_trained(root):
             return
         known = self._notes.get(id(root))
         if known is not None and known[2].step == step:

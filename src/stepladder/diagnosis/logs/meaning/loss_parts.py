@@ -32,7 +32,7 @@ def with_summed_losses(cells: Sequence[Cells]) -> tuple[list[Cells], tuple[str, 
     is_whole = any(meaning(name) in LOSSES for name in columns)
     if is_whole or len(parts["val"]) < 2 or set(parts["train"]) != set(parts["val"]):
         return list(cells), ()
-    summed = [
+    summed: list[Cells] = [
         {**row, **{f"{split}/loss": _sum(row, names.values()) for split, names in parts.items()}}
         for row in cells
     ]
