@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -199,8 +200,10 @@ def test_without_boto3_the_install_line_is_reported(
 
 @ACTS
 def test_a_server_that_throttles_is_reported_after_trying_again(
-    act: Act, place: str, proxy: Proxy
+    act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    patient = replace(QUICK, patience_s=3.0, first_patience_s=3.0)  # for a busy machine
+    monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=patient))
     proxy.faults = [Fault(anything, status=503, code="SlowDown")]
     with pytest.warns(
         UserWarning, match=r"the server responded with 503( \(SlowDown\))?; retrying"

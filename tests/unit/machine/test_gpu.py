@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import stepladder
-from stepladder.config.choices import DeviceChoice
+from stepladder.config.recipe import Recipe
 from stepladder.errors import ResourceError
 from stepladder.machine.gpu import gpu_of_rank
 from stepladder.parallel import group
@@ -39,7 +39,7 @@ def test_a_run_uses_the_same_gpu_as_its_process_group(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     chosen: list[torch.device] = []
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
-    device = open_device(DeviceChoice.AUTO, local_rank=3)
+    device = open_device(Recipe(), local_rank=3)
     assert device == gpu_of_rank(3) == torch.device("cuda", 0)
     assert chosen == [device]
 
@@ -54,6 +54,7 @@ def test_processes_that_share_a_gpu_are_refused_in_words(monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(group, "_store_of", lambda *_: dist.HashStore())
     monkeypatch.setattr(group, "use_network", lambda *_, **__: None)
+    monkeypatch.setattr(group, "require_same_kind", lambda *_, **__: None)  # of all ranks
     monkeypatch.setattr(dist, "init_process_group", init)
     place = Place(rank=3, size=4, local_rank=3, local_size=4, address="127.0.0.1", port=1)
     with (
