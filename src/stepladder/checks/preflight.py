@@ -54,7 +54,7 @@ def check_before_training(
         return kept
     left_s = limit_s - (time.perf_counter() - started)
     if left_s < _LEAST_S:  # a report without a check that ran is useless
-        return "the machine is too busy: a twentieth of the training's time was over before them"
+        return "the training is short: a twentieth of its time was over before they could start"
     return run_checks(job, CHECKS, tier=Tier.FAST, key=identity, limit_s=left_s)
 
 

@@ -72,7 +72,7 @@ def test_a_machine_that_is_too_busy_is_the_reason_why_nothing_ran(
     monkeypatch.setattr(preflight.time, "perf_counter", lambda: next(times))
     found = check_before_training(ready(tmp_path, epochs=1), key=no_key, folder=tmp_path)
     assert isinstance(found, str)
-    assert found.startswith("the machine is too busy")
+    assert found.startswith("the training is short")
 
 
 def test_an_example_that_can_be_read_once_is_not_read_for_checks(tmp_path: Path) -> None:
