@@ -64,7 +64,7 @@ def test_a_short_run_is_not_checked_and_a_long_one_is(tmp_path: Path) -> None:
     assert "overfit_one_batch" not in {finding.check for finding in long.findings}
 
 
-def test_a_machine_that_is_too_busy_is_the_reason_why_nothing_ran(
+def test_a_training_too_short_for_its_checks_is_the_reason_why_nothing_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "predicted_s", lambda job: 4.0)  # a twentieth is 0.2 s
