@@ -117,7 +117,7 @@ def climbing(run: Path, *launch: str) -> list[str]:
     words = ["climb", "--batch-size", "8", "--epochs", "30", "--stopping.no-early"]
     words += ["--stopping.validate-every-epochs", "30", "--task", f"{TASKS}:WaitingLonger"]
     words += ["--train", "all", "--run.dir", str(run), "--run.checks", "off"]
-    words += ["--ladder.block-s", "0.1"]
+    words += ["--ladder.block-s", "0.1", "--ladder.num-seeds", "2"]
     agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", *launch]
     return [sys.executable, "-m", "torch.distributed.run", *agent, "-m", "stepladder", *words]
 

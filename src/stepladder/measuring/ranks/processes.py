@@ -120,7 +120,7 @@ class Door:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._key = secrets.token_hex(16)
-        self._socket = socket.create_server((fleet.host, 0))
+        self._socket = socket.create_server(("", 0))  # a host may resolve its own name to loopback
         self._socket.settimeout(_POLL_S)
 
     def __enter__(self) -> Door:
