@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.hooks.tensors import is_plain, leaves_of, part
 from stepladder.watching.seen import WindowSeen
 
 _FEW: Final = 64  # values of a weight and of its gradient that are compared
@@ -25,19 +25,8 @@ def is_made_to_have_gradient(value: Tensor) -> bool:
     """
     if not value.requires_grad:
         return False
-    if value.grad_fn is None:
-        return not isinstance(value, nn.Parameter)
-    stack, known = [value.grad_fn], set[Any]()
-    while stack and len(known) < _MAX_NODES:
-        node: Any = stack.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and not isinstance(leaf, nn.Parameter):
-            return True
-        stack.extend(parent for parent, _ in node.next_functions)
-    return False
+    leaves = leaves_of(value, _MAX_NODES)
+    return any(not isinstance(leaf, nn.Parameter) for leaf in leaves)
 
 
 @dataclass

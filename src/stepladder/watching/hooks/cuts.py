@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from stepladder.watching.hooks.names import Root
 from stepladder.watching.hooks.optimizers import OptimizerWatch
-from stepladder.watching.hooks.tensors import tensors_in
+from stepladder.watching.hooks.tensors import leaves_of, tensors_in
 from stepladder.watching.seen import CutSeen, StartSeen
 from stepladder.watching.watcher import Watcher
 
@@ -24,24 +24,6 @@ _LEAVING: Final = {"item", "tolist", "numpy", "__float__", "__int__", "__array__
 _ENTERING: Final = {"tensor", "as_tensor", "from_numpy", "scalar_tensor", "full"}
 _IGNORED: Final = {".grad", "backward()", "requires_grad_()"}
 _SPELLED: Final = {"__float__": "float()", "__int__": "int()", "__array__": "numpy()"}
-
-
-def leaves_of(root: Tensor) -> list[Tensor]:
-    """Return the leaves that a graph ends at: the tensor itself if it is one."""
-    if root.grad_fn is None:
-        return [root]
-    found: list[Tensor] = []
-    stack, known = [root.grad_fn], set[Any]()
-    while stack and len(known) < _MAX_NODES:
-        node: Any = stack.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            found.append(leaf)
-        stack.extend(parent for parent, _ in node.next_functions)
-    return found
 
 
 class _Trace(TorchFunctionMode):
@@ -159,7 +141,7 @@ class CutWatch:
         trace = self._trace
         if trace is None or not trace.is_on:
             return
-        leaves = leaves_of(root)
+        leaves = list(leaves_of(root, _MAX_NODES))
         weights = [one for one in leaves if isinstance(one, nn.Parameter)]
         cut = None
         if not weights:

@@ -99,3 +99,24 @@ def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
     elif depth and isinstance(value, (list, tuple)):
         for item in value[:16]:
             yield from tensors_in(item, depth - 1)
+
+
+def leaves_of(root: Tensor, max_nodes: int) -> Iterator[Tensor]:
+    """Yield the leaves that a graph ends at: the tensor itself if it is one.
+
+    Args:
+        max_nodes: of the graph that are visited.
+    """
+    if root.grad_fn is None:
+        yield root
+        return
+    stack, known = [root.grad_fn], set[Any]()
+    while stack and len(known) < max_nodes:
+        node: Any = stack.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        stack.extend(parent for parent, _ in node.next_functions)
