@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,12 +19,20 @@ class _LossModule(nn.Module):
     """A model and its loss as one module, because DDP averages what one forward pass uses.
 
     A Task calls parts of its model as it likes, which a wrapper around the model would not see.
+
+    Args:
+        model: with at least one weight that is trained.
+        losses: maps a batch to the losses of this rank.
+        has_spare: add a weight that no loss uses.
     """
 
-    def __init__(self, model: nn.Module, losses: Losses) -> None:
+    def __init__(self, model: nn.Module, losses: Losses, *, has_spare: bool) -> None:
         super().__init__()
         self.model = model
         self._losses = losses
+        if has_spare:
+            like = next(weight for weight in model.parameters() if weight.requires_grad)
+            self.spare = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
 
     def forward(self, batch: Any) -> Any:
         """Return the losses of a batch."""
@@ -41,20 +50,32 @@ class GradientAverage:
         losses: maps a batch to the losses of this rank.
         is_static: every step uses the same weights in the same order.
         has_unused: some trained weights may get no gradient.
+        is_repeatable: every step adds the gradients up in one order, the first one too. Otherwise
+            buckets are put together anew after the first step, which moves elements between the
+            parts of a ring that three or more ranks add up in different orders: a run that starts
+            again then differs in the last bit. Costs a walk over the graph in each step.
     """
 
     def __init__(
-        self, model: nn.Module, losses: Losses, *, is_static: bool, has_unused: bool
+        self,
+        model: nn.Module,
+        losses: Losses,
+        *,
+        is_static: bool,
+        has_unused: bool,
+        is_repeatable: bool = False,
     ) -> None:
         with warnings.catch_warnings():
             # the option that is to replace it sends the buffers once more at the start
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
             self._ddp = DistributedDataParallel(
-                _LossModule(model, losses),
+                # the spare weight is unused: torch warns where it looks for such and finds none
+                _LossModule(model, losses, has_spare=is_repeatable and not has_unused),
                 init_sync=False,  # `share_start` has sent the weights, and compared them
                 broadcast_buffers=False,
-                find_unused_parameters=has_unused and not is_static,
-                static_graph=is_static,
+                # torch keeps the first buckets where weights may be unused
+                find_unused_parameters=is_repeatable or (has_unused and not is_static),
+                static_graph=is_static and not is_repeatable,
             )
 
     def __call__(self, batch: Any) -> Any:

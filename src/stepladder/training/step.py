@@ -76,7 +76,7 @@ class Step:
         is_random: whether the model draws random numbers (dropout).
         threads: compute threads of a step on the CPU; None: unchanged.
         world: the ranks that train together.
-        is_static, has_unused: of the weights that a step uses; see `GradientAverage`.
+        is_static, has_unused, is_repeatable: see `GradientAverage`.
         devices: of this process, if it trains on more than one; see `Replicas`.
 
     Attributes:
@@ -99,6 +99,7 @@ class Step:
         world: World = ALONE,
         is_static: bool = False,
         has_unused: bool = False,
+        is_repeatable: bool = False,
         devices: Sequence[torch.device] = (),
     ) -> None:
         self._threads = threads
@@ -117,7 +118,11 @@ class Step:
             None
             if world.is_alone
             else GradientAverage(
-                model, self._own_losses, is_static=is_static, has_unused=has_unused
+                model,
+                self._own_losses,
+                is_static=is_static,
+                has_unused=has_unused,
+                is_repeatable=is_repeatable and world.size > 2,  # two are added up in any order
             )
         )
         self._has_synced = any(isinstance(one, SyncedBatchNorm) for one in model.modules())

@@ -447,6 +447,7 @@ def make_stage_parts(
         # the graph of a step is recorded in its first backward pass, which must send gradients
         is_static=recipe.device.gradient_checkpointing and not recipe.batch.micro_batch_size,
         has_unused=example is not None and _has_unused(recipe, task, model, example, device),
+        is_repeatable=recipe.deterministic,
         devices=replica_devices(device, recipe.device.replicas),
     )
     return StageParts(frozen=frozen, update=update, step=step)
