@@ -46,7 +46,7 @@ class Simulated:
     gain: float
     planned_s: float = 0.0
 
-    def block(self, min_s: float) -> BlockTimes:
+    def block(self, min_s: float, *, like: BlockTimes | None = None) -> BlockTimes:
         step_s = self.machine.seconds() / self.gain
         return BlockTimes(step_s=step_s, num_steps=1, validation_s=0.0, wall_s=step_s)
 
@@ -56,6 +56,7 @@ class Raced(Race):
 
     def __init__(self, machine: Machine, gain: float) -> None:
         self.block_s, self.is_cut, self._pair = 0.1, False, 0
+        self._has_same_features = False
         self._time_left = lambda: math.inf
         self._watchdog = SimpleNamespace(expect=lambda _: None)
         self.before = cast("Workload", Simulated(machine, 1.0))

@@ -287,6 +287,22 @@ def execution_key(recipe: Recipe) -> Recipe:
     )
 
 
+def features_key(recipe: Recipe) -> Recipe | None:
+    """Return the part of a recipe on which the time of cached features depends; None if none are.
+
+    Recipes with equal keys compute the same features in the same way.
+    """
+    if not recipe.features.cached:
+        return None
+    return replace(
+        recipe,
+        batch=BatchConfig(),
+        optimizer=OptimizerConfig(),
+        schedule=ScheduleConfig(),
+        stopping=StoppingConfig(),
+    )
+
+
 def model_key(recipe: Recipe) -> Recipe:
     """Return the recipe with all options reset that do not influence how the model is built."""
     return replace(

@@ -74,6 +74,8 @@ class Race:
         block_s: minimum length of a block.
         watchdog: gets the expected durations.
         few_steps_s: rough time of the first few steps of either.
+        has_same_features: whether both compute the same features: each pair times them once, so
+            that their noise does not count as a difference.
         time_left: returns the seconds until no further pair is started.
 
     Attributes:
@@ -88,6 +90,7 @@ class Race:
         block_s: float,
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
+        has_same_features: bool = False,
         time_left: Callable[[], float],
     ) -> None:
         self.before, self.after = before, after
@@ -96,6 +99,7 @@ class Race:
         self._time_left = time_left
         self._watchdog = watchdog
         self._few_steps_s = few_steps_s
+        self._has_same_features = has_same_features
         self._pair = 0
 
     def warm_up(self) -> None:
@@ -120,10 +124,13 @@ class Race:
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
             self._pair += 1
             timed: dict[AnyWorkload, BlockTimes] = {}
+            first: BlockTimes | None = None
             for side in sides:
                 if side.workload not in timed:
                     self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
-                    timed[side.workload] = side.workload.block(self.block_s)
+                    like = first if self._has_same_features else None
+                    timed[side.workload] = side.workload.block(self.block_s, like=like)
+                    first = first or timed[side.workload]
                 side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")

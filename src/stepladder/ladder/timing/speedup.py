@@ -16,7 +16,7 @@ import torch
 from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.ladder.keys import execution_key
+from stepladder.ladder.keys import execution_key, features_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
 from stepladder.ladder.timing.interleaved_blocks import (
@@ -224,6 +224,7 @@ def measure_speed(
             block_s=lab.job.ladder.block_s,
             watchdog=watchdog,
             few_steps_s=few_s,
+            has_same_features=features_key(before[0]) == features_key(after[0]) is not None,
             time_left=time_left or lab.time_left,
         )
         race.warm_up()

@@ -183,10 +183,13 @@ class Workload:
         share = 0.0 if reader is None else plan.num_val_batches / reader.steps_per_epoch
         return trunk_s + plan.num_steps * pilot.step_s + share * pilot.validation_s
 
-    def block(self, min_s: float) -> BlockTimes:
+    def block(self, min_s: float, *, like: BlockTimes | None = None) -> BlockTimes:
         """Time a fixed number of steps with their validation share, for about min_s seconds.
 
         The number is fixed by the warm-up, so that all blocks do the same work.
+
+        Args:
+            like: a block of a recipe that computes the same features; they are not timed again.
 
         Raises:
             DivergedError: if the loss is not finite, with the step and its examples.
@@ -195,7 +198,10 @@ class Workload:
         if self.plan.num_steps == 0:
             self.warm_up(min_s)
         started = time.perf_counter()
-        trunk_s, held_out_trunk_s = self._time_features()
+        if like is None:
+            trunk_s, held_out_trunk_s = self._time_features()
+        else:
+            trunk_s, held_out_trunk_s = like.trunk_s, like.held_out_trunk_s
         timed = self._time_steps(self.plan.num_steps)
         validation_s = self._time_validation(self.plan.num_val_batches)
         self._check_finite()

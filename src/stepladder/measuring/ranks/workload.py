@@ -101,7 +101,7 @@ class RanksWorkload:
         self.plan = plan
         self.one_time_s.update(one_time_s)
 
-    def block(self, min_s: float) -> BlockTimes:
+    def block(self, min_s: float, *, like: BlockTimes | None = None) -> BlockTimes:
         """Time a block on all devices, see `Workload.block`.
 
         Raises:
@@ -110,7 +110,7 @@ class RanksWorkload:
         """
         if self.plan.num_steps == 0:
             self.warm_up(min_s)
-        times: BlockTimes = self._team.ask("block", min_s=min_s, plan=self.plan)[0]
+        times: BlockTimes = self._team.ask("block", min_s=min_s, plan=self.plan, like=like)[0]
         return times
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class _Member:
         workload.warm_up(min_s)
         return workload.plan, workload.pilot, workload.planned_s, workload.one_time_s
 
-    def block(self, min_s: float, plan: Plan) -> BlockTimes:
+    def block(self, min_s: float, plan: Plan, like: BlockTimes | None) -> BlockTimes:
         self._workload.plan = plan
-        times = self._workload.block(min_s)
+        times = self._workload.block(min_s, like=like)
         return replace(times, phases_s=dict(times.phases_s))  # pickled

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from stepladder.config.recipe import Recipe, StoppingConfig
+from stepladder.config.choices import MemoryFormat
+from stepladder.config.recipe import FeaturesConfig, Recipe, StoppingConfig
 from stepladder.ladder.lab import Lab, Outcomes
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
 from stepladder.ladder.timing import speedup as speed_module
@@ -185,6 +186,28 @@ def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
     assert len(speed.before_s) == len(speed.after_s) >= 8
     assert speed.before.step_s == speed.after.step_s, "both totals use the same blocks"
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
+
+
+def test_features_that_both_compute_are_timed_once_per_pair(
+    make_lab, profile, recipe, tmp_path
+) -> None:
+    cached = replace(recipe, features=FeaturesConfig(cached=True))
+    larger = replace(cached, batch=replace(cached.batch, global_batch_size=16))
+    channels = MemoryFormat.CHANNELS_LAST
+    other = replace(cached, device=replace(cached.device, memory_format=channels))
+    features_s = []
+    for after in (larger, other):
+        speed = measure_speed(
+            make_lab(cached),
+            profile,
+            (cached, KNOWN),
+            (after, KNOWN),
+            folder=tmp_path,
+            watchdog=Watchdog(),
+        )
+        features_s.append([time.one_time_s["features"] for time in (speed.before, speed.after)])
+    assert features_s[0][0] == features_s[0][1] > 0
+    assert features_s[1][0] != features_s[1][1]
 
 
 def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:
