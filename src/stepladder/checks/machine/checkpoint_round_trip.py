@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,14 +64,15 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
         through, before, after = (root / name for name in ("through", "before", "after"))
         for folder in (through, before, after):
             folder.mkdir()
-        whole = take_steps(job, through, until=NUM_BEFORE + NUM_AFTER, batch=batch)
         first = take_steps(job, before, until=NUM_BEFORE, batch=batch, saves=True)
-        fresh = _load_fresh(job, before, batch, first)
-        if fresh.problem is not None:
-            return _incomplete(f"a new process cannot use the checkpoint: {fresh.problem}", first)
-        second = take_steps(
-            job, after, until=NUM_BEFORE + NUM_AFTER, batch=batch, loaded=load_last(before)
-        )
+        with closing(_FreshLoad(job, before, batch)) as load:  # the other steps are taken meanwhile
+            whole = take_steps(job, through, until=NUM_BEFORE + NUM_AFTER, batch=batch)
+            second = take_steps(
+                job, after, until=NUM_BEFORE + NUM_AFTER, batch=batch, loaded=load_last(before)
+            )
+            fresh = load.compare(first)
+    if fresh.problem is not None:
+        return _incomplete(f"a new process cannot use the checkpoint: {fresh.problem}", first)
     lost = _differences(whole, second, is_exact=job.device.type == "cpu")
     if lost:
         if not _repeats(job, whole, batch):
@@ -156,37 +159,64 @@ def _first(batch: Batch, num: int) -> Batch:
     return Batch(batch.inputs[:num], cut, batch.ids[:num])
 
 
-def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> _Fresh:
-    """Load the checkpoint in a new process, and compare the outputs of the model."""
-    file = Path(job.task_name.rpartition(":")[0])
-    if job.task_name != BUILT_IN and not file.is_file():
-        return _Fresh(
-            words="not loaded in a new process, as the Task is not in a file",
-            coverage="this process only",
-        )
-    on_cpu = batch.to(torch.device("cpu"))
-    torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
-    command = [sys.executable, "-m", "stepladder.checks.machine.fresh_load", str(folder)]
-    limit_s = min(_MAX_FRESH_S, max(10.0, job.left_s()))
-    try:
-        result = subprocess.run(
-            [*command, str(torch.get_num_threads())],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        )
-    except subprocess.TimeoutExpired:
-        return _Fresh(
-            words=f"a new process did not load the checkpoint within {limit_s:.0f} s", is_told=False
-        )
-    if (folder / ERROR_FILE).exists():
-        return _Fresh(problem=(folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
-    if not (folder / OUTPUTS_FILE).exists():
-        return _Fresh(problem=(result.stderr.strip().splitlines() or ["it exited"])[-1][:400])
-    fresh = torch.load(folder / OUTPUTS_FILE, weights_only=True)
-    return _compared(job, fresh, first, num_examples=len(batch.ids))
+class _FreshLoad:
+    """A new process that loads the checkpoint of a folder, and runs the model on a batch.
+
+    None is started if the Task is not in a file.
+    """
+
+    def __init__(self, job: CheckedJob, folder: Path, batch: Batch) -> None:
+        self._job, self._folder, self._num_examples = job, folder, len(batch.ids)
+        self._process: subprocess.Popen[bytes] | None = None
+        file = Path(job.task_name.rpartition(":")[0])
+        if job.task_name != BUILT_IN and not file.is_file():
+            return
+        on_cpu = batch.to(torch.device("cpu"))
+        torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
+        command = [sys.executable, "-m", "stepladder.checks.machine.fresh_load", str(folder)]
+        self._limit_s = min(_MAX_FRESH_S, max(10.0, job.left_s()))
+        self._started = time.monotonic()
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, str(torch.get_num_threads())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            )
+
+    @property
+    def _errors(self) -> Path:
+        return self._folder / "stderr.txt"
+
+    def compare(self, first: Reached) -> _Fresh:
+        """Wait for the process, and compare the outputs of its model with those of this one."""
+        if self._process is None:
+            return _Fresh(
+                words="not loaded in a new process, as the Task is not in a file",
+                coverage="this process only",
+            )
+        try:
+            left_s = self._started + self._limit_s - time.monotonic()
+            self._process.wait(max(0.0, left_s))
+        except subprocess.TimeoutExpired:
+            limit = f"{self._limit_s:.0f} s"
+            return _Fresh(
+                words=f"a new process did not load the checkpoint within {limit}", is_told=False
+            )
+        if (self._folder / ERROR_FILE).exists():
+            return _Fresh(problem=(self._folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
+        if not (self._folder / OUTPUTS_FILE).exists():
+            lines = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            return _Fresh(problem=(lines or ["it exited"])[-1][:400])
+        fresh = torch.load(self._folder / OUTPUTS_FILE, weights_only=True)
+        return _compared(self._job, fresh, first, num_examples=self._num_examples)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def _compared(job: CheckedJob, outputs: Tensor, first: Reached, *, num_examples: int) -> _Fresh:
