@@ -33,6 +33,7 @@ from stepladder.stats import resolvable_margin
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.evaluate import Evaluation
+from stepladder.training.features.feature_task import features_folder
 from stepladder.training.setup.build import Sources, open_sources
 from stepladder.training.stopping import EarlyStopping, Weights
 
@@ -212,6 +213,7 @@ class Lab:
             seed=self.seed,
             folder=self.cache,
             max_features_s=OUTCOMES_FRAC * self.budget_s,
+            known_features=features_folder(self.job, self.task),
         )
 
     # -- trainings to the end ---------------------------------------------------------------

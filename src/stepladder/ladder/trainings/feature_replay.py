@@ -38,6 +38,7 @@ class Instrument:
 
     Attributes:
         folder: private, for the features.
+        known: of the job, with features that earlier runs have computed; only read.
         max_s: seconds that the features of one trunk may take; slower ones are not computed.
     """
 
@@ -46,6 +47,7 @@ class Instrument:
     device: torch.device
     folder: Path
     max_s: float
+    known: Path | None = None
     _features: dict[Recipe, Sources | None] = field(default_factory=dict)
     _refused_s: dict[Recipe, float] = field(default_factory=dict)
     _views: dict[Recipe, int] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Instrument:
                     self.sources,
                     folder=self.folder,
                     device=self.device,
+                    known=self.known,
                 )
             except (ResourceError, UsageError, RuntimeError, MemoryError) as error:
                 is_ours = isinstance(error, (ResourceError, UsageError))
@@ -164,13 +167,14 @@ class Instruments:
     """Features of frozen trunks and their heads, separate for each form that changes the pixels.
 
     Attributes:
-        folder, max_s: of each Instrument.
+        folder, max_s, known: of each Instrument.
     """
 
     material_of: MaterialOf
     device: torch.device
     folder: Path
     max_s: float
+    known: Path | None = None
     _by_form: dict[bool, Instrument] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
@@ -211,5 +215,6 @@ class Instruments:
                 device=self.device,
                 folder=self.folder,
                 max_s=self.max_s,
+                known=self.known,
             )
         return self._by_form[form]

@@ -139,6 +139,7 @@ class Trainings:
         seed: of the folds.
         folder: private, for features.
         max_features_s: seconds that computing the features of one trunk may take.
+        known_features: folder of the job's features that earlier runs have computed; only read.
     """
 
     material_of: MaterialOf
@@ -147,6 +148,7 @@ class Trainings:
     seed: int
     folder: Path
     max_features_s: float
+    known_features: Path | None = None
     _known: dict[tuple[Recipe, int | None, int], Outcome] = field(default_factory=dict)
     _step_s: dict[Recipe, float] = field(default_factory=dict)
     _more_frac: dict[Recipe, float] = field(default_factory=dict)
@@ -161,6 +163,7 @@ class Trainings:
             device=self.device,
             folder=self.folder / "features",
             max_s=self.max_features_s,
+            known=self.known_features,
         )
 
     def plain(self, recipe: Recipe) -> Parts:

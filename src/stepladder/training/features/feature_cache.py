@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepladder.config.choices import OrderMode, Sampling, Split, Where
 from stepladder.config.recipe import DataConfig, Recipe
-from stepladder.data.features.feature_files import FeatureFolder, FeatureWriter
+from stepladder.data.features.feature_files import FeatureFolder, Features, FeatureWriter
 from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.data.order.order_choice import resolve_order
 from stepladder.data.reading.reader import Reader, Source
@@ -70,6 +70,7 @@ class FeatureOpener:
         recipe: of the job; its options are part of the key of the features.
         way: how examples reach the head.
         folder: of all features of this data.
+        known: another such folder, which is only read; None: there is none.
         trunk: hash of the trunk.
         total: examples of the splits with progress; done: those that are computed.
         engine: computes them in other processes; None: computed in this process.
@@ -84,6 +85,7 @@ class FeatureOpener:
     on_message: Callable[[str], None]
     is_cancelled: Callable[[], bool]
     engine: FeatureEngine | None = None
+    known: Path | None = None
     done: int = 0
     is_waiting: bool = False
 
@@ -99,9 +101,12 @@ class FeatureOpener:
         is_train = split is Split.TRAIN
         num_views = self.way.num_views if is_train else 0
         reader = self._reader(source, is_train=is_train)
-        place = FeatureFolder(self.folder, self._facts(split, source, num_views))
+        facts = self._facts(split, source, num_views)
+        place = FeatureFolder(self.folder, facts)
         before = self.done
         held = self._load(place, source, num_views, reader)
+        if held is None and self.known is not None:
+            held = self._load_known(FeatureFolder(self.known, facts), source, num_views, reader)
         while held is None:
             with place.writing(reader.num_examples, on_wait=self._wait) as writer:
                 is_fresh = writer is not None and writer.num_done == 0
@@ -178,15 +183,32 @@ class FeatureOpener:
             return None
         if found is None:
             return None
-        rows = reader.order.samples(0, 0, reader.num_examples)
-        held = HeldFeatures(source, found, rows if len(rows) < len(source) else None)
-        if self._is_current(held, source, rows, num_views):
+        held = self._current(found, source, num_views, reader)
+        if held is not None:
             return held
         if is_fresh:
             place.remove()
-            raise _not_own(source, rows)
+            raise _not_own(source, reader.order.samples(0, 0, reader.num_examples))
         self._remove(place, "the features on disk belong to another trunk or other data")
         return None
+
+    def _load_known(
+        self, place: FeatureFolder, source: Source, num_views: int, reader: Reader
+    ) -> HeldFeatures | None:
+        """Return features of another folder if they are complete and of this trunk."""
+        try:
+            found = place.load()
+        except DataError:
+            return None
+        return None if found is None else self._current(found, source, num_views, reader)
+
+    def _current(
+        self, found: Features, source: Source, num_views: int, reader: Reader
+    ) -> HeldFeatures | None:
+        """Return stored features as those of a source, or None if they are not."""
+        rows = reader.order.samples(0, 0, reader.num_examples)
+        held = HeldFeatures(source, found, rows if len(rows) < len(source) else None)
+        return held if self._is_current(held, source, rows, num_views) else None
 
     def _remove(self, place: FeatureFolder, why: str) -> None:
         self.on_message(f"{why}; computing them again ({place.path})")

@@ -151,6 +151,7 @@ def open_features(
     is_checked: bool = False,
     is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
+    known: Path | None = None,
 ) -> Sources:
     """Return the splits as features: loaded from a folder if they are there, computed otherwise.
 
@@ -168,6 +169,7 @@ def open_features(
         is_checked: `require_features` has been called before.
         is_test_wanted: open the features of test now.
         engine: computes the features; None: this process does.
+        known: another such folder, from which features are read, too.
 
     Raises:
         UsageError: if features cannot be cached.
@@ -189,6 +191,7 @@ def open_features(
         on_message=on_message or _ignore,
         is_cancelled=is_cancelled,
         engine=engine,
+        known=known,
     )
     train = opener.open(Split.TRAIN, sources.train)
     val = opener.open(Split.VAL, sources.val) if sources.val is not None else None

@@ -154,6 +154,30 @@ def test_later_runs_find_the_features_of_earlier_ones(
     assert len(list((tmp_path / "features").iterdir())) == 5
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.*")}
+
+
+def test_known_features_of_another_folder_are_read_and_left_alone(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    recipe, known, own = cached(tmp_path / "run").recipe, tmp_path / "known", tmp_path / "own"
+    first, later, again = still(), still(), still()
+    computed = opened(first, known, recipe)
+    found = opened(later, own, recipe, known=known)
+    assert later.num_passed < first.num_passed - 50
+    assert not own.exists()
+    rows = np.arange(37)
+    assert torch.equal(found.train.read(rows).inputs, computed.train.read(rows).inputs)
+    for file in known.rglob("features.npy"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    before = contents(known)
+    opened(again, own, recipe, known=known)
+    assert again.num_passed == first.num_passed, "damaged ones are computed again"
+    assert contents(known) == before
+    assert len(list(own.iterdir())) == 2
+
+
 def test_batches_come_in_the_order_of_the_examples(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
