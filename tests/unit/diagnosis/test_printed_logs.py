@@ -312,3 +312,23 @@ def test_training_after_a_headed_evaluation_is_training(tmp_path: Path) -> None:
         (500 * k + 500, LOSS[k]) for k in range(8)
     ]
     assert (run.result, run.best_step) == (BEST, 2500)
+
+
+METER = "Test: [  12/12]  Time: 0.011 (0.329)  Loss:  0.4756 (0.5000)  "
+
+
+@pytest.mark.parametrize("head", ["", "Val: [  12/12]  Loss: 0.5 (0.5000)  Acc@1: 80.00 (80.00)\n"])
+def test_a_progress_meter_named_test_is_validation_where_nothing_else_is(
+    head: str, tmp_path: Path
+) -> None:
+    text = "".join(
+        f"Train: {k} [ 134/135 (100%)]  Loss: {LOSS[k]} ({LOSS[k]:.3f})  LR: 3.229e-02\n"
+        f"{head}{METER}Acc@1: 78.9474 ({100 * acc:.4f})\n"
+        for k, acc in enumerate(ACC)
+    )
+    (run,) = runs_of(tmp_path, text)
+    said = [finding.evidence for finding in run.findings if finding.check == "selection"]
+    has_note = any("is read as validation" in note for note in run.log.notes)
+    assert has_note == (not head)
+    assert not any("the test set was evaluated" in text for text in said)
+    assert run.result == (0.8 if head else BEST)

@@ -84,6 +84,10 @@ _FILE = re.compile(  # its name is no split: `Loaded 250 images from val.json`
     r"tfrecords?|parquet|tar|zip|gz|jpe?g|png)\b"
 )
 _WORD = re.compile(r"[A-Za-z]+")
+_METER = re.compile(
+    r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
+)
+_VALIDATION = re.compile(r"^\W*(?:val|valid|validation)\b", re.MULTILINE | re.IGNORECASE)
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
@@ -96,11 +100,26 @@ def is_text_log(text: str) -> bool:
     return any(cells for _, cells in _lines(text))
 
 
+def _with_validation(text: str) -> tuple[str, tuple[str, ...]]:
+    """Name the validation of programs whose progress meter calls it `Test: [ 0/12]`.
+
+    Source: timm, torchvision's references and pytorch/examples, which evaluate the folder `val`.
+
+    Returns:
+        The text, and a note if it was changed.
+    """
+    if _VALIDATION.search(text):
+        return text, ()
+    text, num = _METER.subn(r"\1Val", text)
+    return text, ("its progress meter `Test: […]` is read as validation",) if num else ()
+
+
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
+    text, renamed = _with_validation(text)
     rows, repeated = _without_repeats(list(_rows(text)))
     rows, counted = _counted_alike(rows)
-    notes = (*repeated, *counted)
+    notes = (*renamed, *repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
         attempts = split_attempts(cells, is_after_replay)
