@@ -48,8 +48,8 @@ SECTIONS = (
         "runs it through the trunk in every epoch. It stops by our rule, or by Lightning's "
         "EarlyStopping where a row says so. Seconds of whole commands, from the start "
         "of the process, including the test pictures; `over_ours` is the time divided by ours, and "
-        "`points_below_ours` the difference in test accuracy, both within a pair. Two epochs of the "
-        "script are timed, and the second is added for each further one that ours took; its "
+        "`points_below_ours` the difference in test accuracy, both within a pair. Two epochs of "
+        "the script are timed, and the second is added for each further one that ours took; its "
         "accuracy is then unknown. One run to its end, by Lightning's EarlyStopping, took 1,102 s "
         "and had 87.6 % on test, where ours had 89.2 %.",
     ),
