@@ -353,9 +353,8 @@ class Recipe:
     seed: int = 0
     """Random seed of initial weights, data order, augmentation and dropout."""
     deterministic: bool = False
-    """Use deterministic kernels, and report operations that have none.
-
-    Three devices or more then add gradients up in one order from the first step on.
+    """Use deterministic kernels, and report operations that have none; three devices or more add
+    gradients up in one order from the first step.
     """
     auto: bool = True
     """Where an option is `auto`, choose what is faster and changes nothing but rounding; off: what
