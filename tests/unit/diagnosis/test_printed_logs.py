@@ -172,7 +172,7 @@ def test_a_program_that_stopped_before_an_evaluation_is_refused_with_its_error(
 def test_an_error_after_the_last_evaluation_is_a_note(tmp_path: Path) -> None:
     text = "".join(line(k, ACC[k]) for k in range(8))
     (run,) = runs_of(tmp_path, text + TRACEBACK + "RuntimeError: CUDA error: device lost\n")
-    assert "it ended with 'RuntimeError: CUDA error: device lost'" in run.log.notes
+    assert run.log.ended_by == "RuntimeError: CUDA error: device lost"
     (run,) = runs_of(
         tmp_path, TRACEBACK + "ImportError: no module named apex\nuses no apex\n" + text
     )
