@@ -22,6 +22,7 @@ from stepladder.diagnosis.audit.length import (
 )
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
+from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
 from stepladder.diagnosis.logs.printed.crash import is_out_of_memory
@@ -245,6 +246,8 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
     num = None if size.problem else size.num
     result = None if series is None else series.values[series.best]
     is_share = series is not None and series.is_share
+    is_best = series is not None and at_chance(_curves(log, num)) is None
+    best = series.rows[series.best] if series is not None and is_best else None
     return AuditedRun(
         log=log,
         metric=None if series is None else series.name,
@@ -253,9 +256,9 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
         one_example=1 / num if num and is_share else None,
         num_val=num,
         num_val_from=size.source,
-        best_epoch=None if series is None else series.rows[series.best].epoch,
+        best_epoch=None if best is None else best.epoch,
         findings=tuple(_findings(log, series, size, num)),
-        best_step=None if series is None else series.rows[series.best].step,
+        best_step=None if best is None else best.step,
     )
 
 
@@ -270,8 +273,14 @@ def _findings(
         # what follows would judge two trainings as one
         found += [_size(series, size), fallen, judge_selection(log, series, num), _data_wait(log)]
         return [f for f in found if f is not None]
+    curves = _curves(log, num)
+    chance = at_chance(curves)
     if series is None:
         found.append(_held_out(log))
+    elif chance is not None:
+        if not series.is_constant:
+            length = _no_epoch_is_best(series, chance)
+        found += [_size(series, size), length, judge_selection(log, series, num)]
     else:
         found += [
             _size(series, size),
@@ -282,7 +291,6 @@ def _findings(
             judge_calibration(log, series),
             judge_selection(log, series, num),
         ]
-    curves = _curves(log, num)
     if series is not None and not curves.values():
         found.append(_no_curve(series))
     elif len(log.rows) > 1 or (
@@ -290,10 +298,33 @@ def _findings(
     ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
-        found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]
+        found += [_learning_rate(fit) if not_finite is None else None]
+        found.append(_fit(fit, length) if chance is None else _fit_at_chance(fit))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _no_epoch_is_best(series: Series, chance: Chance) -> Finding:
+    num = len(series.values)
+    return Finding(
+        check="length",
+        outcome=Outcome.WARNED,
+        evidence=f"{series.name} is that of guessing ({percent(chance.accuracy)}) at all {num} "
+        "evaluations, up to noise: no epoch is better than the others, except by chance",
+        fix="Do not choose an epoch or weights by these results.",
+        numbers={"num_evaluations": num, "chance": chance.accuracy},
+    )
+
+
+def _fit_at_chance(fit: Fit) -> Finding:
+    return replace(
+        _fit(fit, None),
+        fix=""
+        if fit.is_learning_rate_too_high
+        else "Check whether inputs and labels belong together, and whether the model can learn a "
+        "single batch by heart. If it can, try other learning rates.",
+    )
 
 
 def _no_curve(series: Series) -> Finding:
@@ -479,12 +510,14 @@ def _learning_rate(fit: Fit) -> Finding | None:
 
 def _fit(fit: Fit, length: Finding | None) -> Finding:
     """Return how well the model fits; the advice agrees with that on the length of training."""
+    is_so_far = fit.kind is FitKind.GOOD_FIT and length is not None and is_improving(length)
     is_bad = fit.kind in _FIT_FIXES and not fit.is_learning_rate_too_high
     outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
-    said = "; ".join((_FIT_WORDS[fit.kind], *fit.evidence))
+    word = _FIT_WORDS[fit.kind] + (" so far" if is_so_far else "")
+    said = "; ".join((word, *fit.evidence))
     return Finding(
         check="fit",
-        outcome=Outcome.WARNED if is_bad else outcomes.get(fit.kind, Outcome.PASSED),
+        outcome=outcomes.get(fit.kind, Outcome.WARNED),
         evidence=said,
         fix=_fit_fix(fit, length) if is_bad else "",
         numbers={"kind": fit.kind.value, "confidence": fit.confidence.value},
