@@ -48,7 +48,10 @@ SECTIONS = (
         "runs it through the trunk in every epoch. It stops by our rule, or by Lightning's "
         "EarlyStopping where a row says so. Seconds of whole commands, from the start "
         "of the process, including the test pictures; `over_ours` is the time divided by ours, and "
-        "`points_below_ours` the difference in test accuracy, both within a pair.",
+        "`points_below_ours` the difference in test accuracy, both within a pair. Two epochs of "
+        "the script are timed, and the second is added for each further one that ours took; its "
+        "accuracy is then unknown. One run to its end, by Lightning's EarlyStopping, took 1,102 s "
+        "and had 87.6 % on test, where ours had 89.2 %.",
     ),
     Section("climbs", "Ten climbs", "How often climbs with different seeds decide alike."),
     Section(
@@ -119,6 +122,18 @@ SECTIONS = (
         "Several devices, predicted",
         "The gain of a step on two devices of one core each: predicted by `more_gpus`, and "
         "measured. Error is the absolute log of their ratio.",
+    ),
+    Section(
+        "devices_losses",
+        "Several devices, losses",
+        "How far the losses of two and four devices are from those of one, beside those of one "
+        "device with the examples of each batch in other orders.",
+    ),
+    Section(
+        "device_recovery",
+        "Several devices, killed",
+        "A random process is killed at a random time: whether the run ends by itself, with the "
+        "weights of a run that nobody disturbed, and how long until it trains again.",
     ),
     Section(
         "devices_startup",

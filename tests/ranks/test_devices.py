@@ -251,3 +251,17 @@ def test_a_signal_to_torchrun_saves_the_run(tmp_path: Path, number: signal.Signa
     assert command.process.returncode == 0, printed
     assert "resumed from" in printed
     assert (summary(tmp_path / "run")["steps"], summary(tmp_path / "run")["attempts"]) == (300, 2)
+
+
+@pytest.mark.distributed
+def test_how_busy_each_device_is_stands_beside_each_log_line(start: Start, tmp_path: Path) -> None:
+    command = start("Plain", "--devices", "2", "--epochs", "4", "--stopping.no-early")
+    assert command.ended()
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    at = {kind: [e["step"] for e in events if e["event"] == kind] for kind in ("train", "devices")}
+    assert at["devices"] == at["train"][1:]
+    used = [event for event in events if event["event"] == "devices"]
+    assert all(len(event["busy_frac"]) == len(event["hosts"]) == 2 for event in used)
+    assert all(0 <= share <= 1 for event in used for share in event["busy_frac"])
+    assert "Busy share by device" in (tmp_path / "run" / "report.html").read_text()

@@ -353,7 +353,9 @@ class Recipe:
     seed: int = 0
     """Random seed of initial weights, data order, augmentation and dropout."""
     deterministic: bool = False
-    """Use deterministic kernels, and report operations that have none."""
+    """Use deterministic kernels, and report operations that have none; three devices or more add
+    gradients up in one order from the first step.
+    """
     auto: bool = True
     """Where an option is `auto`, choose what is faster and changes nothing but rounding; off: what
     PyTorch does by default."""

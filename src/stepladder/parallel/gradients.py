@@ -51,7 +51,7 @@ class GradientAverage:
         is_static: every step uses the same weights in the same order.
         has_unused: some trained weights may get no gradient.
         is_repeatable: every step adds the gradients up in one order, the first one too. Otherwise
-            buckets are put together anew after the first step, which moves elements between the
+            buckets are put together again after the first step, which moves elements between the
             parts of a ring that three or more ranks add up in different orders: a run that starts
             again then differs in the last bit. Costs a walk over the graph in each step.
     """

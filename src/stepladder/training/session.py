@@ -23,6 +23,7 @@ from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.display import Display, ProgressState
 from stepladder.training.output.events import EventLog
 from stepladder.training.ranks.hosts import received_by_host
+from stepladder.training.ranks.use import UseMeter, use_by_rank
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
 from stepladder.training.stopping import Judgement, Kept, Weights
@@ -148,6 +149,7 @@ class Session(Training):
     Attributes:
         state: what is saved in addition to the training.
         committed_step: of the last checkpoint.
+        use: how busy the device of this rank is.
     """
 
     config: RunConfig
@@ -157,6 +159,7 @@ class Session(Training):
     checkpoints: Checkpoints
     state: RunState
     committed_step: int = -1
+    use: UseMeter = field(default_factory=UseMeter)
     _window: Window | None = None
     _unchecked: list[Taken] = field(default_factory=list)
     _last_commit: float = field(default_factory=time.monotonic)
@@ -192,6 +195,7 @@ class Session(Training):
             self.check_finite()
             means = self.parts.step.take_window()
             received = received_by_host(self.downloaded, self.world)
+            used = self.use.shares(self.clock, self.world)
             self.state.last_loss = means.loss
             self.state.last_accuracy = means.logs.get("accuracy")
             rate, wait_frac = self._since_last_log()
@@ -208,6 +212,13 @@ class Session(Training):
                     "time_metrics/data_loading(%)": 100 * wait_frac,
                 },
             )
+            if used:
+                self.events.write(
+                    "devices",
+                    step=self.position.step,
+                    epoch=self.position.epoch,
+                    **use_by_rank(used, self.world),
+                )
             if totals := reading_totals(self.train_reader):
                 by_host = {"received_bytes_by_host": received} if received else {}
                 self.events.write(

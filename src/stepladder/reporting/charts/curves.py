@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 
 from stepladder.diagnosis.runs.run_state import best_validation
+from stepladder.records.scaling import DeviceUse
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE, Unit
 from stepladder.reporting.tables import RunRecords, count, fraction, number
@@ -17,6 +18,7 @@ from stepladder.training.output.wording import percent
 
 _GIB = 1024**3
 _PERCENT = Unit(suffix=" %")  # of a value in percent
+_MOST_LINES: Final = 9  # of devices in one chart: as many as there are colors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +52,20 @@ def learning_figures(records: RunRecords) -> list[Figure]:
 
 
 def machine_figures(records: RunRecords) -> list[Figure]:
-    """Draw throughput, waiting for data, CPU and GPU usage, and memory over the time of the run."""
+    """Draw throughput, waiting for data, usage of processors and memory over the time of the run.
+
+    Of several devices also how busy each was, so that an idle one is visible.
+    """
     events = [event for kind in records.events.values() for event in kind]
     minutes = max((number(event.get("elapsed_s")) or 0.0 for event in events), default=0.0) > 180
     unit = (60.0, "minutes") if minutes else (1.0, "seconds")
     train, system = records.of("train"), records.of("system")
     wait_key = "time_metrics/data_loading(%)"
+    devices = device_figure(
+        _devices(records.of("devices"), unit[0]), title="Busy share by device", unit=unit[1]
+    )
     return [
+        *([] if devices is None else [devices]),
         _use_figure(
             "Samples per second", train, unit, [("throughput/samples_per_sec", "train", "", 1)]
         ),
@@ -80,6 +89,66 @@ def machine_figures(records: RunRecords) -> list[Figure]:
             [("gpu_memory_bytes", "val", "GPU", _GIB), ("rss_bytes", "train", "process", _GIB)],
             Unit(suffix=" GiB"),
         ),
+    ]
+
+
+def device_figure(
+    devices: Sequence[DeviceUse], *, title: str, unit: str = "seconds of training"
+) -> Figure | None:
+    """Draw the busy share of each device over time; None if there is nothing to draw.
+
+    Args:
+        unit: label of the time axis.
+    """
+    hosts = {one.host for one in devices}
+    lines = [
+        Series(
+            name=f"device {one.rank} on {one.host}" if len(hosts) > 1 else f"device {one.rank}",
+            style=f"run{idx % _MOST_LINES + 1}",
+            xs=one.ends_s,
+            ys=one.busy_frac,
+        )
+        for idx, one in enumerate(devices[:_MOST_LINES])
+    ]
+    svg = line_chart(
+        lines,
+        title="Busy share of each device over time",
+        x_label=unit,
+        y_unit=SHARE,
+        y_covers=(0.0, 1.0),
+    )
+    if svg is None:
+        return None
+    keys = [
+        (line.style, f"{line.name}, {percent(one.mean_frac, 0)} on average")
+        for line, one in zip(lines, devices, strict=False)
+    ]
+    left = len(devices) - len(lines)
+    note = f"The first {_MOST_LINES} of {len(devices)} devices are drawn." if left else ""
+    return Figure(title=title, svg=svg, keys=tuple(keys), note=note)
+
+
+def _devices(events: Sequence[Mapping[str, Any]], unit_s: float) -> list[DeviceUse]:
+    """Return how busy each device was, from the events of a run."""
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for event in events:
+        end, shares, hosts = (event.get(key) for key in ("elapsed_s", "busy_frac", "hosts"))
+        end_s = number(end)
+        if end_s is None or not isinstance(shares, list):
+            continue
+        for rank, share in enumerate(shares):
+            names = hosts if isinstance(hosts, list) else []
+            host = str(names[rank]) if rank < len(names) else ""
+            if (busy := fraction(share)) is not None:
+                found.setdefault((rank, host), []).append((end_s / unit_s, busy))
+    return [
+        DeviceUse(
+            rank=rank,
+            host=host,
+            ends_s=tuple(end for end, _ in windows),
+            busy_frac=tuple(busy for _, busy in windows),
+        )
+        for (rank, host), windows in sorted(found.items())
     ]
 
 

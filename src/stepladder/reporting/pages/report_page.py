@@ -86,6 +86,7 @@ def _shown(records: RunRecords) -> dict[str, object]:
         "times": time_spent(records),
         "reading": reading_rows(records),
         "machine": machine_figures(records),
+        "has_devices": bool(records.of("devices")),
         "classes": class_results(records),
         "not_measured": not_measured(records),
         "config": _cut(records.config_text),

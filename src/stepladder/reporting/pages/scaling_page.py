@@ -12,7 +12,7 @@ from markupsafe import Markup
 from stepladder.records.from_json import read_record
 from stepladder.records.scaling import SCALING_FILE, WORDS, Part, Scaling, ScalingPoint
 from stepladder.reporting.charts import bars
-from stepladder.reporting.charts.curves import Figure
+from stepladder.reporting.charts.curves import Figure, device_figure
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.charts.scales import NUMBER, SHARE
 from stepladder.reporting.html import template
@@ -20,7 +20,6 @@ from stepladder.reporting.links import save_page
 from stepladder.training.output.wording import clean, pace, percent, rough_time
 
 SCALING_PAGE: Final = "scaling.html"
-_MOST_LINES: Final = 9  # of devices in one chart; more are drawn as hosts
 _NEXT: Final = {
     Part.MICRO_BATCH: "A larger global batch (`--batch-size`) leaves each device enough examples.",
     Part.CONTENTION: "The devices of a host slow each other down: fewer of them in each host, or "
@@ -301,31 +300,7 @@ def _split(point: ScalingPoint) -> SplitRow:
 
 def _use(point: ScalingPoint) -> Figure | None:
     """Draw the busy share of each device over the time of the measured loop."""
-    lines = [
-        Series(
-            name=f"device {one.rank} on {one.host}",
-            style=f"run{one.rank % _MOST_LINES + 1}",
-            xs=one.ends_s,
-            ys=one.busy_frac,
-        )
-        for one in point.use[:_MOST_LINES]
-    ]
-    svg = line_chart(
-        lines,
-        title="Busy share of each device over time",
-        x_label="seconds of training",
-        y_unit=SHARE,
-        y_covers=(0.0, 1.0),
-    )
-    if svg is None:
-        return None
-    left = len(point.use) - len(lines)
-    return Figure(
-        title=f"Busy share on {_devices(point)}",
-        svg=svg,
-        keys=tuple((line.style, line.name) for line in lines),
-        note=f"The first {_MOST_LINES} are drawn; {left} more are in the table." if left else "",
-    )
+    return device_figure(point.use, title=f"Busy share on {_devices(point)}")
 
 
 def _pairs(found: Scaling) -> list[PairRow]:

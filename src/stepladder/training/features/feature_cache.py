@@ -70,7 +70,7 @@ class FeatureOpener:
         recipe: of the job; its options are part of the key of the features.
         way: how examples reach the head.
         folder: of all features of this data.
-        known: another such folder, which is only read; None: there is none.
+        known: another such folder, which is only read.
         trunk: hash of the trunk.
         total: examples of the splits with progress; done: those that are computed.
         engine: computes them in other processes; None: computed in this process.

@@ -45,7 +45,7 @@ _TAGS: dict[str, tuple[str, float]] = {
     "seconds": ("time_metrics/checkpoint(s)", 1.0),
     "num_bytes": ("memory/checkpoint(GiB)", 1 / _GIB),
 }
-_SCALAR_EVENTS = frozenset({"train", "reader", "validation", "system", "checkpoint"})
+_SCALAR_EVENTS = frozenset({"train", "reader", "validation", "system", "devices", "checkpoint"})
 _NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
 
 
@@ -61,6 +61,8 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for host, num_bytes in enumerate(record.get("received_bytes_by_host") or ()):
         found[f"reader/received_host_{host}(GiB)"] = num_bytes / _GIB
+    for rank, share in enumerate(record.get("busy_frac") or ()):
+        found[f"system/device_{rank}(%)"] = 100 * share
     for key, value in record.items():
         if key in _NOT_SCALARS or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import torch
@@ -40,6 +40,7 @@ from stepladder.training.output.display import Display
 from stepladder.training.randomness import use_deterministic
 from stepladder.training.ranks.hosts import received_by_host
 from stepladder.training.ranks.joint_features import serve_features
+from stepladder.training.ranks.use import UseMeter
 from stepladder.training.session import is_log_due
 from stepladder.training.setup.attempt import device_name
 from stepladder.training.setup.build import (
@@ -77,10 +78,12 @@ class Follower(Training):
 
     Attributes:
         log_every: as in the run's config, so that all ranks log at the same steps.
+        use: how busy the device of this rank is.
     """
 
     guard: SignalGuard
     log_every: int
+    use: UseMeter = field(default_factory=UseMeter)
 
     def wishes(self) -> Wishes:
         """Return the signal that this process got; what else happens is decided by rank 0."""
@@ -95,6 +98,7 @@ class Follower(Training):
         self.check_finite()
         self.parts.step.take_window()
         received_by_host(self.downloaded, self.world)
+        self.use.shares(self.clock, self.world)
 
     def diverged(self, step: int, bad_ranks: Mapping[int, str]) -> DivergedError:
         """Return the error of a non-finite step, which rank 0 raises and reports, too."""
