@@ -98,6 +98,8 @@ class RunLog:
         test_accuracy, test_loss: on a separate test set.
         stop_reason: from the log, or STILL_RUNNING or CUT_SHORT for a stepladder run; None: not
             logged.
+        ended_by: the error that ended the program, or the state of a run that failed; None: neither
+            is logged.
         kept: validation of the final weights of a stepladder run; if it has not ended, of the best
             or the last validated ones; None: not known.
         num_unreadable: cells that should be numbers but are not.
@@ -131,6 +133,7 @@ class RunLog:
     test_accuracy: float | None = None
     test_loss: float | None = None
     stop_reason: str | None = None
+    ended_by: str | None = None
     is_val_test: bool = False
     score_name: str | None = None
     is_score_share: bool = False

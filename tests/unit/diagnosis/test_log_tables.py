@@ -142,3 +142,11 @@ def test_a_folder_of_other_files_names_one_that_can_be_passed(tmp_path: Path) ->
     with pytest.raises(DataError, match=r"Did you mean .*wandb_export\.csv\? Pass one file\."):
         audit([str(tmp_path)])
     assert len(audit([str(tmp_path / "wandb_export.csv")]).runs) == 3
+
+
+def test_a_run_of_a_table_that_failed_after_it_had_a_result_says_so(tmp_path: Path) -> None:
+    table = "Name,State,val_accuracy\na,finished,0.8\nb,crashed,0.7\nc,failed,\n"
+    runs = audit_of(tmp_path, table).runs
+    checks = [{found.check for found in run.findings} for run in runs]
+    assert ["ended" in names for names in checks] == [False, True, False]
+    assert "held_out" in checks[2], "which says that it has not finished"

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
+from stepladder.diagnosis.audit.audit import audit
 from stepladder.diagnosis.logs.files.json_log import read_json_log
 from stepladder.diagnosis.logs.meaning.column_names import Meaning, digits_of, meaning, read_number
 from stepladder.diagnosis.logs.reader import read_logs
@@ -73,6 +74,22 @@ def test_a_training_in_a_folder_of_mlflow_is_read_with_its_times_and_options(
         assert [row.val_loss for row in log.rows] == list(texts.LOSSES)
         assert log.total_s == 220
         assert log.settings == {"lr": "0.001"}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [("3", None), ("4", "status FAILED"), ("5", "status KILLED")]
+)
+def test_a_run_of_mlflow_that_failed_says_so(status: str, said: str | None, tmp_path: Path) -> None:
+    run = texts.write_mlflow_run(tmp_path)
+    (run / "meta.yaml").write_text(f"run_name: fox\nstart_time: 1000000\nstatus: {status}\n")
+    (run / "params" / "epochs").write_text("40")
+    (audited,) = audit([str(run)]).runs
+    assert audited.log.ended_by == said
+    ended = [found for found in audited.findings if found.check == "ended"]
+    assert len(ended) == (said is not None)
+    if said is not None:
+        assert said in ended[0].evidence
+        assert "40 epochs were planned" in ended[0].evidence
 
 
 @pytest.mark.parametrize("num_batches", [1, 10])

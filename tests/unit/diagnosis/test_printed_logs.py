@@ -172,7 +172,7 @@ def test_a_program_that_stopped_before_an_evaluation_is_refused_with_its_error(
 def test_an_error_after_the_last_evaluation_is_a_note(tmp_path: Path) -> None:
     text = "".join(line(k, ACC[k]) for k in range(8))
     (run,) = runs_of(tmp_path, text + TRACEBACK + "RuntimeError: CUDA error: device lost\n")
-    assert "it ended with 'RuntimeError: CUDA error: device lost'" in run.log.notes
+    assert run.log.ended_by == "RuntimeError: CUDA error: device lost"
     (run,) = runs_of(
         tmp_path, TRACEBACK + "ImportError: no module named apex\nuses no apex\n" + text
     )
@@ -332,3 +332,121 @@ def test_a_progress_meter_named_test_is_validation_where_nothing_else_is(
     assert has_note == (not head)
     assert not any("the test set was evaluated" in text for text in said)
     assert run.result == (0.8 if head else BEST)
+
+
+def cifar_bar(values: str, num_batches: int) -> str:
+    return "".join(
+        f" [{'=' * k}>{'.' * (9 - k)}]  Step: 8{k}ms | Tot: 1{k}s | {values} {of}/{num_batches} \r"
+        for k, of in ((1, 1), (5, num_batches // 2), (9, num_batches))
+    )
+
+
+def tqdm_bar(values: str, num_batches: int) -> str:
+    return "".join(
+        f"{k}%|{'#' * 9}| {of}/{num_batches} [00:0{k % 10}<00:05, 25.1it/s, {values}]\r"
+        for k, of in ((1, 1), (50, num_batches // 2), (100, num_batches))
+    )
+
+
+@pytest.mark.parametrize("end", ["", "cut"])
+def test_of_two_bars_without_names_the_second_is_the_validation(end: str, tmp_path: Path) -> None:
+    text = ""
+    for k in range(8):
+        right = round(10_000 * ACC[k])
+        trained, held_out = (
+            f"Loss: {LOSS[k]:.3f} | Acc: {95 + k / 10:.3f}% (47500/50000)",
+            f"Loss: 0.314 | Acc: {right / 100:.3f}% ({right}/10000)",
+        )
+        text += f"\nEpoch: {k}\n{cifar_bar(trained, 391)}\n{cifar_bar(held_out, 100)}\nSaving..\n"
+    text += (
+        f"\nEpoch: 8\n{cifar_bar('Loss: 0.1 | Acc: 99.000% (49500/50000)', 391)}\n" if end else ""
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.result, run.best_epoch, run.num_val) == (BEST, BEST_EPOCH, 10_000)
+    assert run.log.rows[7].train_accuracy == pytest.approx(0.957)
+    assert any("two progress bars without a name" in note for note in run.log.notes)
+
+
+def test_bars_of_tqdm_without_names_are_read_alike(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {k + 1}/8\n{tqdm_bar(f'loss={LOSS[k]}, acc=0.99', 391)}\n"
+        f"{tqdm_bar(f'loss=0.4, acc={ACC[k]}', 79)}\n"
+        for k in range(8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert (run.result, run.best_epoch) == (BEST, BEST_EPOCH)
+    assert [row.train_loss for row in run.log.rows] == list(LOSS)
+
+
+def test_one_bar_per_epoch_is_not_read_as_two(tmp_path: Path) -> None:
+    text = "".join(f"Epoch {k + 1}\n{tqdm_bar(f'loss={LOSS[k]}', 391)}\n" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert run.result is None
+    assert [row.train_loss for row in run.log.rows] == list(LOSS)
+
+
+def sklearn_lines(scores: list[float]) -> str:
+    return "".join(
+        f"Iteration {k}, loss = {2 / k:.8f}\nValidation score: {score:.6f}\n"
+        for k, score in enumerate(scores, start=1)
+    )
+
+
+def test_the_score_of_an_mlp_classifier_is_its_accuracy(tmp_path: Path) -> None:
+    right = [372, 404, 431, 453, 473, 490, 581, 579, 578]
+    text = sklearn_lines([hits / 600 for hits in right])
+    text += "Validation score did not improve more than tol=0.000100 for 10 consecutive epochs. Stopping.\n"
+    text += "Training set score: 0.997000\nTest set score: 0.957000\n"
+    (run,) = runs_of(tmp_path, text)
+    assert run.metric == "val_accuracy"
+    assert run.result == pytest.approx(581 / 600, abs=1e-6)
+    assert (run.best_step, run.num_val) == (7, 600)
+    assert [row.train_loss for row in run.log.rows] == [float(f"{2 / k:.8f}") for k in range(1, 10)]
+    assert all(row.val_loss is None for row in run.log.rows)
+    assert run.log.test_accuracy == 0.957
+
+
+def test_the_score_of_an_mlp_regressor_is_not(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, sklearn_lines([0.9 - 1.3 / k for k in range(1, 31)]))
+    assert run.metric == "Validation r2"
+    assert all(row.val_accuracy is None and row.val_loss is None for row in run.log.rows)
+
+
+def test_a_number_of_the_validation_with_an_unknown_name_leaves_the_next_line_to_training(
+    tmp_path: Path,
+) -> None:
+    text = "".join(f"step {k} loss {LOSS[k]}\nValidation surprise: {ACC[k]}\n" for k in range(8))
+    (run,) = runs_of(tmp_path, text)
+    assert run.result is None
+    assert [row.train_loss for row in run.log.rows] == list(LOSS)
+
+
+def test_the_decimals_of_a_running_average_are_not_those_of_the_result(tmp_path: Path) -> None:
+    """torchvision's references: `acc1: 26.5790 (30.7669)` of batches, then `Acc@1 19.674`."""
+    right = (773, 1000, 1266, 1737, 1998, 2311, 2601, 2913)
+    text = "".join(
+        f"Epoch: [{k}]  [  0/283]  eta: 0:00:56  lr: 0.1  loss: 1.9 (2.0)  acc1: 17.2072 (17.0000)\n"
+        f"Test:   [  0/123]  eta: 0:00:40  loss: 2.1 (2.1)  acc1: 26.5790 ({30.7669 + k / 7:.4f})\n"
+        f"Test:  Acc@1 {100 * hits / 3929:.3f} Acc@5 91.698\n"
+        for k, hits in enumerate(right)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.digits == 5
+    assert run.num_val == 3929
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "train: 5216 images, val: 1000 images, 7 classes\n",
+        "Classes: ['a'] | train: 225 | test: 1000\n",
+    ],
+)
+def test_sizes_that_one_line_states_are_used_if_the_accuracies_are_possible(
+    head: str, tmp_path: Path
+) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, head + text)
+    assert (run.num_val, run.num_val_from) == (1000, "logged")
+    (run,) = runs_of(tmp_path, head.replace("1000", "77") + text)
+    assert run.num_val != 77

@@ -1,5 +1,7 @@
 """Printed output of programs that stopped before they evaluated anything."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from stepladder.diagnosis.audit.audit import audit
 from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError
+from stepladder.records.findings import Outcome
 
 FRAMES = (
     'Traceback (most recent call last):\n  File "train.py", line 141, in <module>\n    main()\n'
@@ -68,7 +71,8 @@ def test_what_was_evaluated_before_an_error_is_read(end: str, tmp_path: Path) ->
     (tmp_path / "train.log").write_text(text)
     (log,) = read_logs(str(tmp_path / "train.log"))
     assert log.rows[0].val_accuracy == 0.31
-    assert any("it ended with" in note for note in log.notes)
+    assert log.ended_by is not None
+    assert log.ended_by.startswith(ENDS[end][1])
 
 
 def test_the_column_that_was_asked_for_is_read_whatever_stopped_the_training(
@@ -84,3 +88,76 @@ def test_a_part_of_the_first_epoch_is_no_fit(begun: str, tmp_path: Path) -> None
     (tmp_path / "train.log").write_text(BEGUN[begun])
     (run,) = audit([str(tmp_path / "train.log")]).runs
     assert [finding.check for finding in run.findings] == ["held_out"]
+
+
+EPOCHS = "".join(
+    f"Epoch {k}/30 train loss {2 / k:.4f} train acc {0.5 + k / 20:.4f} val acc {0.48 + k / 20:.4f}\n"
+    for k in range(1, 7)
+)
+IMPORT = FRAMES + "ModuleNotFoundError: No module named 'apex'\n"
+LAUNCHER = "srun: error: gpu-c12: task 0: Exited with exit code 1\n"
+OTHER_RANK = "".join(f"[rank1]: {line}\n" for line in (*FRAMES.splitlines(), "RuntimeError: NCCL"))
+CHAINED = f"{FRAMES}KeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSES = {
+    "launcher": (f"{FRAMES}{OUT_OF_MEMORY}\n{LAUNCHER}", OUT_OF_MEMORY, "smaller batch size"),
+    "torchrun": (
+        f"{FRAMES}ValueError: bad label\n{FRAMES}"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+        "ValueError: bad label",
+        "Correct that error",
+    ),
+    "other rank": (
+        f"{OTHER_RANK}{FRAMES}{OUT_OF_MEMORY}\n{LAUNCHER}", OUT_OF_MEMORY, "smaller batch size",
+    ),
+    "host memory": (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n" + LAUNCHER,
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.",
+        "smaller batch size",
+    ),
+    "chained": (f"{CHAINED}{FRAMES}ValueError: no x\n", "ValueError: no x", "Correct that error"),
+    "earlier": (f"{FRAMES}ValueError: late\n{LAUNCHER}", "ValueError: late", "Correct that error"),
+    "launcher only": (LAUNCHER, LAUNCHER.strip(), "Correct that error"),
+    "time limit": (
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-05T10:00:00 DUE TO TIME LIMIT ***\n"
+        + LAUNCHER,
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-05T10:00:00 DUE TO TIME LIMIT ***",
+        "Resume from the last checkpoint",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_crash_is_a_finding_with_its_first_cause_and_no_advice_to_train_longer(
+    cause: str, tmp_path: Path
+) -> None:
+    end, said, fix = CAUSES[cause]
+    start = IMPORT if cause == "earlier" else ""
+    (tmp_path / "train.log").write_text(start + EPOCHS + end)
+    (run,) = audit([str(tmp_path / "train.log")]).runs
+    findings = {found.check: found for found in run.findings}
+    ended = findings["ended"]
+    assert said in ended.evidence
+    assert "after 6 of 30 epochs" in ended.evidence
+    assert fix in ended.fix
+    is_stopped = cause == "time limit"
+    assert ended.outcome is (Outcome.WARNED if is_stopped else Outcome.FAILED)
+    assert findings["length"].outcome is Outcome.NOT_APPLICABLE
+    assert not any("more epochs" in found.fix for found in run.findings)
+    assert findings["fit"].numbers["kind"] == "not_yet_known"
+
+
+def test_a_training_that_ended_without_an_error_has_no_such_finding(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(IMPORT + EPOCHS)
+    (run,) = audit([str(tmp_path / "train.log")]).runs
+    assert run.log.ended_by is None
+    assert "ended" not in {found.check for found in run.findings}
+
+
+def test_a_trial_of_ray_tune_that_failed_says_why(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{k},t1,{0.5 + k / 20}\n" for k in range(1, 7))
+    header = "training_iteration,time_this_iter_s,trial_id,val_accuracy\n"
+    (tmp_path / "progress.csv").write_text(header + rows)
+    (tmp_path / "error.txt").write_text(FRAMES + OUT_OF_MEMORY + "\n")
+    (run,) = audit([str(tmp_path / "progress.csv")]).runs
+    (ended,) = (found for found in run.findings if found.check == "ended")
+    assert OUT_OF_MEMORY in ended.evidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,8 +22,10 @@ from stepladder.diagnosis.audit.length import (
 )
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
+from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.logs.printed.crash import is_out_of_memory
 from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
@@ -54,6 +57,8 @@ _FIT_FIXES = {  # of a training that was still improving, that was past its best
         "Stop earlier, or add data, augmentation, dropout or weight decay.",
     ),
 }
+_STATE = re.compile(r"(?:status|state|sys_state) ", re.IGNORECASE)
+_STOPPED = re.compile(r"KeyboardInterrupt|Terminated|TIME LIMIT|CANCELLED|KILLED$")
 _ALIKE = 1e-6  # relative difference between readings of one set, at most: float32 rounding
 
 
@@ -241,6 +246,8 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
     num = None if size.problem else size.num
     result = None if series is None else series.values[series.best]
     is_share = series is not None and series.is_share
+    is_best = series is not None and at_chance(_curves(log, num)) is None
+    best = series.rows[series.best] if series is not None and is_best else None
     return AuditedRun(
         log=log,
         metric=None if series is None else series.name,
@@ -249,9 +256,9 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
         one_example=1 / num if num and is_share else None,
         num_val=num,
         num_val_from=size.source,
-        best_epoch=None if series is None else series.rows[series.best].epoch,
+        best_epoch=None if best is None else best.epoch,
         findings=tuple(_findings(log, series, size, num)),
-        best_step=None if series is None else series.rows[series.best].step,
+        best_step=None if best is None else best.step,
     )
 
 
@@ -259,14 +266,21 @@ def _findings(
     log: RunLog, series: Series | None, size: HeldOutSize, num: int | None
 ) -> list[Finding]:
     not_finite = _finite(log)
-    found: list[Finding | None] = [not_finite]
+    is_unfinished = series is None and log.stop_reason is not None  # then `held_out` says so
+    found: list[Finding | None] = [not_finite, None if is_unfinished else _ended(log)]
     length = None if series is None else judge_length(log, series, num)
     if series is not None and (fallen := judge_resumption(log, series)) is not None:
         # what follows would judge two trainings as one
         found += [_size(series, size), fallen, judge_selection(log, series, num), _data_wait(log)]
         return [f for f in found if f is not None]
+    curves = _curves(log, num)
+    chance = at_chance(curves)
     if series is None:
         found.append(_held_out(log))
+    elif chance is not None:
+        if not series.is_constant:
+            length = _no_epoch_is_best(series, chance)
+        found += [_size(series, size), length, judge_selection(log, series, num)]
     else:
         found += [
             _size(series, size),
@@ -277,7 +291,6 @@ def _findings(
             judge_calibration(log, series),
             judge_selection(log, series, num),
         ]
-    curves = _curves(log, num)
     if series is not None and not curves.values():
         found.append(_no_curve(series))
     elif len(log.rows) > 1 or (
@@ -285,10 +298,33 @@ def _findings(
     ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
-        found += [_learning_rate(fit) if not_finite is None else None, _fit(fit, length)]
+        found += [_learning_rate(fit) if not_finite is None else None]
+        found.append(_fit(fit, length) if chance is None else _fit_at_chance(fit))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _no_epoch_is_best(series: Series, chance: Chance) -> Finding:
+    num = len(series.values)
+    return Finding(
+        check="length",
+        outcome=Outcome.WARNED,
+        evidence=f"{series.name} is that of guessing ({percent(chance.accuracy)}) at all {num} "
+        "evaluations, up to noise: no epoch is better than the others, except by chance",
+        fix="Do not choose an epoch or weights by these results.",
+        numbers={"num_evaluations": num, "chance": chance.accuracy},
+    )
+
+
+def _fit_at_chance(fit: Fit) -> Finding:
+    return replace(
+        _fit(fit, None),
+        fix=""
+        if fit.is_learning_rate_too_high
+        else "Check whether inputs and labels belong together, and whether the model can learn a "
+        "single batch by heart. If it can, try other learning rates.",
+    )
 
 
 def _no_curve(series: Series) -> Finding:
@@ -423,6 +459,41 @@ def _finite(log: RunLog) -> Finding | None:
     )
 
 
+def _ended(log: RunLog) -> Finding | None:
+    """Return the error that ended a training, and how far it came; None without one."""
+    if log.ended_by is None:
+        return None
+    done = log.num_epochs
+    planned = f" of {log.max_epochs:,}" if log.max_epochs else ""
+    is_state = _STATE.match(log.ended_by) is not None
+    said = f"the training did not finish: it ended with {log.ended_by!r}"
+    if is_state:
+        said = f"the training did not finish: the log has its {log.ended_by}"
+    if done is not None:
+        said += f", after {done:,.6g}{planned} epochs"
+    elif log.rows:
+        said += f", after {len(log.rows)} evaluations" + (
+            f"; {log.max_epochs:,} epochs were planned" if log.max_epochs else ""
+        )
+    is_stopped = _STOPPED.search(log.ended_by) is not None
+    fix = "Correct that error, and resume from the last checkpoint."
+    if is_out_of_memory(log.ended_by):
+        fix = (
+            "Use a smaller batch size (with gradient accumulation, if the batch must stay as "
+            "large), mixed precision or smaller images, and resume from the last checkpoint."
+        )
+    elif is_stopped:
+        fix = "Resume from the last checkpoint, or train again."
+    elif is_state:
+        fix = "Look for the error in the output of this run, correct it, and train again."
+    return Finding(
+        check="ended",
+        outcome=Outcome.WARNED if is_stopped else Outcome.FAILED,
+        evidence=said,
+        fix=fix,
+    )
+
+
 def _learning_rate(fit: Fit) -> Finding | None:
     if not fit.is_learning_rate_too_high:
         return None
@@ -439,12 +510,14 @@ def _learning_rate(fit: Fit) -> Finding | None:
 
 def _fit(fit: Fit, length: Finding | None) -> Finding:
     """Return how well the model fits; the advice agrees with that on the length of training."""
+    is_so_far = fit.kind is FitKind.GOOD_FIT and length is not None and is_improving(length)
     is_bad = fit.kind in _FIT_FIXES and not fit.is_learning_rate_too_high
     outcomes = {FitKind.GOOD_FIT: Outcome.PASSED, FitKind.NOT_YET_KNOWN: Outcome.COULD_NOT_RUN}
-    said = "; ".join((_FIT_WORDS[fit.kind], *fit.evidence))
+    word = _FIT_WORDS[fit.kind] + (" so far" if is_so_far else "")
+    said = "; ".join((word, *fit.evidence))
     return Finding(
         check="fit",
-        outcome=Outcome.WARNED if is_bad else outcomes.get(fit.kind, Outcome.PASSED),
+        outcome=outcomes.get(fit.kind, Outcome.WARNED),
         evidence=said,
         fix=_fit_fix(fit, length) if is_bad else "",
         numbers={"kind": fit.kind.value, "confidence": fit.confidence.value},

@@ -142,7 +142,9 @@ def _series(
 
 
 def why_unended(log: RunLog) -> str:
-    """Return why a training of ours has not ended; empty if it has, or if unknown."""
+    """Return why a training has not ended as planned; empty if it has, or if unknown."""
+    if log.ended_by is not None:
+        return "it ended with an error"
     return _UNENDED.get(log.stop_reason or "", "")
 
 

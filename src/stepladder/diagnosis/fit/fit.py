@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
+from stepladder.diagnosis.fit.chance import at_chance
 from stepladder.diagnosis.fit.curves import MIN_PATIENCE, Curves
 from stepladder.diagnosis.fit.high_learning_rate import learning_rate_too_high
 from stepladder.diagnosis.fit.levels import Levels, levels_of, place
@@ -18,7 +19,7 @@ from stepladder.training.output.wording import percent
 RISE = 2.0  # times its noise: smaller changes are ignored
 CLEAR_RISE = 4.0
 MIN_EVALUATIONS = 4  # fewer show neither a trend nor their noise
-MIN_TRAIN_ERROR = 0.05  # a higher training error is never called a good fit
+MIN_TRAIN_ERROR = 0.05  # a higher training error on equal terms is never called a good fit
 MIN_TRAIN_SHARE = 0.5  # the same for the loss, as a share of the loss of guessing
 MIN_FALL = 0.002  # share by which validation must fall to count as improving
 TRAIN_FALL = 0.01  # share by which a training loss of unknown noise must fall
@@ -50,6 +51,8 @@ def judge_fit(curves: Curves) -> Fit:
             return fit
     confidence = seen.trust(is_far=not seen.is_improving)  # the fit may still change
     said = "validation has not become worse"
+    left = seen.left_words()
+    confidence = Confidence.WEAK if left else confidence
     if seen.levels.is_training_above:
         said += f"; {seen.above_words()}, which is no sign of underfitting by itself"
     if seen.is_last_worse:
@@ -70,7 +73,7 @@ def judge_fit(curves: Curves) -> Fit:
         )
     if seen.rise_after_saved is not None:
         said = f"{seen.rise_after_saved}; the saved weights are from before that"
-    return seen.fit(FitKind.GOOD_FIT, confidence, said)
+    return seen.fit(FitKind.GOOD_FIT, confidence, said, *seen.small_gap_words(), *left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +216,13 @@ class _Seen:
     def is_gap_named(self) -> bool:
         """Return whether the gap to validation is large; where training is poor, the larger part.
 
-        Where both are high, the larger part is named.
+        Where both are high, the larger part is named. A training error as logged that is not very
+        high may be that of the task: the gap is named.
         """
         levels = self.levels
-        is_larger = levels.is_gap_larger and levels.has_gap
-        return is_larger if self.is_poor else levels.is_gap_large()
+        if not self.is_poor or not (levels.is_equal or levels.is_very_poor):
+            return levels.is_gap_large()
+        return levels.is_gap_larger and levels.has_gap
 
     @property
     def metric_name(self) -> str:
@@ -235,6 +240,29 @@ class _Seen:
         return (
             f"the training {what} as logged is above that of validation, as with augmentation, "
             "dropout or label smoothing in training only, or as a mean over the epoch"
+        )
+
+    def small_gap_words(self) -> tuple[str, ...]:
+        """Describe a gap to validation that exceeds its noise but is not called overfitting."""
+        levels = self.levels
+        if levels.gap is None or not levels.has_gap or levels.gap < 0.5 * levels.gap_limit:
+            return ()
+        return (
+            f"the gap between training and validation, {100 * levels.gap:.1f} points, is below the "
+            f"{100 * levels.gap_limit:.2g} from which on it is called overfitting",
+        )
+
+    def left_words(self) -> tuple[str, ...]:
+        """Describe a training error as logged that may be too high, or that of the task."""
+        levels = self.levels
+        error = levels.bounded_train_error
+        if error is None or levels.is_equal or levels.is_training_above:
+            return ()
+        if error - levels.target_error <= MIN_TRAIN_ERROR:
+            return ()
+        return (
+            "a log does not show whether a larger model or other learning rates could lower the "
+            "training error",
         )
 
     @property
@@ -308,6 +336,20 @@ def _too_high(seen: _Seen) -> Fit | None:
     return seen.fit(FitKind.UNDERFIT, confidence, sign.said, is_learning_rate_too_high=True)
 
 
+def _learned_nothing(seen: _Seen) -> Fit | None:
+    chance = at_chance(seen.curves)
+    if chance is None:
+        return None
+    said = f"the model learned nothing: {chance.said}"
+    return replace(
+        seen.fit(FitKind.UNDERFIT, Confidence.LIKELY, said),
+        is_still_improving=False,
+        best_step=None,
+        best_epoch=None,
+        evidence=(said, *seen.levels.sentences()),
+    )
+
+
 def _no_validation(seen: _Seen) -> Fit | None:
     if seen.values:
         return None
@@ -368,7 +410,7 @@ def _underfit(seen: _Seen) -> Fit | None:
     if not levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
         return None
     is_past_best = seen.best < len(seen.values) - 1 - MIN_PATIENCE
-    if levels.is_gap_larger or (levels.has_gap and is_past_best):
+    if levels.is_gap_larger or seen.is_gap_named or (levels.has_gap and is_past_best):
         return None  # more training would widen the gap
     if levels.is_training_above:
         return None  # not known to be poor
@@ -385,7 +427,10 @@ def _underfit(seen: _Seen) -> Fit | None:
         said = "it is wrong on many training examples"
         said += ", and on more" if levels.has_gap else ", and on about as many"
         said += " validation examples"
-    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=not levels.has_gap), said)
+    confidence = seen.trust(is_far=not levels.has_gap)
+    if not levels.is_equal and not levels.is_very_poor:
+        confidence = Confidence.WEAK
+    return seen.fit(FitKind.UNDERFIT, confidence, said)
 
 
 def _too_few(seen: _Seen) -> Fit | None:
@@ -419,8 +464,8 @@ def _large_gap(seen: _Seen) -> Fit | None:
         )
     if levels.gap is not None:
         limit = "that is the larger part of it"
-        if not is_poor:
-            limit = f"more than {100 * levels.gap_limit:.0f} is overfitting"
+        if not is_poor or not levels.is_gap_larger:
+            limit = f"more than {100 * levels.gap_limit:.2g} is overfitting"
         said = (
             f"the error {of} is {100 * levels.gap:.1f} percentage points higher on "
             f"validation than on training: {limit}"
@@ -431,8 +476,8 @@ def _large_gap(seen: _Seen) -> Fit | None:
 
 def _poor(seen: _Seen) -> Fit | None:
     """Never call a high training error a good fit; validation was at its best long before."""
-    if not seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
-        return None
+    if not seen.is_poor:
+        return _unknown_share(seen)
     if seen.levels.is_training_above:
         said = (
             f"{seen.above_words()}: it does not show how well the training examples are learned. "
@@ -446,9 +491,29 @@ def _poor(seen: _Seen) -> Fit | None:
     return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=False), said, is_past_best=True)
 
 
+def _unknown_share(seen: _Seen) -> Fit | None:
+    """Judge a training loss without the loss of guessing and without a metric on validation.
+
+    More than half of the first loss that was logged is much, or little: it may be that of a
+    pretrained model, or of a task such as language, whose loss has a floor.
+    """
+    levels = seen.levels
+    is_bounded = levels.is_metric_good or levels.is_training_above
+    if levels.train_error is not None or not levels.is_guess_assumed or is_bounded:
+        return None
+    if not levels.is_loss_left(MIN_TRAIN_SHARE):
+        return None
+    said = (
+        "validation has not become worse, but the training loss is still more than half of the "
+        "first one that was logged, and the log does not show how low it could be"
+    )
+    return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
+
+
 _RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
     _not_finite,
     _too_high,
+    _learned_nothing,
     _no_validation,
     _overfit,
     _underfit,

@@ -60,7 +60,10 @@ def learning_rate_too_high(curves: Curves) -> Sign | None:
         if worst > WORSE_THAN_GUESSING * guess:
             said = f"the training loss reached {worst:.4g}; guessing gives {guess:.4g}"
             return Sign(said=said, is_clear=True)
-    return _jumps(curves, finite) if _stays(finite) else None
+    sign = _jumps(curves, finite) if _stays(finite) else None
+    is_level_known = levels_of(curves).train_error is not None or not is_assumed
+    # a first logged loss may be that of a pretrained model: only clear jumps count
+    return sign if sign is None or is_level_known or sign.is_clear else None
 
 
 def _jumps(curves: Curves, train: list[float]) -> Sign | None:
@@ -87,7 +90,7 @@ def _is_poor(curves: Curves, losses: list[float], guess: float | None) -> bool:
         classes = curves.num_classes
         chance = 1 - 1 / classes if classes and classes > 1 else 1.0
         return levels.bounded_train_error > POOR_ERROR * chance
-    if not losses or guess is None:
+    if not losses or guess is None or (not levels.is_equal and levels.is_metric_good):
         return False
     last = losses[-1]
     if levels.is_training_above and levels.val_loss is not None:

@@ -13,7 +13,10 @@ from stepladder.training.output.wording import percent
 GAP_NOISE = 2.0
 _LIMIT = 0.1  # of the gap between two error rates
 _LIMIT_IF_LEARNT = 0.07
-_HIGH_TRAIN_ERROR = 0.1
+_HIGH_TRAIN_ERROR = 0.2
+_LEARNT_TRAIN_ERROR = 0.1
+_POOR_SHARE = 1 / 3  # of the error of guessing: more left, as logged, is much
+_VERY_POOR_SHARE = 0.5
 _NEGLIGIBLE = 0.02  # of the loss of guessing
 _ABOVE = 1.25  # times validation: less is also the lag of a mean over an epoch
 
@@ -33,6 +36,7 @@ class Levels:
         floor: standard error of the validation error; None if unknown.
         loss_floor: standard error of the validation loss; None if unknown.
         metric_error: 1 minus the metric on validation, such as accuracy or F1; None if unknown.
+        guess_error: error rate of guessing: 1 - 1 / C, or 1 if the classes are unknown.
         of: whose they are, if not of the last weights: "of the saved weights, of epoch 7".
     """
 
@@ -48,6 +52,7 @@ class Levels:
     floor: float | None = None
     loss_floor: float | None = None
     metric_error: float | None = None
+    guess_error: float = 1.0
     of: str = ""
 
     @property
@@ -80,11 +85,16 @@ class Levels:
     def gap_limit(self) -> float:
         """The gap above which a training is called overfit, in [0, 1].
 
+        It rises with the training error from one published limit to the other, so that trainings
+        that are nearly equal are judged alike.
+
         Source: Zhang et al. 2021, "AutoTrainer: An Automatic DNN Training Problem Detection and
         Repair System": 0.1, and 0.07 for a training accuracy above 0.9.
         """
         train_error = 1.0 if self.train_error is None else self.train_error
-        return _LIMIT if train_error >= _HIGH_TRAIN_ERROR else _LIMIT_IF_LEARNT
+        span = _HIGH_TRAIN_ERROR - _LEARNT_TRAIN_ERROR
+        share = min(max((train_error - _LEARNT_TRAIN_ERROR) / span, 0.0), 1.0)
+        return _LIMIT_IF_LEARNT + share * (_LIMIT - _LIMIT_IF_LEARNT)
 
     def is_gap_large(self, *, is_clear: bool = False) -> bool:
         """Return True if the gap to validation alone shows overfitting.
@@ -148,14 +158,39 @@ class Levels:
     def is_training_poor(self, min_error: float, min_share: float) -> bool:
         """Return True if much of the training data is not learned: by error, else by loss.
 
-        Where training as logged is above validation, validation is the bound, and a high metric on
-        it excludes poor training.
+        The error that a task allows is unknown. On equal terms, `target_error` stands for it; as
+        logged, an error is high only in relation to that of guessing, and a loss only to that of
+        guessing if the classes are known. Where training as logged is above validation, validation
+        is the bound, and a high metric on it excludes poor training.
+
+        Args:
+            min_error: of training on equal terms, above `target_error`.
+            min_share: of the loss of guessing.
         """
         if self.is_training_above and self.is_metric_high:
             return False
         error = self.bounded_train_error
         if error is not None:
-            return error - self.target_error > min_error
+            least = min_error if self.is_equal else _POOR_SHARE * self.guess_error
+            return error - self.target_error > least
+        if not self.is_equal and self.is_metric_good:
+            return False
+        return not self.is_guess_assumed and self.is_loss_left(min_share)
+
+    @property
+    def is_metric_good(self) -> bool:
+        """Return whether few validation examples are wrong, so that few of training can be."""
+        limit = self.target_error + _POOR_SHARE * self.guess_error
+        return self.metric_error is not None and self.metric_error <= limit
+
+    @property
+    def is_very_poor(self) -> bool:
+        """Return whether at least half of the error of guessing is left on training examples."""
+        error = self.bounded_train_error
+        return error is None or error - self.target_error > _VERY_POOR_SHARE * self.guess_error
+
+    def is_loss_left(self, min_share: float) -> bool:
+        """Return True if more than a share of the loss of guessing is left in training."""
         share = self._train_share()
         if share is not None and self.is_training_above and self.val_loss is not None:
             share = min(share, self.val_loss / (self.guess_loss or 1.0))
@@ -219,7 +254,7 @@ def levels_of(curves: Curves) -> Levels:
     """
     guess, is_assumed = guess_loss(curves)
     saved = curves.saved()
-    points = curves.points
+    points = _until_last_validation(curves.points)
     if saved is not None:
         points = tuple(point for point in points if point.step <= saved.step)
     equal = _equal(points, saved)
@@ -235,8 +270,19 @@ def levels_of(curves: Curves) -> Levels:
         floor=curves.accuracy_floor(),
         loss_floor=loss_errors[-1] if loss_errors else None,
         metric_error=_error(_half_earlier(points, curves.metric)),
+        guess_error=1.0 if not curves.num_classes else 1 - 1 / curves.num_classes,
         of="" if saved is None else f"of the saved weights, of {place(saved.epoch, saved.step)}",
     )
+
+
+def _until_last_validation(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points without a training after the last validation: it is not compared."""
+    last = [
+        idx
+        for idx, point in enumerate(points)
+        if point.val_loss is not None or point.val_accuracy is not None
+    ]
+    return tuple(points[: last[-1] + 1] if last else points)
 
 
 def place(epoch: float | None, step: int) -> str:

@@ -55,7 +55,11 @@ from stepladder.diagnosis.logs.folders.tracker_stores import (
 from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.meaning.rows import Table, to_run_log
 from stepladder.diagnosis.logs.printed.boosting_log import is_boosting_log, read_boosting_log
-from stepladder.diagnosis.logs.printed.crash import last_error
+from stepladder.diagnosis.logs.printed.crash import (
+    is_out_of_memory,
+    last_error,
+    planned_epochs,
+)
 from stepladder.diagnosis.logs.printed.keras_log import is_keras_output, read_keras_output
 from stepladder.diagnosis.logs.printed.printed_tables import is_printed_table, read_printed_table
 from stepladder.diagnosis.logs.printed.processes import split_processes
@@ -218,6 +222,8 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         tables = [replace(table, is_evaluation=True) for table in tables]
     logs = _run_logs(tables, metric)
     _refuse_stopped_early(logs, text, str(path))
+    if (error := _error_beside(path)) is not None:
+        logs = [replace(log, ended_by=log.ended_by or error) for log in logs]
     return logs
 
 
@@ -345,7 +351,7 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
         tables += [replace(table, notes=(*part.notes, *table.notes)) for table in found]
     sizes = stated_sizes(text)
     tables = [replace(table, known={**sizes, **table.known}) for table in tables]
-    error = last_error(text)
+    error = last_error(text, is_text_log)
     if error is None:
         return tables
     said, after = error
@@ -353,14 +359,14 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
         raise _stopped_early(said, path)
     if not tables or is_text_log(after):
         return tables
-    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, f"it ended with {said!r}"))]
+    ended = {"ended_by": said, "max_epochs": planned_epochs(text)}
+    return [*tables[:-1], replace(tables[-1], known={**ended, **tables[-1].known})]
 
 
 def _stopped_early(said: str, path: str) -> DataError:
-    is_memory = re.search(r"out of memory|OutOfMemory|oom[-_]kill", said, re.IGNORECASE)
     correct = (
         "Train with a smaller batch size or smaller images"
-        if is_memory is not None
+        if is_out_of_memory(said)
         else "Correct that error"
     )
     return DataError(
@@ -379,7 +385,7 @@ def _refuse_stopped_early(logs: Sequence[RunLog], text: str, path: str) -> None:
     if any(log.format not in _PRINTED or _has_result(log) for log in logs):
         return
     num_epochs = max((len({row.epoch for row in log.rows}) for log in logs), default=0)
-    error = last_error(text) if num_epochs <= _MAX_BEGUN else None
+    error = last_error(text, is_text_log) if num_epochs <= _MAX_BEGUN else None
     if error is not None:
         raise _stopped_early(error[0], path)
 

@@ -385,8 +385,8 @@ def write_keras(path: Path, epochs: Sequence[tuple[float, ...]], *, first: int =
 
 
 PAST_BEST = [
-    *((1.3 - k / 10, 0.45 + k / 20, 0.9 - k / 20, 0.6 + k / 40) for k in range(5)),
-    *((0.8 - k / 25, 0.70 + k / 80, 0.7 + k / 200, 0.72 - k / 2000) for k in range(9)),
+    *((1.3 - k / 10, 0.25 + k / 20, 0.9 - k / 20, 0.4 + k / 40) for k in range(5)),
+    *((0.8 - k / 25, 0.50 + k / 80, 0.7 + k / 200, 0.52 - k / 2000) for k in range(9)),
 ]
 
 
@@ -419,9 +419,30 @@ def test_the_advice_on_length_and_on_fit_agree(end: str, tmp_path: Path) -> None
 
 
 def test_one_high_value_at_the_end_is_not_still_improving(tmp_path: Path) -> None:
-    shares = [0.5, 0.5, 0.5, 0.5, 0.5, 0.56, 0.5]
-    run = only(audit([write_keras(tmp_path / "a.txt", [(0.7, 0.5, 0.7, s) for s in shares])]))
+    shares = [0.6, 0.6, 0.6, 0.6, 0.6, 0.66, 0.6]
+    run = only(audit([write_keras(tmp_path / "a.txt", [(0.7, 0.6, 0.7, s) for s in shares])]))
     assert "long enough" in finding(run, "length").evidence
+
+
+def test_a_training_at_chance_has_no_best_epoch(tmp_path: Path) -> None:
+    shares = [0.2533, 0.3067, 0.4133, 0.3067, 0.28, 0.3067, 0.28, 0.2933, 0.4, 0.2667]
+    epochs = [(1.1 + k / 1000, 0.33 + (-1) ** k / 100, 1.1, s) for k, s in enumerate(shares)]
+    found = audit([write_keras(tmp_path / "a.txt", epochs)])
+    run = only(found)
+    length, fit = finding(run, "length"), finding(run, "fit")
+    assert "no epoch is better than the others" in length.evidence
+    assert fit.numbers["kind"] == "underfit"
+    assert "guessing among 3 classes" in fit.evidence
+    assert "single batch" in fit.fix
+    assert (run.best_epoch, run.best_step) == (None, None)
+    assert not {"early_stopping", "epochs_differ"} & {each.check for each in run.findings}
+    assert "keep the best weights" not in audit_text(found)
+
+
+def test_a_good_fit_of_a_training_that_still_improved_is_one_so_far(tmp_path: Path) -> None:
+    rise = [0.5 + 0.03 * k for k in range(12)]
+    path = write_keras(tmp_path / "a.txt", [(1.5 - s, s, 1.5 - s, s) for s in rise])
+    assert finding(only(audit([path])), "fit").evidence.startswith("good fit so far;")
 
 
 def test_a_first_epoch_of_keras_without_its_line_is_read(tmp_path: Path) -> None:

@@ -443,25 +443,105 @@ TUTORIAL = [0.24, 0.19, 0.22, 0.18, 0.19, 0.174, 0.181, 0.18]
 
 
 @pytest.mark.parametrize(
-    ("held_out", "kind"),
-    [(0.95, FitKind.GOOD_FIT), (0.91, FitKind.NOT_YET_KNOWN), (0.875, FitKind.UNDERFIT)],
+    ("lower", "held_out", "kind"),
+    [
+        (0.0, 0.95, FitKind.GOOD_FIT),
+        (0.0, 0.91, FitKind.GOOD_FIT),
+        (0.0, 0.875, FitKind.GOOD_FIT),
+        (0.3, 0.68, FitKind.NOT_YET_KNOWN),
+        (0.3, 0.575, FitKind.UNDERFIT),
+    ],
 )
 def test_training_that_is_worse_than_validation_only_as_logged_is_no_underfit(
-    held_out: float, kind: FitKind
+    lower: float, held_out: float, kind: FitKind
 ) -> None:
     """Augmentation and dropout raise the training error that is logged; a small lag does not."""
+    trained = [share - lower for share in AUGMENTED]
     logged = curves(
-        AUGMENTED, TUTORIAL, train_accuracy=AUGMENTED, val_accuracy=[held_out] * 8, num_val=5000
+        AUGMENTED, TUTORIAL, train_accuracy=trained, val_accuracy=[held_out] * 8, num_val=5000
     )
     fit = judge_fit(logged)
     assert fit.kind is kind
+    is_above = 1 - trained[-1] > 1.25 * (1 - held_out)
     is_said = any("training error as logged is above" in said for said in fit.evidence)
-    assert is_said == (kind is not FitKind.UNDERFIT)
-    assert any("many training examples" in said for said in fit.evidence) != is_said
+    assert is_said == is_above
+    is_underfit = kind is FitKind.UNDERFIT
+    assert any("many training examples" in said for said in fit.evidence) == is_underfit
     equal = curves(
-        AUGMENTED, TUTORIAL, train_accuracy=AUGMENTED, val_accuracy=[held_out] * 8, is_equal=True
+        AUGMENTED, TUTORIAL, train_accuracy=trained, val_accuracy=[held_out] * 8, is_equal=True
     )
     assert judge_fit(equal).kind is FitKind.UNDERFIT, "measured on equal terms, it is known"
+
+
+def as_logged(train: float, val: float, *, num_val: int = 240) -> Curves:
+    """Return curves that level off at two errors, in a log without the number of classes."""
+    shares = [0.3, 0.5, 0.6]
+    return curves(
+        FALLING, FLAT, train_accuracy=[*shares, *[1 - train] * 5],
+        val_accuracy=[*shares, *[1 - val] * 5], num_val=num_val, num_classes=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "kind"),
+    [
+        (0.054, 0.091, FitKind.GOOD_FIT),
+        (0.098, 0.146, FitKind.GOOD_FIT),
+        (0.126, 0.160, FitKind.GOOD_FIT),
+        (0.269, 0.261, FitKind.GOOD_FIT),
+        (0.292, 0.321, FitKind.GOOD_FIT),
+        (0.101, 0.212, FitKind.OVERFIT),
+        (0.102, 0.202, FitKind.OVERFIT),
+        (0.099, 0.180, FitKind.OVERFIT),
+        (0.101, 0.182, FitKind.OVERFIT),
+        (0.32, 0.60, FitKind.OVERFIT),
+        (0.35, 0.60, FitKind.OVERFIT),
+        (0.40, 0.42, FitKind.UNDERFIT),
+        (0.70, 0.72, FitKind.UNDERFIT),
+    ],
+)
+def test_a_logged_training_error_is_underfit_only_where_much_of_guessing_is_left(
+    train: float, val: float, kind: FitKind
+) -> None:
+    fit = judge_fit(as_logged(train, val, num_val=2400))
+    assert fit.kind is kind
+    if kind is FitKind.GOOD_FIT:
+        assert fit.confidence is Confidence.WEAK
+        assert any("a log does not show" in said for said in fit.evidence)
+    if train == 0.40:
+        assert fit.confidence is Confidence.WEAK, "more than a third of guessing, less than half"
+
+
+def test_the_error_of_guessing_is_that_of_the_classes_where_they_are_known() -> None:
+    found = as_logged(0.28, 0.29, num_val=2400)
+    assert judge_fit(found).kind is FitKind.GOOD_FIT
+    assert judge_fit(replace(found, num_classes=2)).kind is FitKind.UNDERFIT
+
+
+def test_a_small_gap_is_named_with_its_limit() -> None:
+    said = " ".join(judge_fit(as_logged(0.054, 0.091, num_val=2400)).evidence)
+    assert "gap between training and validation, 3.7 points, is below the 7 from which on" in said
+
+
+def test_a_first_logged_loss_is_no_loss_of_guessing() -> None:
+    train = [0.45, 0.35, 0.32, 0.30, 0.29, 0.28, 0.28, 0.28]
+    found = curves(train, train, num_classes=None)
+    assert judge_fit(found).kind is FitKind.NOT_YET_KNOWN
+    high = curves(train, train, val_accuracy=[0.87, 0.9, *[0.92] * 6], num_classes=None)
+    assert judge_fit(high).kind is FitKind.GOOD_FIT, "few validation examples are wrong"
+    low = curves(train, train, val_accuracy=[0.4, 0.42, *[0.45] * 6], num_classes=None)
+    assert judge_fit(low).kind is FitKind.NOT_YET_KNOWN
+    for found in (high, low):
+        assert not judge_fit(found).is_learning_rate_too_high
+
+
+def test_an_epoch_after_the_last_validation_is_not_compared_with_it() -> None:
+    found = as_logged(0.14, 0.19, num_val=2400)
+    later = replace(found.points[-1], step=90, epoch=9, train_accuracy=0.99)
+    later = replace(later, val_loss=None, val_accuracy=None)
+    more = replace(found, points=(*found.points, later))
+    assert judge_fit(more).kind is judge_fit(found).kind is FitKind.GOOD_FIT
+    assert judge_fit(more).numbers["train_error"] == pytest.approx(0.14)
 
 
 def test_without_a_training_accuracy_nothing_is_said_about_training_examples() -> None:

@@ -23,6 +23,7 @@ _TIMES = ("duration", "runtime", "sys_running_time", "running_time")
 _STARTS = ("start_time", "created", "created_at", "creation_time", "sys_creation_time", "started")
 _ENDS = ("end_time", "finished_at", "completed")
 _DONE = frozenset({"finished", "completed", "complete", "success", "succeeded", "done", "inactive"})
+_FAILED = frozenset({"failed", "fail", "failure", "crashed", "killed", "error", "errored"})
 _SETTING = re.compile(r"^(?:params?|config|hparams)[./](?!.*(?:loss|acc))")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|d(?:ays?)?|h(?:ours?|rs?)?|"
                    r"m(?:in(?:ute)?s?)?|s(?:ecs?|econds?)?)(?![a-z])", re.IGNORECASE)  # fmt: skip
@@ -113,4 +114,9 @@ def _seconds(unit: str) -> float:
 
 def known_of(row: RunRow) -> Mapping[str, object]:
     """Return what the table says about a run beside its results."""
-    return {"total_s": row.total_s, "stop_reason": row.state or None}
+    is_failed = row.state.rpartition(" ")[2].lower() in _FAILED
+    return {
+        "total_s": row.total_s,
+        "stop_reason": row.state or None,
+        "ended_by": row.state if is_failed else None,
+    }

@@ -15,6 +15,8 @@ from stepladder.errors import DataError, MissingExtraError, ResourceError, Usage
 from stepladder.records.audit import LogFormat
 
 _MAX_RUNS = 50
+_BAD_STATES = {"4": "FAILED", "5": "KILLED", "FAILED": "FAILED", "KILLED": "KILLED"}
+_PLANNED = ("epochs", "max_epochs", "num_epochs", "n_epochs", "num_train_epochs")
 
 
 def is_mlflow_uri(word: str) -> bool:
@@ -102,7 +104,7 @@ def read_mlflow_uri(word: str) -> Table:
         format=LogFormat.MLFLOW,
         cells=_cells(placed, run.info.start_time),
         notes=notes,
-        known={"settings": dict(run.data.params)},
+        known={"settings": dict(run.data.params), **_ended(run.info.status, run.data.params)},
     )
 
 
@@ -132,8 +134,20 @@ def _folder_table(run: Path) -> Table:
         format=LogFormat.MLFLOW,
         cells=_cells(placed, _start_ms(run)),
         notes=notes,
-        known={"settings": params} if params else {},
+        known={**({"settings": params} if params else {}), **_ended(meta.get("status"), params)},
     )
+
+
+def _ended(status: object, params: Mapping[str, str]) -> dict[str, object]:
+    """Return the state of a run that failed, and the epochs that it was to train."""
+    state = _BAD_STATES.get(str(status))
+    if state is None:
+        return {}
+    planned = next((text for name in _PLANNED if (text := params.get(name, "")).isdigit()), None)
+    return {
+        "ended_by": f"status {state}",
+        "max_epochs": None if planned is None else int(planned),
+    }
 
 
 def _cells(points: Sequence[Point], start_ms: float | None) -> list[Cells]:

@@ -439,13 +439,15 @@ def _digits(
     *,
     is_percent: bool,
 ) -> int | None:
-    """Count the decimals of what is judged, as a share; None if it was never written."""
-    texts = [
-        text
-        for row in table.cells
-        for name, text in row.items()
-        if meanings[name] == shown and read_number(text) is not None
-    ]
+    """Count the decimals of what is judged, as a share; None if it was never written.
+
+    Of several columns in a row, the last one is judged: the first may be a running average.
+    """
+    texts = []
+    for row in table.cells:
+        known = (text for name, text in row.items() if meanings[name] == shown)
+        numbers = [text for text in known if read_number(text) is not None]
+        texts += numbers[-1:]
     digits = max(map(digits_of, texts), default=None)
     return None if digits is None else min(digits + (2 if is_percent else 0), MAX_DIGITS)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from stepladder.diagnosis.logs.printed.screen import screen_lines
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+_CHAINED = re.compile(
+    r"During handling of the above exception|The above exception was the direct cause"
+)
 _PREFIX = re.compile(r"^(?:\[\w+\d+\]:|\(\w+ pid=\d+[^)]*\)|\[\d+,\d+\]<std\w+>:)? ?")
 _EXCEPTION = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Iteration|Warning|Failure|Failed)\b"
@@ -18,22 +23,90 @@ _KILLED = re.compile(
     r"^F\d{4} \d\d:\d\d:\d\d.*|^.*\boom[-_]kill.*",
     re.IGNORECASE,
 )
+_OF_LAUNCHER = re.compile(  # that a process has failed, not why
+    r"^(?:srun|slurmstepd|mpirun|make)\b(?!.*(?:oom|CANCELLED))|ChildFailedError|CalledProcessError|"
+    r"ProcessExitedException|SystemExit|^RayTaskError|Connection (?:closed|reset) by peer",
+    re.IGNORECASE,
+)
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|oom[-_]kill|OOM when allocating|ResourceExhausted|MemoryError|"
+    r"CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't|not enough)",
+    re.IGNORECASE,
+)
+_PLANNED = re.compile(r"\bepochs?\b\W{0,3}\d+ ?/ ?(\d+)", re.IGNORECASE)
 _MAX_LINE = 200
 
 
-def last_error(text: str) -> tuple[str, str] | None:
-    """Return (the last error in a log, what was printed after it); None without one."""
+@dataclass(frozen=True, kw_only=True)
+class _Error:
+    """An error in a log.
+
+    Attributes:
+        said: its line.
+        at: index of that line.
+        is_chained: another one was raised while this one was handled, or because of it.
+    """
+
+    said: str
+    at: int
+    is_chained: bool = False
+
+
+def last_error(
+    text: str, is_training: Callable[[str], bool] = lambda _: False
+) -> tuple[str, str] | None:
+    """Return (the error that ended a program, what was printed after it); None without one.
+
+    Of several at the end, without a line of training between them, it is the one that is about
+    memory, else the first one: launchers and other processes report that something failed, but not
+    why.
+
+    Args:
+        is_training: whether a text contains lines of a training.
+    """
     lines = [line for line in screen_lines(text) if line.strip()]
-    found: tuple[str, int] | None = None
+    errors = _errors(lines)
+    if not errors:
+        return None
+    last = errors[-1].at
+    first = len(errors) - 1
+    while first and not is_training("\n".join(lines[errors[first - 1].at + 1 : errors[first].at])):
+        first -= 1
+    group = errors[first:]
+    causes = [error for error in group if not _OF_LAUNCHER.search(error.said)]
+    of_memory = [error for error in causes if is_out_of_memory(error.said)]
+    cause = next(iter([*of_memory, *_unchained(causes), *group]))
+    return cause.said, "\n".join(lines[last + 1 :])
+
+
+def is_out_of_memory(said: str) -> bool:
+    """Return True if an error is that the memory of the device or of the machine was full."""
+    return _OUT_OF_MEMORY.search(said) is not None
+
+
+def planned_epochs(text: str) -> int | None:
+    """Return the number of epochs that a program was to train, as in `Epoch 7/30`."""
+    found = set(_PLANNED.findall(text))
+    return int(found.pop()) if len(found) == 1 else None
+
+
+def _unchained(errors: list[_Error]) -> list[_Error]:
+    return [error for error in errors if not error.is_chained] or errors
+
+
+def _errors(lines: list[str]) -> list[_Error]:
+    found: list[_Error] = []
     is_in_traceback = False
     for idx, whole in enumerate(lines):
         line = _PREFIX.sub("", whole, count=1)
         if _TRACEBACK.search(line):
             is_in_traceback = True
+        elif _CHAINED.search(line) and found:
+            found[-1] = _Error(said=found[-1].said, at=found[-1].at, is_chained=True)
         elif is_in_traceback and not line[:1].isspace():
             if _EXCEPTION.match(line) or _NAMED.match(line):
-                found = (line.strip()[:_MAX_LINE], idx)
+                found.append(_Error(said=line.strip()[:_MAX_LINE], at=idx))
             is_in_traceback = False
         elif _KILLED.match(line):
-            found = (line.strip()[:_MAX_LINE], idx)
-    return None if found is None else (found[0], "\n".join(lines[found[1] + 1 :]))
+            found.append(_Error(said=line.strip()[:_MAX_LINE], at=idx))
+    return found

@@ -33,7 +33,9 @@ from stepladder.diagnosis.logs.meaning.column_names import (
 )
 from stepladder.diagnosis.logs.meaning.rows import Cells, Table
 from stepladder.diagnosis.logs.printed.detection_lines import with_precisions
+from stepladder.diagnosis.logs.printed.scores import name_scores
 from stepladder.diagnosis.logs.printed.screen import screen_lines
+from stepladder.diagnosis.logs.printed.unnamed_loops import name_unnamed_loops
 from stepladder.records.audit import LogFormat
 
 _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
@@ -84,6 +86,7 @@ _FILE = re.compile(  # its name is no split: `Loaded 250 images from val.json`
     r"tfrecords?|parquet|tar|zip|gz|jpe?g|png)\b"
 )
 _WORD = re.compile(r"[A-Za-z]+")
+_NUMBER_AT_END = re.compile(r"[A-Za-z)]\s*[:=]\s*-?\d+\.\d+\s*%?\s*$")
 _METER = re.compile(
     r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
 )
@@ -116,10 +119,12 @@ def _with_validation(text: str) -> tuple[str, tuple[str, ...]]:
 
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
+    text, loops = name_unnamed_loops(text)
+    text, scores = name_scores(text)
     text, renamed = _with_validation(text)
     rows, repeated = _without_repeats(list(_rows(text)))
     rows, counted = _counted_alike(rows)
-    notes = (*renamed, *repeated, *counted)
+    notes = (*loops, *scores, *renamed, *repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
         attempts = split_attempts(cells, is_after_replay)
@@ -151,6 +156,7 @@ class _Place:
         is_part: of single batches, or of a progress bar.
         batch, num_batches: of single batches; None: not in the line.
         is_average: its training values are running averages.
+        is_of_number: it ends with a number of unknown name, as in `Validation cost: 0.3`.
     """
 
     epoch: str | None = None
@@ -162,6 +168,7 @@ class _Place:
     batch: int | None = None
     num_batches: str | None = None
     is_average: bool = False
+    is_of_number: bool = False
 
     def is_before(self, other: _Place | None) -> bool:
         """Return True if its batch comes before that of another line of the same loop."""
@@ -284,7 +291,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     group: _Group | None = None
     for place, values in _lines(text):
         if place.split is not None or place.epoch is not None:
-            split, is_of_values = place.split or "train", bool(values)
+            split, is_of_values = place.split or "train", bool(values) or place.is_of_number
             headed = None if values else place.step
         elif (
             place.step is not None and values and (is_of_values or headed not in (None, place.step))
@@ -392,6 +399,7 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
     values = _values(bare, place)
     place.split = place.split or _split(bare, values)
     place.first_split = _first_split(values)
+    place.is_of_number = place.split is not None and _NUMBER_AT_END.search(bare) is not None
     if re.search(r"\bema\b", bare, re.IGNORECASE):
         values = {}
     return place, values

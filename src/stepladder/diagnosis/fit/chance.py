@@ -1,0 +1,76 @@
+"""Whether a training stayed at the level of guessing: it learned nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from stepladder.diagnosis.fit.curves import Curves
+from stepladder.stats import binomial_sem
+from stepladder.training.output.wording import percent
+
+MIN_EVALUATIONS = 4
+MAX_LOSS_OFF = 0.03  # of ln C: no loss of the training is further from it
+_MAX_OFF = 0.03  # of an accuracy from 1 / C, at most
+_MAX_OFF_SHARE = 0.25  # and of 1 / C
+_CLEAR = 2.5  # standard errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chance:
+    """The level of guessing.
+
+    Attributes:
+        num_classes: of equal size.
+    """
+
+    num_classes: int
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of guessing."""
+        return 1 / self.num_classes
+
+    @property
+    def said(self) -> str:
+        """The level in words."""
+        loss = math.log(self.num_classes)
+        return (
+            f"the losses stay at ln {self.num_classes} = {loss:.4g} and the accuracies at "
+            f"{percent(self.accuracy)}, those of guessing among {self.num_classes} classes"
+        )
+
+
+def at_chance(curves: Curves) -> Chance | None:
+    """Return the level of guessing if a training stayed there throughout, else None.
+
+    All losses are near ln C, and the mean accuracy is near 1 / C for the same C: an accuracy alone
+    may be that by coincidence.
+    """
+    points = curves.points
+    losses = [v for p in points for v in (p.train_loss, p.val_loss) if v is not None]
+    held_out = [p.val_accuracy for p in points if p.val_accuracy is not None]
+    trained = [p.train_accuracy for p in points if p.train_accuracy is not None]
+    if len(held_out) < MIN_EVALUATIONS or not losses or not all(map(math.isfinite, losses)):
+        return None
+    mean = fmean(losses)
+    if not 0 < mean < math.log(1e6):
+        return None
+    num = curves.num_classes or round(math.exp(mean))
+    if num < 2 or max(abs(loss - math.log(num)) for loss in losses) > MAX_LOSS_OFF * math.log(num):
+        return None
+    is_near = _is_near(held_out, num, curves.num_val) and _is_near(trained, num, None)
+    return Chance(num_classes=num) if is_near else None
+
+
+def _is_near(shares: Sequence[float], num_classes: int, num_examples: int | None) -> bool:
+    """Return whether the mean of some accuracies is that of guessing."""
+    if not shares:
+        return True
+    chance = 1 / num_classes
+    most = min(_MAX_OFF, _MAX_OFF_SHARE * chance)
+    if num_examples:
+        most = max(most, _CLEAR * binomial_sem(chance, num_examples))
+    return abs(fmean(shares) - chance) <= most
