@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog, faults_told, guarded
 from stepladder.ladder.summary.climb_summary import FAR_APART
+from stepladder.ladder.timing.patience import Patience
 from stepladder.ladder.timing.speedup import Length, Speed, length_of, measure_speed
 from stepladder.machine import Usage, cores_missing_since
 from stepladder.records.climb import Baseline, PhaseLoad, RatioFrom
@@ -18,6 +19,8 @@ from stepladder.records.ladder import Decision, Interval, Trial
 
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
+_PATIENCE_S: Final = 90.0
+"""Seconds to wait for pairs that no other process disturbs, if the budget allows it."""
 OF_DEFAULT: Final = frozenset(
     {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
 )
@@ -34,7 +37,7 @@ class EndToEnd:
     Attributes:
         speed: the speed-up, with bounds; times are means over the pairs. It has no pairs if both
             take the same steps.
-        load: other processes' use of the cores meanwhile.
+        load: other processes' use of the cores during the pairs that count.
     """
 
     speed: Speed
@@ -79,7 +82,7 @@ def time_in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndT
 
 
 def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd:
-    """Time both in interleaved blocks.
+    """Time both in interleaved blocks, while no other process uses the cores if that is possible.
 
     Raises:
         TrialFailed: if that fails.
@@ -87,6 +90,7 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
+    patience = Patience(left_s=min(_PATIENCE_S, max(0.0, lab.time_left())))
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
     with guarded(watchdog):
@@ -97,12 +101,13 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
             (after, _of_epochs(length_of(lab, after), epochs, is_known=True)),
             folder=lab.cache / "end_to_end",
             watchdog=watchdog,
-            time_left=lambda: max(lab.time_left(), ends - time.monotonic()),
+            time_left=lambda: max(lab.time_left(), ends + patience.used_s - time.monotonic()),
+            patience=patience,
         )
     load = PhaseLoad(
         name="pairs",
         seconds=time.monotonic() - start.wall_s,
-        cores_missing=cores_missing_since(start),
+        cores_missing=patience.cores_missing if patience.counted else cores_missing_since(start),
     )
     return EndToEnd(speed=speed, load=load)
 

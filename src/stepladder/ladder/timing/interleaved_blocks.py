@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from stepladder.ladder.limits.guard import TooSlow, Watchdog
+from stepladder.ladder.timing.patience import Patience
+from stepladder.machine import Usage
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, align_plans
 from stepladder.measuring.ranks.workload import AnyWorkload
@@ -76,6 +78,7 @@ class Race:
         few_steps_s: rough time of the first few steps of either.
         has_same_features: whether both compute the same features: each pair times them once, so
             that their noise does not count as a difference.
+        patience: for pairs that no other process disturbs; None: every pair counts.
         time_left: returns the seconds until no further pair is started.
 
     Attributes:
@@ -91,6 +94,7 @@ class Race:
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
         has_same_features: bool = False,
+        patience: Patience | None = None,
         time_left: Callable[[], float],
     ) -> None:
         self.before, self.after = before, after
@@ -100,12 +104,14 @@ class Race:
         self._watchdog = watchdog
         self._few_steps_s = few_steps_s
         self._has_same_features = has_same_features
+        self._patience = patience or Patience(left_s=0.0)
         self._pair = 0
 
     def warm_up(self) -> None:
         """Run the first steps of both; compiled code is timed cold."""
         again = [self.before] if self.before.is_compiled else []  # a cold start discarded its code
         both = dict.fromkeys((self.before, self.after))
+        self._patience.wait(self._watchdog)
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
@@ -122,18 +128,28 @@ class Race:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
+            self._patience.wait(self._watchdog)
+            start = Usage.now()
+            timed = self._time(sides)
+            if self._patience.is_wasted(start):
+                continue
             self._pair += 1
-            timed: dict[AnyWorkload, BlockTimes] = {}
-            first: BlockTimes | None = None
             for side in sides:
-                if side.workload not in timed:
-                    self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
-                    like = first if self._has_same_features else None
-                    timed[side.workload] = side.workload.block(self.block_s, like=like)
-                    first = first or timed[side.workload]
                 side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
+
+    def _time(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes]:
+        """Time a block of each side, or one of both if they share a workload."""
+        timed: dict[AnyWorkload, BlockTimes] = {}
+        first: BlockTimes | None = None
+        for side in sides:
+            if side.workload not in timed:
+                self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
+                like = first if self._has_same_features else None
+                timed[side.workload] = side.workload.block(self.block_s, like=like)
+                first = first or timed[side.workload]
+        return timed
 
     def _is_over(self, before: Side, after: Side) -> bool:
         """Return True if there is not enough time for another pair."""

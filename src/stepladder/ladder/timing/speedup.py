@@ -26,6 +26,7 @@ from stepladder.ladder.timing.interleaved_blocks import (
     Side,
     wanted_blocks,
 )
+from stepladder.ladder.timing.patience import Patience
 from stepladder.ladder.verdict import judge_cost
 from stepladder.measuring.blocks.workload import BlockTimes, training_time
 from stepladder.measuring.ranks.workload import open_workload
@@ -184,6 +185,7 @@ def measure_speed(
     folder: Path,
     watchdog: Watchdog,
     time_left: Callable[[], float] | None = None,
+    patience: Patience | None = None,
     price: float | None = 1.0,
 ) -> Speed:
     """Measure the speed-up of the recipe after over the one before.
@@ -193,6 +195,7 @@ def measure_speed(
 
     Args:
         time_left: returns the seconds until no further pair is started; None: those of the budget.
+        patience: for pairs that no other process disturbs; None: every pair counts.
         price: per hour after, over that before; with it, blocks are timed until the cost is known
             as well as the time would be; None: not known.
     """
@@ -225,6 +228,7 @@ def measure_speed(
             watchdog=watchdog,
             few_steps_s=few_s,
             has_same_features=features_key(before[0]) == features_key(after[0]) is not None,
+            patience=patience,
             time_left=time_left or lab.time_left,
         )
         race.warm_up()

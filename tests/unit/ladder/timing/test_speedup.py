@@ -13,8 +13,10 @@ from stepladder.config.choices import MemoryFormat
 from stepladder.config.recipe import FeaturesConfig, Recipe, StoppingConfig
 from stepladder.ladder.lab import Lab, Outcomes
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
+from stepladder.ladder.timing import patience as patience_module
 from stepladder.ladder.timing import speedup as speed_module
 from stepladder.ladder.timing.interleaved_blocks import MIN_PAIRS, Race
+from stepladder.ladder.timing.patience import Patience
 from stepladder.ladder.timing.speedup import Length, length_of, measure_speed, pair_lengths, widened
 from stepladder.measuring.blocks.workload import Workload
 from stepladder.measuring.ranks import workload as workload_module
@@ -208,6 +210,28 @@ def test_features_that_both_compute_are_timed_once_per_pair(
         features_s.append([time.one_time_s["features"] for time in (speed.before, speed.after)])
     assert features_s[0][0] == features_s[0][1] > 0
     assert features_s[1][0] != features_s[1][1]
+
+
+def test_pairs_beside_another_process_are_timed_again_as_long_as_there_is_patience(
+    make_lab, profile, recipe, tmp_path, monkeypatch
+) -> None:
+    """Others use a core during the first wait and the first pair, and again once it is used up."""
+    found = iter([1.0, 0.0, 1.0, 0.0, 0.05])
+    monkeypatch.setattr(patience_module, "cores_missing_since", lambda _: next(found, 0.0))
+    monkeypatch.setattr(patience_module, "_LOOK_S", 0.01)
+    patience, lab = Patience(left_s=60.0), make_lab(recipe)
+    after = replace(recipe, loader=replace(recipe.loader, prefetch_batches=3))
+    how: dict[str, Any] = {"folder": tmp_path, "watchdog": Watchdog(), "patience": patience}
+    speed = measure_speed(lab, profile, (recipe, KNOWN), (after, KNOWN), **how)
+    assert len(speed.before_s) == len(patience.counted) >= 8
+    assert patience.used_s == pytest.approx(60.0 - patience.left_s)
+    assert patience.used_s > 0.01
+    assert patience.counted[0][1] == 0.05
+    assert 0 < patience.cores_missing < 0.05
+    patience.left_s, patience.counted = 0.0, []
+    monkeypatch.setattr(patience_module, "cores_missing_since", lambda _: 1.0)
+    measure_speed(lab, profile, (recipe, KNOWN), (after, KNOWN), **how)
+    assert patience.cores_missing == pytest.approx(1.0), "without patience every pair counts"
 
 
 def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:
