@@ -1,11 +1,11 @@
 """Compare the losses of one, two and four devices, step by step.
 
-python -m bench.devices.equal_losses [--steps 40] [--quick]
+python -m bench.devices.equal_losses [--steps 40] [--lr 0.001 0.01] [--runs FOLDER] [--quick]
 
 The demo's network is trained with all its weights, in fp32, on batches of 32 photographs, with
 BatchNorm synchronised. The same is trained on one device with the examples of each batch in other
 orders, which changes nothing but the order of sums: as far apart as these are, so far apart are two
-correct trainings.
+correct trainings. With the same --runs, finished trainings are not repeated.
 
 Goals: within 1e-4 for 20 steps (relative); after that no further from one device than the other
 orders are.
@@ -50,7 +50,15 @@ class InOtherOrder(ImageClassification):
 
 
 def losses_of(folder: Path, *, num: int, order: int, steps: int, lr: float) -> list[float]:
-    """Train, and return the loss of each step."""
+    """Train unless that is done, and return the loss of each step."""
+    if not (folder / "summary.json").exists():
+        train(folder, num=num, order=order, steps=steps, lr=lr)
+    rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [row["train_loss"] for row in rows if row["event"] == "train"]
+
+
+def train(folder: Path, *, num: int, order: int, steps: int, lr: float) -> None:
+    """Train on `num` devices, with the examples of each batch in the order of a seed."""
     words = ["--data.store", DEMO, "--train", "all", "--no-auto", "--features.no-cached"]
     words += ["--batch.global-batch-size", 32, "--batch.lr", lr, "--batch.lr-all", lr]
     words += ["--optimizer.name", "sgd", "--device.kind", "cpu", "--device.threads", 1]
@@ -65,8 +73,6 @@ def losses_of(folder: Path, *, num: int, order: int, steps: int, lr: float) -> l
         check=True,
         capture_output=True,
     )
-    rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [row["train_loss"] for row in rows if row["event"] == "train"]
 
 
 def apart(losses: Sequence[float], reference: Sequence[float]) -> list[float]:
@@ -78,17 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--lr", type=float, nargs="+", default=[0.001, 0.01], metavar="RATE")
+    parser.add_argument("--runs", type=Path, help="folder of the trainings; default: temporary")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     steps = 3 if options.quick else options.steps
     runs = [(1, 0), (2, 0), (4, 0), *((1, order) for order in range(1, 2 if options.quick else 4))]
     rows: list[dict[str, Any]] = []
     rounds: list[dict[str, Any]] = []
-    for lr in (0.01,) if options.quick else (0.001, 0.01):
+    for lr in (0.01,) if options.quick else options.lr:
         found: dict[tuple[int, int], list[float]] = {}
-        with tempfile.TemporaryDirectory() as there:
+        with tempfile.TemporaryDirectory() as temporary:
             for num, order in runs:
-                folder = Path(there) / f"{num}-{order}"
+                folder = (options.runs or Path(temporary)) / f"{lr:g}-{num}-{order}"
                 found[num, order] = losses_of(folder, num=num, order=order, steps=steps, lr=lr)
                 print(lr, num, order, found[num, order][:: max(1, steps // 6)], flush=True)
         for (num, order), losses in found.items():
