@@ -158,7 +158,7 @@ class Levels:
     def is_training_poor(self, min_error: float, min_share: float) -> bool:
         """Return True if much of the training data is not learned: by error, else by loss.
 
-        The error that a task allows is unknown. On equal terms, `target_error` stands for it; as
+        The error that a task allows is unknown. On equal terms, `target_error` is used; as
         logged, an error is high only in relation to that of guessing, and a loss only to that of
         guessing if the classes are known. Where training as logged is above validation, validation
         is the bound, and a high metric on it excludes poor training.
