@@ -20,7 +20,7 @@ from stepladder.records.ladder import Decision, Interval, Trial
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
 _PATIENCE_S: Final = 90.0
-"""Seconds to wait for pairs that no other process disturbs, if the budget allows it."""
+"""Seconds to wait for pairs that no other process disturbs; no longer than the original job."""
 OF_DEFAULT: Final = frozenset(
     {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
 )
@@ -90,7 +90,8 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
-    patience = Patience(left_s=min(_PATIENCE_S, max(0.0, lab.time_left())))
+    allowed = min(_PATIENCE_S, baseline.total_s, max(0.0, lab.time_left()))
+    patience = Patience(left_s=allowed)
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
     with guarded(watchdog):
