@@ -25,7 +25,7 @@ from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.not_here import pull_lfs, remedy
-from stepladder.data.sources.split_names import SPLIT_WORDS
+from stepladder.data.sources.split_names import SPLIT_WORDS, assign_splits, named_as_splits
 from stepladder.data.sources.walk import OUTSIDE, Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 
@@ -91,19 +91,29 @@ def expand_braces(pattern: str) -> list[str]:
 def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
     """Return splits from file names such as `train-00000-of-00004.parquet` or `val/0.tar`.
 
-    The name of a single file is not read as a split.
+    The word may be anywhere in a name: `imagenet-val-000000.tar`. The name of a single file is not
+    read as a split.
 
     Raises:
         DataError: if only some names contain a split, or none contains train.
     """
     splits = [_split_of(name) for name in names]
+    inside = assign_splits(
+        name.rpartition("/")[2] for name, split in zip(names, splits, strict=True) if split is None
+    )
+    pairs = zip(names, splits, strict=True)
+    splits = [
+        inside.get(name.rpartition("/")[2]) if split is None else split for name, split in pairs
+    ]
+    if not any(splits):
+        splits = _splits_of_folders(names)
     named = {split for split in splits if split is not None}
     if len(names) == 1 or not named:
         return [None] * len(names)
     others = [name for name, split in zip(names, splits, strict=True) if split is None]
     if others:
         raise DataError(
-            "the names of some source files begin with train, val or test, but these names do "
+            "the names of some source files contain train, val or test, but these names do "
             f"not: {name_some(others)}",
             where=str(where),
             why="It is therefore unknown which split the pictures in these files belong to.",
@@ -135,6 +145,14 @@ def _split_of(name: str) -> Split | None:
             return SPLIT_WORDS[folder]
     match = _SPLIT_WORD.match(file)
     return SPLIT_WORDS[match[1]] if match else None
+
+
+def _splits_of_folders(names: list[str]) -> list[Split | None]:
+    """Return splits from names of folders such as `imagenet-val/0.tar`, if train is among them."""
+    tops = [name.partition("/")[0] if "/" in name else "" for name in names]
+    found = assign_splits(named_as_splits(dict.fromkeys(tops)))
+    has_several = Split.TRAIN in found.values() and len(set(found.values())) > 1
+    return [found.get(top) if has_several else None for top in tops]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.sources.label_tables.addresses import (
+    ADDRESS,
+    addresses_refused,
+    download,
+    find_addresses,
+)
 from stepladder.data.sources.label_tables.by_name import Followed, Nearby, Spread
 from stepladder.data.sources.label_tables.edits import cells_command, rows_command, sed_command
 from stepladder.data.sources.label_tables.json_file import EXAMPLE_LINE
@@ -40,7 +46,6 @@ from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
-_ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _SCIENTIFIC: Final = re.compile(r"([1-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,3})")
 _ROUNDED: Final = re.compile(r"[1-9][0-9]{14}0+(?:\.0)?")
 _NUM_EXACT: Final = 15  # digits that a spreadsheet keeps
@@ -72,7 +77,7 @@ def no_file(
     wanted = reader(cell)
     if not readers and reading.config.path_format is not None:  # which does not help
         readers = search(reading.cells(columns.path), reading.root)
-    is_address = _ADDRESS.match(wanted) is not None
+    is_address = ADDRESS.match(wanted) is not None
     problem = (
         f"{printable(wanted)[:_MAX_LETTERS]!r} is an address, not a path"
         if is_address
@@ -96,7 +101,7 @@ def no_file(
     if named is not None:
         return named
     if is_address:
-        fix = "Download the pictures, and write their paths into the table."
+        fix = download(reading, columns.path)
     else:
         fix = (
             "Paths are relative to the table's folder. If they lack a folder or an ending, add "
@@ -131,6 +136,8 @@ def no_path_column(reading: TableReading, nearby: Nearby) -> DataError:
         followed = nearby.followed(reading.cells(at))
         if followed is not None:
             return _followed(reading, at, followed)
+    if (address_at := find_addresses(reading)) is not None:
+        return addresses_refused(reading, address_at)
     error = no_column(reading, "path_column", able=able[:1])
     what = error.what
     if able:

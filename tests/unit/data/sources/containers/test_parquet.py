@@ -226,6 +226,15 @@ def test_files_of_which_some_name_a_split_are_refused(shop: Any) -> None:
     assert set(picked.manifest.class_counts) == {"train", "val", "test"}
 
 
+def test_a_split_may_be_anywhere_in_the_name_of_a_table(shop: Any) -> None:
+    for start, split in enumerate(("train", "test")):
+        hugging_face(
+            shop, f"hub/shop_{split}-00000-of-00001.parquet", range(6 * start, 6 * start + 6)
+        )
+    found = shop.rows(shop.make(shop.folder / "hub", val_frac=0.3).folder).values()
+    assert [split for split, *_ in found].count("test") == 6
+
+
 def test_columns_of_folder_names_are_columns(shop: Any) -> None:
     for kind in KINDS:
         for split in ("train", "val"):

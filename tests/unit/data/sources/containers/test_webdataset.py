@@ -97,6 +97,31 @@ def test_shards_come_by_pattern_folder_and_split(shop: Any) -> None:
         shop.make(f"{shop.folder}/in/train-{{000..003}}.tar", "c")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("imagenet-train-000000", "imagenet-train-000001", "imagenet-val-000000"),
+        ("shard-0-train", "shard-1-train", "shard-val-0"),
+        ("CIFAR.Training.0", "CIFAR.Training.1", "CIFAR.Validation.0"),
+        ("train_0001", "train_0002", "val_0001"),
+        ("shop_train/0", "shop_train/1", "shop_eval/0"),
+    ],
+)
+def test_a_split_may_be_anywhere_in_the_name_of_a_shard(shop: Any, names: tuple[str, ...]) -> None:
+    for part, name in enumerate(names):
+        shop.tar(f"in/{name}.tar", samples(shop, range(10 * part, 10 * part + 10)))
+    made = shop.make(shop.folder / "in")
+    assert made.manifest.class_counts == {"train": (10, 10), "val": (5, 5)}
+
+
+def test_a_shard_of_val_is_never_mixed_with_shards_without_a_split(shop: Any) -> None:
+    for part, name in enumerate(("shop-0", "shop-1", "shop-val-0")):
+        shop.tar(f"in/{name}.tar", samples(shop, range(10 * part, 10 * part + 10)))
+    with pytest.raises(DataError, match=r"these names do not: shop-0\.tar, shop-1\.tar") as caught:
+        shop.make(shop.folder / "in")
+    assert "Rename them, such as to train-0.tar" in str(caught.value.fix)
+
+
 def test_braces_are_written_out_as_a_shell_does() -> None:
     assert expand_braces("a{08..10}b{x,y}") == [
         f"a{number}b{letter}" for number in ("08", "09", "10") for letter in "xy"
