@@ -1,4 +1,4 @@
-"""Precision and recall of near-duplicates, on pairs built from real photographs.
+"""Precision and recall of near-duplicates, on copies of photographs and of drawn pictures.
 
     python -m bench.data.near_duplicates FOLDER [FOLDER …] [--changed 200] [--same FILE]
 
@@ -19,7 +19,10 @@ It is measured on three grounds:
 Photographs that are in the data twice would count as wrong. --same names a file with those that a
 person has compared, two paths a line, relative to the folders; they are left out of test.
 
-Goal: precision of 0.9 or more on each ground.
+Then the same for drawn pictures (drawn_kinds.py), whose kinds have little variety, such as shapes
+on a flat ground. Each is drawn at random, so that none is a copy unless it was changed from one.
+
+Goal: precision of 0.9 or more on each ground, and no wrong pair of drawn pictures.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageEnhance
 
+from bench.data.drawn_kinds import KINDS
 from bench.rows import share, write_rows
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
@@ -45,6 +49,7 @@ SAME = Path(__file__).parent / "same_photographs.txt"
 WHITE = 241  # of each channel, from which a pixel of the border is white
 LEAST_WHITE = 0.7  # of the border
 SIZE = 224
+NUM_DRAWN = 800  # of each kind, half of them train
 Change = Callable[[Image.Image, np.random.Generator], Image.Image]
 
 
@@ -184,7 +189,7 @@ def row_of(ground: str, found: dict[str, Any]) -> dict[str, Any]:
     num_right, num_wrong = sum(found["found"].values()), len(found["wrong"])
     by_change = {kind: f"{found['found'][kind]} of {num}" for kind, num in found["changed"].items()}
     return {
-        "photographs": ground,
+        "pictures": ground,
         "train": found["num_train"],
         "others in test": found["num_other"],
         "precision": share(num_right, num_right + num_wrong),
@@ -222,10 +227,26 @@ def main() -> None:
             rows.append(row_of(f"{folder.name}, {ground}", found))
             rounds.append(found)
             print(rows[-1], *found["wrong"], sep="\n", flush=True)
+    for kind, draw in KINDS.items():
+        random = np.random.default_rng(options.seed)
+        with tempfile.TemporaryDirectory() as name:
+            drawn = [Path(name) / f"{idx:03}.png" for idx in range(NUM_DRAWN)]
+            for path in drawn:
+                draw(random).save(path)
+            found = measure(
+                drawn,
+                frozenset(),
+                ground=unchanged,
+                num_changed=min(options.changed, NUM_DRAWN // 4),
+                seed=options.seed,
+            )
+        rows.append(row_of(f"drawn {kind}", found))
+        rounds.append(found)
+        print(rows[-1], *found["wrong"], sep="\n", flush=True)
     if not options.print:
         note = (
             "Near-duplicates that `prepare` lists in test, where test has changed copies of "
-            "photographs of train, and others. In brackets: Clopper-Pearson 95 % interval."
+            "pictures of train, and others. In brackets: Clopper-Pearson 95 % interval."
         )
         write_rows("near_duplicates", rows, note=note, rounds=rounds)
 

@@ -4,13 +4,18 @@ Near-duplicates are one photograph that was encoded again, resized, slightly cro
 brighter or darker. Two photographs of one scene are not, unless they are as similar as that.
 
 A picture is compared by its look: a thumbnail of its content, without a border of one colour, in 16
-x 16 grey levels and 5 x 5 colours. Two pictures are near-duplicates if
+x 16 grey levels and 5 x 5 colours, and one of all of it, with the ground of an object. Two pictures
+are near-duplicates if
 
 1. their colours correlate, before and after the mean look of train is subtracted; without the
    second test, all pictures of one kind (such as chest X-rays) would be near-duplicates; and
 2. the grey levels of one, or of a part of it that lacks up to a sixteenth at each side, are those
    of the other up to brightness and contrast, within the object alone if the ground has one
-   colour. With the ground, any two garments on white would be similar.
+   colour. With the ground, any two garments on white would be similar; and
+3. either all of both pictures is equal up to brightness and contrast, or they have detail in most
+   places that other pictures of train do not have. Two discs of one colour, two spectrograms or
+   two glyphs pass the first tests, as each is one of a kind with little variety: how similar other
+   pictures of train are says so.
 
 `prepare`, the check `duplicates` and all that shows its result use `find_near` with these numbers.
 Measured by bench/data/near_duplicates.py; see docs/store.md.
@@ -41,7 +46,9 @@ _COLOUR_SIDE: Final = 5
 _NUM_GREY: Final = _SIDE * _SIDE
 _NUM_COLOUR: Final = _COLOUR_SIDE * _COLOUR_SIDE * 3
 _GROUND: Final = _NUM_GREY + _NUM_COLOUR  # place of the ground's grey level
-LOOK_LENGTH: Final = _GROUND + 2
+_UNCUT, _ON_GROUND, _PADDED = 0, 1, 2  # after the ground's grey level
+_WHOLE: Final = _GROUND + 2  # place of the grey levels with the ground
+LOOK_LENGTH: Final = _WHOLE + _NUM_GREY
 
 _MIN_COLOUR: Final = 0.95
 _MIN_COLOUR_OFF_MEAN: Final = 0.85
@@ -56,6 +63,23 @@ _LEAST_GROUND_FRAC: Final = 0.25  # of the edge that is white
 _LEAST_COLOURED_FRAC: Final = 0.7  # of the edge that has another colour
 _WHITE: Final = np.full(3, 255, dtype=np.int16)
 _LEAST_OBJECT_FRAC: Final = 0.02  # of a row or column
+_EXACT_FRAC: Final = 0.015  # of the contrast, by which all of two equal pictures differ,
+_MAX_LEFT_FRAC: Final = 0.02  # or this, or
+_MAX_LEFT: Final = 0.5  # grey levels, if the contrast is low, and
+_MAX_OF_NEAREST: Final = 0.35  # of the difference from other pictures of train
+_MAX_MOVED: Final = 0.8  # of the contrast: an outline is in about the same place
+_MIN_DETAIL: Final = 0.72  # correlation of detail,
+_MIN_INSIDE: Final = 0.85  # or of that inside an object
+_LEAST_PLACES: Final = 100  # of 196 that have detail,
+_LEAST_INSIDE: Final = 35  # or inside an object, without its outline;
+_PLAIN_KIND: Final = 0.35  # more if other pictures of train have a larger correlation of detail,
+_PLACES_OF_KIND: Final = 300.0  # by this times the difference,
+_PLAIN_OUTLINES, _PLACES_OF_OUTLINES = 0.3, 1000.0  # or so if outlines count
+_LEAST_LEVELS: Final = 2.0  # of grey, which are detail
+_NUM_OTHERS: Final = 256  # pictures of train that show how similar pictures of one kind are
+_LEAST_OTHERS: Final = 12
+_MAX_ALIKE: Final = 3  # of them may be further copies of a picture,
+_MAX_ALIKE_FRAC: Final = 0.02  # and this share as well
 _MAX_CANDIDATES: Final = 8  # pictures of train that one is compared with in detail
 _CUTS: Final = (0.0, 0.5, 1.0)  # sixteenths cut off at a side
 _MAX_PAIRS: Final = 2_000_000_000  # some ten seconds on two cores
@@ -98,41 +122,53 @@ def looks(pictures: Sequence[Pixels]) -> list[Looks]:
     if not pictures:
         return []
     contents = [_without_border(pixels) for pixels in pictures]
+    small = _small([pixels for pixels, _ in contents])
+    grounds = np.array([ground for _, ground in contents], dtype=np.uint8)  # (n, 2)
+    whole = small.copy()
+    on_ground = np.flatnonzero(grounds[:, 1] == _ON_GROUND)
+    if len(on_ground):
+        whole[on_ground] = _small([pictures[place] for place in on_ground.tolist()])
+    colour = resize_stack(small, _COLOUR_SIDE, _COLOUR_SIDE).reshape(-1, _NUM_COLOUR)
+    return list(np.concatenate((_grey(small), colour, grounds, _grey(whole)), axis=1))
+
+
+def _small(pictures: Sequence[Pixels]) -> Pixels:
+    """Shrink pictures to (n, 16, 16, 3)."""
     places = defaultdict(list)
-    for place, (pixels, _) in enumerate(contents):
+    for place, pixels in enumerate(pictures):
         places[pixels.shape].append(place)
     small = np.empty((len(pictures), _SIDE, _SIDE, 3), dtype=np.uint8)
     for some in places.values():
-        stack = np.stack([contents[place][0] for place in some])
-        small[some] = resize_stack(stack, _SIDE, _SIDE)
-    grey = np.rint(small.reshape(-1, 3).astype(np.float32) @ _GREY).astype(np.uint8)
-    colour = resize_stack(small, _COLOUR_SIDE, _COLOUR_SIDE)
-    grounds = np.array([ground for _, ground in contents], dtype=np.uint8)  # (n, 2)
-    num = len(pictures)
-    parts = (grey.reshape(num, _NUM_GREY), colour.reshape(num, _NUM_COLOUR), grounds)
-    return list(np.concatenate(parts, axis=1))
+        small[some] = resize_stack(np.stack([pictures[place] for place in some]), _SIDE, _SIDE)
+    return small
+
+
+def _grey(small: Pixels) -> Looks:
+    levels: Looks = np.rint(small.reshape(-1, 3).astype(np.float32) @ _GREY).astype(np.uint8)
+    return levels.reshape(-1, _NUM_GREY)
 
 
 def _without_border(pixels: Pixels) -> tuple[Pixels, tuple[int, int]]:
     """Cut off a border of one colour, such as the ground of an object, or padding.
 
     Returns:
-        The rest, and the grey level of the ground with a 1; two zeros without a ground.
+        The rest, and the grey level of the ground with _ON_GROUND; 0 and _UNCUT without a border,
+        0 and _PADDED if the rest has no ground.
     """
     if min(pixels.shape[:2]) < _COLOUR_SIDE:
-        return pixels, (0, 0)
+        return pixels, (0, _UNCUT)
     colour = _border_colour(_edge(pixels))
     if colour is None:
-        return pixels, (0, 0)
+        return pixels, (0, _UNCUT)
     is_object = (np.abs(pixels.astype(np.int16) - colour) > _GROUND_RANGE).any(axis=2)  # (h, w)
     rows = np.flatnonzero(is_object.mean(axis=1) > _LEAST_OBJECT_FRAC)
     columns = np.flatnonzero(is_object.mean(axis=0) > _LEAST_OBJECT_FRAC)
     if min(len(rows), len(columns)) < _COLOUR_SIDE:
-        return pixels, (0, 0)
+        return pixels, (0, _UNCUT)
     inside = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     if _share(_edge(inside), colour) < _LEAST_GROUND_FRAC:  # padding around a photograph
-        return inside, (0, 0)
-    return inside, (round(float(colour @ _GREY)), 1)
+        return inside, (0, _PADDED)
+    return inside, (round(float(colour @ _GREY)), _ON_GROUND)
 
 
 def _edge(pixels: Pixels) -> NDArray[np.int16]:
@@ -166,10 +202,18 @@ def find_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> 
     num_compared = num_compared_of(len(held_out), len(train), max_pairs=max_pairs)
     sample = np.linspace(0, len(held_out) - 1, num_compared).astype(np.int64)
     pairs: dict[int, tuple[float, int]] = {}
+    whole = _Whole(train)
+    tests = [_Detail(train, is_inside=is_inside) for is_inside in (False, True)]
     for one, other in _candidates(held_out[sample], train):
-        score = similarity(held_out[sample[one]], train[other])
-        if score > pairs.get(one, (_MIN_GREY, 0))[0]:
-            pairs[one] = score, other
+        own = held_out[sample[one]]
+        score = similarity(own, train[other])
+        if score <= pairs.get(one, (_MIN_GREY, 0))[0]:
+            continue
+        if not whole.are_equal(own, train[other]):
+            has_ground = own[_GROUND + 1] == _ON_GROUND
+            if not any(test.is_shared(one, own, train[other]) for test in tests[: 1 + has_ground]):
+                continue
+        pairs[one] = score, other
     places = np.array(sorted(pairs), dtype=np.int64)
     nearest = np.array([pairs[place][1] for place in places.tolist()], dtype=np.int64)
     return NearPairs(sample[places], nearest, num_compared)
@@ -217,10 +261,165 @@ def similarity(one: Looks, other: Looks) -> float:
     return max(_best_part(one, other), _best_part(other, one))
 
 
+class _Detail:
+    """Whether two pictures have detail in common that other pictures of train do not have.
+
+    Args:
+        train: looks, of which an evenly spaced sample shows what pictures of their kind share.
+        is_inside: whether only the detail inside objects counts, not their outlines.
+    """
+
+    def __init__(self, train: Looks, *, is_inside: bool) -> None:
+        self._is_inside = is_inside
+        some = _sample(train)
+        self._others = _unit(self._of(_square(some), some))  # (num, 196)
+        self._place = _place_after_copies(len(some))
+        self._of_kind: dict[int, float] = {}
+
+    def is_shared(self, place: int, own: Looks, other: Looks) -> bool:
+        """Return True if a picture and one of train share detail in enough places.
+
+        Args:
+            place: of the held-out picture, by which its similarity to its kind is remembered.
+            own, other: the held-out look, and that of train.
+        """
+        both = np.stack([own, other])
+        num = _num_places(self._of(_square(both), both))
+        least = _LEAST_INSIDE if self._is_inside else _LEAST_PLACES
+        has_outline = own[_GROUND + 1] == _ON_GROUND and not self._is_inside
+        if num < least or (has_outline and _left_of(both) > _MAX_MOVED):
+            return False
+        if not self._agree(own, other):
+            return False
+        if place not in self._of_kind:
+            self._of_kind[place] = self._similarity_to_kind(own)
+        plain = _PLAIN_OUTLINES if has_outline else _PLAIN_KIND
+        each = _PLACES_OF_OUTLINES if has_outline else _PLACES_OF_KIND
+        return num >= least + each * max(0.0, self._of_kind[place] - plain)
+
+    def _similarity_to_kind(self, own: Looks) -> float:
+        """Return the correlation with the most similar pictures, without the likely copies.
+
+        It is 1 if train is too small to say.
+        """
+        if len(self._others) < _LEAST_OTHERS:
+            return 1.0
+        alike = (self._of_parts(own) @ self._others.T).max(axis=0)  # (num,)
+        return float(np.sort(alike)[-1 - self._place])
+
+    def _agree(self, one: Looks, other: Looks) -> bool:
+        """Return True if the detail of a picture, or of a part of it, is that of the other one."""
+        a, b = (_unit(self._of(_square(some[None]), some[None]))[0] for some in (one, other))
+        best = max((self._of_parts(one) @ b).max(), (self._of_parts(other) @ a).max())
+        return bool(best >= (_MIN_INSIDE if self._is_inside else _MIN_DETAIL))
+
+    def _of_parts(self, of: Looks) -> Vectors:
+        """Return the detail of each part of a picture, of length 1, (81, 196)."""
+        return _unit(self._of(_parts(of), of[None]))
+
+    def _of(self, grey: Vectors, of: Looks) -> Vectors:
+        """Return the detail of grey levels (n, 16, 16), as far as it counts: (n, 196).
+
+        Args:
+            of: the looks that have the grey levels, or the only one.
+        """
+        details = _details(grey)
+        has_ground = of[:, _GROUND + 1] == _ON_GROUND  # (n,) or (1,)
+        if self._is_inside and has_ground.any():
+            ground = of[:, _GROUND].astype(np.float32)[:, None, None]
+            is_ground = (np.abs(grey - ground) <= _GROUND_RANGE) & has_ground[:, None, None]
+            around: Vectors = _MEAN @ _MEAN  # 5 x 5, as pixels at the outline are a mixture
+            is_near = around @ is_ground.astype(np.float32) @ around.T > 0
+            details[is_near[:, 1:-1, 1:-1].reshape(len(grey), -1)] = 0
+        return details
+
+
+class _Whole:
+    """Whether all of two pictures is equal up to brightness and contrast.
+
+    Args:
+        train: looks, of which an evenly spaced sample shows how different pictures of a kind are.
+    """
+
+    def __init__(self, train: Looks) -> None:
+        self._others = _unit(_centred(_sample(train)))  # (num, 256)
+        self._place = _place_after_copies(len(self._others))
+
+    def are_equal(self, one: Looks, other: Looks) -> bool:
+        """Return True if two pictures are equal, and more similar than pictures of their kind.
+
+        Of a padded picture the padding is not known: an object without detail may have been
+        anywhere.
+        """
+        is_padded = _PADDED in (one[_GROUND + 1], other[_GROUND + 1])
+        if is_padded and _num_places(_details(_square(np.stack([one, other])))) < _LEAST_INSIDE:
+            return False
+        pair = np.stack([one, other])
+        left = _left_of(pair)
+        if left <= _EXACT_FRAC:
+            return True
+        both = _centred(pair)
+        contrast = float(np.sqrt((both * both).mean(axis=1).min()))
+        if left > max(_MAX_LEFT_FRAC, _MAX_LEFT / max(contrast, 1e-6)):
+            return False
+        alike = np.sort(self._others @ _unit(both)[0])
+        is_known = len(alike) >= _LEAST_OTHERS
+        return not is_known or left <= _MAX_OF_NEAREST * _left(float(alike[-1 - self._place]))
+
+
+def _left(correlation: float) -> float:
+    """Return the share of the contrast by which pictures with a correlation differ."""
+    return float(np.sqrt(max(0.0, 1 - max(0.0, correlation) ** 2)))
+
+
+def _left_of(pair: Looks) -> float:
+    """Return the share of the contrast by which all of two pictures differ."""
+    one, other = _unit(_centred(pair))
+    return _left(float(one @ other))
+
+
+def _centred(some: Looks) -> Vectors:
+    levels = some[:, _WHOLE:].astype(np.float32)
+    centred: Vectors = levels - levels.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _sample(train: Looks) -> Looks:
+    num = min(len(train), _NUM_OTHERS)
+    some: Looks = train[np.linspace(0, len(train) - 1, num).astype(np.int64)]
+    return some
+
+
+def _place_after_copies(num: int) -> int:
+    """Return the place of the most similar picture of a sample that is likely no further copy."""
+    return _MAX_ALIKE + round(_MAX_ALIKE_FRAC * num)
+
+
+def _num_places(details: Vectors) -> int:
+    """Return the number of places that have detail in each of some pictures."""
+    return int((np.abs(details) >= _LEAST_LEVELS).sum(axis=1).min())
+
+
+def _details(grey: Vectors) -> Vectors:
+    """Subtract from grey levels (n, 16, 16) the mean of the 3 x 3 around each: (n, 196)."""
+    details: Vectors = np.subtract(grey, _MEAN @ grey @ _MEAN.T, dtype=np.float32)
+    return details[:, 1:-1, 1:-1].reshape(len(grey), -1)
+
+
+def _square(some: Looks) -> Vectors:
+    return some[:, :_NUM_GREY].reshape(-1, _SIDE, _SIDE).astype(np.float32)
+
+
+def _parts(of: Looks) -> Vectors:
+    """Return the parts of a picture that lack up to a sixteenth at each side, (81, 16, 16)."""
+    parts = _MAPS @ _square(of[None])[0]  # (9, 16, 16)
+    both: Vectors = (parts[:, None] @ _MAPS.transpose(0, 2, 1)[None]).reshape(-1, _SIDE, _SIDE)
+    return both
+
+
 def _best_part(cut: Looks, whole: Looks) -> float:
     """Return the similarity of the best part of a look and another whole look."""
-    parts = _MAPS @ cut[:_NUM_GREY].reshape(_SIDE, _SIDE).astype(np.float32)  # (9, 16, 16)
-    parts = (parts[:, None] @ _MAPS.transpose(0, 2, 1)[None]).reshape(-1, _NUM_GREY)  # (81, 256)
+    parts = _parts(cut).reshape(-1, _NUM_GREY)  # (81, 256)
     fixed = whole[:_NUM_GREY].astype(np.float32)
     weight = (_is_object(parts, cut) | _is_object(fixed, whole)[None]).astype(np.float32)
     num = weight.sum(axis=1)
@@ -248,7 +447,7 @@ def _detail(of: Looks) -> float:
 
 
 def _is_object(grey: Vectors, of: Looks) -> NDArray[np.bool_]:
-    if not of[_GROUND + 1]:
+    if of[_GROUND + 1] != _ON_GROUND:
         return np.ones(grey.shape, dtype=bool)
     found: NDArray[np.bool_] = np.abs(grey - np.float32(of[_GROUND])) > _GROUND_RANGE
     return found
@@ -268,6 +467,9 @@ def _maps() -> Vectors:
 
 
 _MAPS: Final = _maps()
+_MEAN: Final[Vectors] = np.stack(
+    [np.eye(_SIDE, k=off) / 3 for off in (-1, 0, 1)]  # of three neighbours, used inside the edge
+).sum(axis=0, dtype=np.float32)
 _DOWN, _RIGHT = np.mgrid[0:_SIDE, 0:_SIDE].reshape(2, -1).astype(np.float32)
 _PLANE: Final = np.stack([np.ones_like(_DOWN), _DOWN, _RIGHT], axis=1)  # (256, 3)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from stepladder.data.decoding.resize import pad_white
 from stepladder.data.prepare.near_duplicates import (
@@ -141,3 +142,87 @@ def test_a_bounded_number_of_pairs_is_compared() -> None:
 def test_without_pictures_there_are_no_pairs() -> None:
     assert find_near(TRAIN[:0], TRAIN).num_compared == 0
     assert len(find_near(TRAIN, TRAIN[:0])) == 0
+
+
+# --- pictures of kinds with little variety: none is a copy, however similar
+
+
+def disc(random: np.random.Generator) -> Image.Image:
+    """A disc of one colour on a light ground, at any place and of any size."""
+    image = Image.new("RGB", (120, 96), tuple(random.integers(200, 236, 3).tolist()))
+    radius = random.uniform(14, 30)
+    x, y = random.uniform(radius, 120 - radius), random.uniform(radius, 96 - radius)
+    box = (x - radius, y - radius, x + radius, y + radius)
+    ImageDraw.Draw(image).ellipse(box, fill=(190, 60, 50))
+    return noisy(np.asarray(image), random, 5)
+
+
+def glyph(random: np.random.Generator) -> Image.Image:
+    """A digit, shifted and turned."""
+    image = Image.new("L", (28, 28), 0)
+    at = (7 + int(random.integers(-3, 4)), 1 + int(random.integers(-2, 3)))
+    font = ImageFont.load_default(random.uniform(18, 24))
+    ImageDraw.Draw(image).text(at, str(random.integers(10)), fill=240, font=font)
+    return image.rotate(random.uniform(-14, 14), Image.Resampling.BICUBIC).convert("RGB")
+
+
+def spectrogram(random: np.random.Generator) -> Image.Image:
+    """A few tones that rise or fall."""
+    y, x = np.mgrid[0:128, 0:128] / 128
+    tone, slope = random.uniform(0.05, 0.15), random.uniform(-0.4, 0.4)
+    grey = 50 - 30 * y
+    for harmonic in range(1, 6):
+        off = y - 1 + harmonic * tone * (1 + slope * x)
+        grey += 150 / harmonic**0.5 * np.exp(-((off / 0.012) ** 2) / 2)
+    return noisy(grey, random, 5)
+
+
+def blobs(random: np.random.Generator) -> Image.Image:
+    """Bright blobs on a gradient."""
+    y, x = np.mgrid[0:96, 0:96] / 96
+    grey = 60 + 80 * x + 40 * y
+    for _ in range(3):
+        at_x, at_y, size = random.uniform(0.1, 0.9), random.uniform(0.1, 0.9), 0.12
+        grey += 70 * np.exp(-((x - at_x) ** 2 + (y - at_y) ** 2) / 2 / size**2)
+    return noisy(grey, random, 3)
+
+
+def xray(random: np.random.Generator) -> Image.Image:
+    """Two lungs in a body, and a faint spot."""
+    y, x = np.mgrid[0:128, 0:128] / 128
+    grey = 30 + 120 * np.exp(-((x - 0.5) ** 4 / 0.05 + (y - 0.5) ** 4 / 0.06))
+    for at in (0.3, 0.7):
+        across, along = (x - at - random.normal(0, 0.015)) / 0.11, (y - 0.5) / 0.28
+        grey -= 70 * np.exp(-((across**2 + along**2) ** 2))
+    at_x, at_y = random.uniform(0.25, 0.75, 2)
+    grey += 20 * np.exp(-((x - at_x) ** 2 + (y - at_y) ** 2) / 2 / 0.05**2)
+    return noisy(grey, random, 2)
+
+
+def noisy(levels: NDArray[Any], random: np.random.Generator, noise: float) -> Image.Image:
+    levels = levels + random.normal(0, noise, levels.shape)
+    return Image.fromarray(levels.clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+@pytest.mark.parametrize("draw", [disc, glyph, spectrogram, blobs, xray])
+def test_pictures_of_a_kind_with_little_variety_are_not_near(
+    draw: Callable[[np.random.Generator], Image.Image],
+) -> None:
+    random = np.random.default_rng(3)
+    drawn = all_of([np.asarray(draw(random).resize((96, 96))) for _ in range(150)])
+    assert len(find_near(drawn[100:], drawn[:100])) == 0
+
+
+@pytest.mark.parametrize("change", [resized, darker])
+def test_copies_of_such_pictures_are_found_with_the_original(
+    change: Callable[[Pixels], Pixels],
+) -> None:
+    random = np.random.default_rng(3)
+    drawn = [np.asarray(blobs(random)) for _ in range(100)]
+    near = find_near(all_of([change(picture) for picture in drawn[:20]]), all_of(drawn))
+    assert pairs_of(near) == [(place, place) for place in range(20)]
+
+
+def test_a_few_photographs_are_enough_to_find_a_copy() -> None:
+    again = all_of([darker(photograph(seed)) for seed in range(4)])
+    assert len(find_near(again, TRAIN[:4])) == 4

@@ -40,7 +40,7 @@ def d(a,o):
 
 
 def find_addresses(reading: TableReading) -> int | None:
-    """Return the column of addresses of pictures; None if there is none.
+    """Return the column of addresses of pictures; None if no column has one.
 
     Of several, it is the one of files that end as pictures do, else the first.
     """
