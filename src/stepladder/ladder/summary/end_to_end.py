@@ -20,7 +20,8 @@ from stepladder.records.ladder import Decision, Interval, Trial
 _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
 _PATIENCE_S: Final = 90.0
-"""Seconds to wait for pairs that no other process disturbs; no longer than the original job."""
+"""Seconds to wait for pairs that no other process disturbs."""
+_PATIENCE_FRAC: Final = 0.1  # of the original job, if that is less
 OF_DEFAULT: Final = frozenset(
     {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
 )
@@ -90,8 +91,8 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
-    allowed = min(_PATIENCE_S, baseline.total_s, max(0.0, lab.time_left()))
-    patience = Patience(left_s=allowed)
+    may_wait_s = min(_PATIENCE_S, _PATIENCE_FRAC * baseline.total_s, max(0.0, lab.time_left()))
+    patience = Patience(left_s=may_wait_s)
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
     with guarded(watchdog):
