@@ -13,7 +13,6 @@ import pytest
 from stepladder.config.options import LadderConfig
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.timing.interleaved_blocks import Race, Side
-from stepladder.ladder.timing.patience import Patience
 from stepladder.ladder.timing.speedup import Length, bound_gain
 from stepladder.ladder.verdict import Evidence, judge
 from stepladder.measuring.blocks.workload import BlockTimes, Workload
@@ -57,7 +56,7 @@ class Raced(Race):
 
     def __init__(self, machine: Machine, gain: float) -> None:
         self.block_s, self.is_cut, self._pair = 0.1, False, 0
-        self._has_same_features, self._patience = False, Patience(left_s=0.0)
+        self._has_same_features, self._patience = False, None
         self._time_left = lambda: math.inf
         self._watchdog = SimpleNamespace(expect=lambda _: None)
         self.before = cast("Workload", Simulated(machine, 1.0))

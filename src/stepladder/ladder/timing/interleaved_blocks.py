@@ -104,14 +104,15 @@ class Race:
         self._watchdog = watchdog
         self._few_steps_s = few_steps_s
         self._has_same_features = has_same_features
-        self._patience = patience or Patience(left_s=0.0)
+        self._patience = patience
         self._pair = 0
 
     def warm_up(self) -> None:
         """Run the first steps of both; compiled code is timed cold."""
         again = [self.before] if self.before.is_compiled else []  # a cold start discarded its code
         both = dict.fromkeys((self.before, self.after))
-        self._patience.wait(self._watchdog)
+        if self._patience is not None:
+            self._patience.wait(self._watchdog)
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
@@ -128,16 +129,23 @@ class Race:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
-            self._patience.wait(self._watchdog)
-            start = Usage.now()
-            timed = self._time(sides)
-            if self._patience.is_wasted(start):
+            timed = self._undisturbed(sides)
+            if timed is None:
                 continue
             self._pair += 1
             for side in sides:
                 side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
+
+    def _undisturbed(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes] | None:
+        """Time a pair; return None if others disturbed it and there is patience for another."""
+        if self._patience is None:
+            return self._time(sides)
+        self._patience.wait(self._watchdog)
+        start = Usage.now()
+        timed = self._time(sides)
+        return None if self._patience.is_wasted(start) else timed
 
     def _time(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes]:
         """Time a block of each side, or one of both if they share a workload."""
