@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -188,23 +189,40 @@ def _has_all(header: str, wanted: Sequence[str]) -> bool:
 
 
 def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] | None) -> str:
-    """Return the delimiter: the one that gives the wanted columns, else equally long rows."""
+    """Return the delimiter: the one that gives the wanted columns, else equally long rows.
+
+    A few rows may have more or fewer cells, which are reported later.
+    """
     rows: dict[str, list[list[str]]] = {
         delimiter: [cells for cells in _parse(sample, delimiter) if cells]
         for delimiter in (*_DELIMITERS, " ")
     }
     widths = {one: {len(cells) for cells in _below(parsed)} for one, parsed in rows.items()}
+    usual = {one: _usual_width(parsed) for one, parsed in rows.items()}
     if columns is not None:
-        return next((one for one in rows if widths[one] == {len(columns)}), ",")
-    for one, parsed in rows.items():
+        fitting = [one for one in rows if widths[one] == {len(columns)}]
+        fitting += [one for one in rows if usual[one] == len(columns)]
+        if fitting:
+            return fitting[0]
+    for one, parsed in rows.items() if columns is None else ():
         if parsed and set(wanted) <= {cell.strip(" #") for cell in parsed[0]}:
             return one
     even = [one for one in _DELIMITERS if len(widths[one]) == 1 and widths[one] != {1}]
     if len(even) == 1:
         return even[0]
-    if all(widths[one] <= {1} for one in _DELIMITERS):
-        return " " if len(widths[" "]) == 1 and widths[" "] != {1} else ","  # `cat/1.jpg 0`
+    if all(widths[one] <= {1} or usual[one] == 1 for one in _DELIMITERS):
+        if usual[" "] > 1:  # `cat/1.jpg 0`
+            return " "
+        if all(widths[one] <= {1} for one in _DELIMITERS):
+            return ","
     return _sniff(sample, even or [one for one in _DELIMITERS if widths[one] - {1}])
+
+
+def _usual_width(rows: list[list[str]]) -> int:
+    """Return the number of cells that more than half of the rows have; 0 if there is none."""
+    counts = Counter(len(cells) for cells in _below(rows))
+    width, num = max(counts.items(), key=lambda item: item[1], default=(0, 0))
+    return width if 2 * num > counts.total() else 0
 
 
 def _below(rows: list[list[str]]) -> list[list[str]]:
