@@ -27,6 +27,7 @@ FOLDER = "folder"
 
 _LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
 _MAX_PAIRS = 5
+_MAX_ALONE = 3  # classes of one picture that are named
 _MAX_COMPARED = 20  # of the classes that train lacks
 _MIN_SIMILARITY = 0.8
 _NEGATIVE = re.compile(r"-[0-9.]+")  # -1 is another class than 1
@@ -149,7 +150,8 @@ def check_classes(
         raise DataError(
             "no pictures are left for the split val (validation), on which the best checkpoint and "
             "early stopping depend",
-            why="Each class has only one picture, which is in train."
+            why="Each class has only one picture, which is in train. There are "
+            f"{len(train)} classes, such as {name_some(sorted(train)[:_MAX_ALONE])}."
             if is_single
             else "Pictures are drawn for val only from classes with two different pictures or, "
             "with --group-by, with pictures of two groups.",

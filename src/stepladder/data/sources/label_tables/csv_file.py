@@ -219,7 +219,7 @@ def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] 
 
 
 def _usual_width(rows: list[list[str]]) -> int:
-    """Return the number of cells that more than half of the rows have; 0 if there is none."""
+    """Return the number of cells that more than half of the rows have; 0 without one."""
     counts = Counter(len(cells) for cells in _below(rows))
     width, num = max(counts.items(), key=lambda item: item[1], default=(0, 0))
     return width if 2 * num > counts.total() else 0

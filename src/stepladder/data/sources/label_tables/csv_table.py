@@ -18,7 +18,7 @@ from stepladder.data.sources.label_tables.paths import are_file_names, parse_for
 from stepladder.data.sources.label_tables.reading import TableReading, is_empty
 from stepladder.data.sources.label_tables.refusals import WANTED
 from stepladder.data.sources.label_tables.row_problems import Conflict, row_problems
-from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.listing import Listing, Picture, refuse_captions
 from stepladder.data.sources.split_names import split_of_cell
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError, UsageError
@@ -88,7 +88,8 @@ def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None)
     if num_repeated:
         warnings.append(f"{path}: skipped {num_repeated} repeated {file.unit}s")
     has_group = chosen.group is not None
-    return Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
+    listing = Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
+    return refuse_captions(listing, str(path))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.label_tables.edits import cells_command
-from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number, plain_name
+from stepladder.data.sources.label_tables.labels import (
+    ONE_LABEL,
+    is_number,
+    label_candidates,
+    plain_name,
+)
 from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
 from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
@@ -173,6 +179,35 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
         why="A classifier learns classes with several pictures each; it does not predict numbers. "
         f"If they are names of classes, write them as text, such as 'no {ordered[0]:g}'.",
         fix=how,
+    )
+
+
+def refuse_captions(reading: TableReading, columns: TableColumns, reader: PathReader) -> None:
+    """Refuse a column of labels that are captions.
+
+    Args:
+        reading: the table.
+        columns: those of paths and labels.
+        reader: how paths name files.
+
+    Raises:
+        DataError: if they are; the fix names another column that may have the classes.
+    """
+    at = columns.label
+    captions = None if at is None else find_captions([cell.strip() for cell in reading.cells(at)])
+    if at is None or captions is None or not captions.is_sure:
+        return
+    others = label_candidates(reading.file, {columns.path, at} - {None})
+    fix = "Add a column with the class of each picture, and name it with --label-column."
+    if others:
+        command = reading.command(replace(columns, label=others[0]), reader)
+        fix = f"If {reading.file.header[others[0]]!r} is the class: {command}"
+    raise DataError(
+        f"column {reading.file.header[at]!r} looks like captions, not classes: "
+        f"{captions.describe(reading.file.unit)}",
+        where=str(reading.path),
+        why=NO_CAPTIONS,
+        fix=fix,
     )
 
 

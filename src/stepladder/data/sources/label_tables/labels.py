@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.captions import CAPTION_NAMES
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.split_names import split_of_word
 
@@ -147,11 +148,11 @@ def label_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def other_names(names: Sequence[str]) -> list[str]:
-    """Return the names that may be those of labels, without indices, sizes and other facts."""
+    """Return the names that may be those of labels, without indices, sizes, captions, etc."""
     return [
         name
         for name in names
-        if plain_name(name) not in _INDEX_NAMES
+        if plain_name(name) not in _INDEX_NAMES | CAPTION_NAMES
         and not _is_of_pixels(name)
         and not _OTHER_WORDS & set(words_of(name))
     ]

@@ -15,6 +15,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.edits import removal_command, rows_command
 from stepladder.data.sources.label_tables.label_cells import (
+    refuse_captions,
     refuse_measured,
     refuse_several,
 )
@@ -231,11 +232,12 @@ def refuse_cells(
     """Refuse a column that may be the one of labels if its cells are not one class each.
 
     Raises:
-        NoLabelsError: if they are numbers that look measured, or several labels.
+        NoLabelsError: if they are numbers that look measured, captions, or several labels.
     """
     reader = readers[0] if readers else reading.shape
     try:
         refuse_measured(reading, columns, reader)
+        refuse_captions(reading, columns, reader)
         refuse_several(reading, columns, reader)
     except DataError as error:
         raise NoLabelsError(error.what, where=error.where, why=error.why, fix=error.fix) from None
