@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
+from stepladder.data.prepare.class_names import renaming
 from stepladder.data.prepare.copies import Copies, find_copies
 from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.encode import Looks
@@ -107,7 +109,9 @@ def find(
     copies = find_copies(rows)
     warnings = [
         *listing.warnings,
-        *check_classes(counts, plan.classes, bad),
+        *check_classes(
+            counts, plan.classes, bad, rename=partial(renaming, listing=listing, config=config)
+        ),
         *_split_warnings(config, listing, counts),
     ]
     if bad:
