@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.label_cells import find_several, measured_values
 from stepladder.data.sources.pictures import list_pictures
@@ -33,8 +34,8 @@ def table_of(folder: Path, header: str, cells: Sequence[str], delimiter: str = "
 @pytest.mark.parametrize(
     ("labels", "tag"),
     [
-        (PLANET, "clear"),
-        ([one.replace(" ", ", ") for one in PLANET], "clear"),
+        (PLANET * 2, "clear"),
+        ([one.replace(" ", ", ") for one in PLANET * 2], "clear"),
         (["Mass|Edema", "No Finding", "Mass", "Edema", "Mass", "Mass|Edema|Hernia"], "Edema"),
         (["['cat', 'dog']", "['cat']", "['dog', 'it's']", "['cat']", "['dog']", "['x']"], "cat"),
     ],
@@ -181,3 +182,31 @@ def test_numbers_of_classes_have_no_warning(tmp_path: Path) -> None:
     numbers = [str(number) for number in range(12)] * 4
     found = list_pictures(PrepareConfig(source=table_of(tmp_path, "image,label", numbers)))
     assert "different numbers" not in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize("is_in_train", [False, True])
+def test_combinations_are_proposed_as_classes_only_if_train_has_those_of_val(
+    tmp_path: Path, is_in_train: bool
+) -> None:
+    """As in fastai's pascal_2007, where a column says which pictures are val."""
+    train = [*PLANET, "clear road water"] if is_in_train else PLANET
+    labels = [*train, *train, "clear road water", "cloudy", "clear primary"]
+    table = table_of(tmp_path, "fname,labels", labels)
+    header, *rows = table.read_text().splitlines()
+    flags = ["False"] * 2 * len(train) + ["True"] * 3
+    lines = [f"{row},{flag}" for row, flag in zip(rows, flags, strict=True)]
+    table.write_text("\n".join([f"{header},is_valid", *lines]) + "\n")
+    with pytest.raises(DataError, match="seems to hold several labels") as caught:
+        list_pictures(PrepareConfig(source=table))
+    one, *each = commands_in(caught.value.fix)
+    assert len(each) == is_in_train
+    for command in (one, *each):
+        found = typed_listing(command).pictures
+        splits = {split: {p.label for p in found if p.split is split} for split in Split}
+        assert splits[Split.VAL] <= splits[Split.TRAIN]
+
+
+def test_combinations_that_all_occur_once_are_not_proposed_as_classes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="seems to hold several labels") as caught:
+        list_pictures(PrepareConfig(source=table_of(tmp_path, "fname,labels", PLANET)))
+    assert "each combination" not in str(caught.value.fix)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.config.choices import Split
 from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.label_tables.edits import cells_command
 from stepladder.data.sources.label_tables.labels import (
@@ -20,7 +21,8 @@ from stepladder.data.sources.label_tables.labels import (
 )
 from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
-from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
+from stepladder.data.sources.label_tables.reading import TableColumns, TableReading, is_empty
+from stepladder.data.sources.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
@@ -280,8 +282,8 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     several = find_several(cells, name)
     if at is None or several is None or not several.is_sure:
         return
-    tags = sorted(several.tags)
-    tag = min(tags, key=lambda one: abs(2 * several.tags[one] - several.num_cells))
+    of_train, of_others = _by_split(reading, columns, at)
+    tag = _most_even_tag(several, of_train)
     typed, others = (json.dumps(one, ensure_ascii=False) for one in (tag, f"not {tag}"))
     marks = json.dumps(_MARKS).replace("'", r"\x27")  # no quote within the quotes of a shell
     function = (
@@ -290,12 +292,33 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     )
     options = reading.options(columns, reader)
     command = cells_command(reading, at, function, "one-label", options)
-    fixes = [f"To learn each combination as a class of its own: {reading.command(columns, reader)}"]
-    if command:
-        fixes.insert(0, f"To learn one of them, such as {tag!r} or not: {command}")
+    fixes = [f"To learn one of them, such as {tag!r} or not: {command}"] if command else []
+    counts = Counter(of_train)
+    if of_others <= counts.keys() and (of_others or max(counts.values(), default=0) > 1):
+        combined = reading.command(columns, reader)
+        fixes.append(f"To learn each combination as a class of its own: {combined}")
     raise DataError(
         several.describe(reading.file.header[at]),
         where=str(reading.path),
         why=ONE_LABEL,
-        fix="\n".join(fixes),
+        fix="\n".join(fixes) or "Write one label for each picture.",
     )
+
+
+def _by_split(reading: TableReading, columns: TableColumns, at: int) -> tuple[list[str], set[str]]:
+    """Return the labels of train, and the different ones of other splits."""
+    of_train: list[str] = []
+    of_others: set[str] = set()
+    for _, cells in reading.file.body:
+        word = "" if columns.split is None else cells[columns.split]
+        if split_of_word(word) in {None, Split.TRAIN}:
+            of_train.append(cells[at].strip())
+        elif not is_empty(cells[at]):
+            of_others.add(cells[at].strip())
+    return of_train, of_others
+
+
+def _most_even_tag(several: SeveralLabels, of_train: Sequence[str]) -> str:
+    """Return the label that about half of the pictures of train have."""
+    counts = Counter(tag for cell in of_train for tag in _parts(cell, several.pattern))
+    return min(sorted(several.tags), key=lambda tag: abs(2 * counts[tag] - len(of_train)))
