@@ -129,8 +129,7 @@ def refuse_captions(
             f"the labels look like captions, not classes: {captions.describe()}",
             where=source,
             why=NO_CAPTIONS,
-            fix=advice()
-            or "Name the column of classes with --label-column; if there is none, add one.",
+            fix=advice() or "Name the column of classes with --label-column, or add one.",
         )
     warning = (
         f"{source}: the labels may be captions: {captions.describe()}; each is a class of its own"

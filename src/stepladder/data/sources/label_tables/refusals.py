@@ -139,8 +139,8 @@ def _of_equal_length(reading: TableReading, wrong: Sequence[tuple[int, list[str]
         rows = [cells for _, cells in wrong if len(cells) == usual]
         names = ",".join(_guess_names(rows))
         others = given_options(replace(reading.config, columns=None))
-        command = f"{prepare_command(reading.source)} --columns {shlex.quote(names)} {others}"
-        return f"Name every column of the rows, such as: {command.rstrip()}"
+        typed = f"{prepare_command(reading.source)} --columns {shlex.quote(names)} {others}"
+        return f"Name every column of the rows, such as: {typed.rstrip()}"
     fixes = [f"Put quotes around cells that contain {_A_MARK.get(file.delimiter, 'a space')}."]
     whole = [cells for _, cells in file.body if len(cells) == num_columns]
     options = reading.given_options()
