@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.encodings import (
     WINDOWS,
@@ -30,7 +31,8 @@ from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
 _NUM_SAMPLE_LINES: Final = 50
-_MAX_CELL: Final = 1 << 27  # letters; a cell may hold a whole picture
+MAX_CELL: Final = 1 << 27
+"""Letters of a cell, which may hold a whole picture."""
 _SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
 _NAMED: Final = re.compile(
     rf"(\S.*(?:{'|'.join(map(re.escape, PICTURE_ENDS))})) +(\S.*)", re.IGNORECASE
@@ -55,7 +57,7 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
     Raises:
         DataError: if the text cannot be decoded, or quotes are not closed; names the line.
     """
-    csv.field_size_limit(_MAX_CELL)
+    csv.field_size_limit(MAX_CELL)
     encoding = encoding_of(path)
     notes: tuple[str, ...] = ()
     try:
@@ -69,6 +71,22 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
             return replace(table, notes=(*notes, *table.notes))
     except UnicodeError:
         raise not_unicode(path, encoding) from None
+
+
+def read_start(config: PrepareConfig, columns: Sequence[str] | None) -> TableCells | None:
+    """Read the first rows of a CSV in UTF-8 or UTF-16; None if they cannot be read.
+
+    Args:
+        config: has the file, and the columns that decide between two possible delimiters.
+        columns: as in read_csv.
+    """
+    csv.field_size_limit(MAX_CELL)
+    path, wanted = config.source.expanduser(), (config.path_column, config.label_column)
+    encoding = encoding_of(path)
+    with contextlib.suppress(UnicodeError, DataError), path.open(encoding=encoding) as file:
+        lines = itertools.islice(file, _NUM_SAMPLE_LINES)
+        return _read(lines, path, wanted, columns, encoding)
+    return None
 
 
 def _read(
