@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_tables.boxes import find_boxes
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.chooser import Chosen, TableChooser
 from stepladder.data.sources.label_tables.csv_file import read_csv
@@ -87,6 +88,10 @@ def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None)
     warnings += _several_labels(path, [row.label for row in table.rows], column)
     if num_repeated:
         warnings.append(f"{path}: skipped {num_repeated} repeated {file.unit}s")
+        boxes = find_boxes(chooser.reading)
+        if boxes is not None:
+            said = f"{boxes.describe()}; the class of the boxes is that of the whole picture"
+            warnings.append(f"{path}: {said}")
     has_group = chosen.group is not None
     listing = Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
     return refuse_captions(listing, str(path))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from stepladder.data.sources.label_tables.boxes import cutting, find_boxes
 from stepladder.data.sources.label_tables.chooser import Chosen
 from stepladder.data.sources.label_tables.edits import removal_command, rows_command
 from stepladder.data.sources.label_tables.paths import PathReader, is_found
@@ -59,6 +60,12 @@ def row_problems(
             f"{unit}s {first} and {second} have different labels, splits or groups for "
             f"{conflicts[0].path!r}{more}"
         )
+        boxes = find_boxes(reading)
+        cut = None if boxes is None else cutting(boxes, reading, chosen)
+        if boxes is not None:
+            what[-1] += f"; {boxes.describe()}"
+        if cut is not None:
+            fixes.append(f"To learn the class of each box, cut the boxes out: {cut}\nOtherwise:")
         fixes.append(f"Keep one {unit} for each picture.")
     if missing:
         what.append(f"no picture exists for {name_rows(missing, reading.file)}")
