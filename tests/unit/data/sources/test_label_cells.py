@@ -210,3 +210,47 @@ def test_combinations_that_all_occur_once_are_not_proposed_as_classes(tmp_path: 
     with pytest.raises(DataError, match="seems to hold several labels") as caught:
         list_pictures(PrepareConfig(source=table_of(tmp_path, "fname,labels", PLANET)))
     assert "each combination" not in str(caught.value.fix)
+
+
+def test_the_warning_of_several_labels_has_the_command_that_learns_one(tmp_path: Path) -> None:
+    """As in the chest X-rays of the NIH, whose findings are named with --label-column."""
+    labels = ["Mass|Edema", "No Finding", "Mass", "Edema", "Mass", "Mass|Edema"]
+    table = table_of(tmp_path, "image,Finding Labels", labels)
+    found = list_pictures(PrepareConfig(source=table, label_column="Finding Labels"))
+    (warning,) = (said for said in found.warnings if "several in one cell" in said)
+    command, overwrite, _ = warning.partition("or not: ")[2].rpartition(" --overwrite")
+    assert overwrite
+    assert {p.label for p in typed_listing(command).pictures} in (
+        {"Edema", "not Edema"},
+        {"Mass", "not Mass"},
+    )
+
+
+@pytest.mark.parametrize("name", ["Patient ID", "subject", "lesion_id", "VideoName"])
+def test_a_column_of_patients_is_named_unless_pictures_are_grouped(
+    tmp_path: Path, name: str
+) -> None:
+    table = table_of(tmp_path, "image,label", ["cat", "dog"] * 4)
+    header, *rows = table.read_text().splitlines()
+    lines = [f"{row},{k // 2},{k // 2}" for k, row in enumerate(rows)]
+    lines.insert(0, f"{header},{name},Patient Age")
+    table.write_text("\n".join(lines) + "\n")
+    (warning,) = (s for s in list_pictures(PrepareConfig(source=table)).warnings if "column" in s)
+    assert f"column {name!r} has 4 different cells in 8 rows" in warning
+    added = warning.partition("add --group-by ")[2].partition(" --overwrite")[0]
+    assert added.strip("'") == name
+    listing = list_pictures(PrepareConfig(source=table, group_by=name))
+    assert listing.has_group_column
+    assert not any("different cells" in said for said in listing.warnings)
+
+
+@pytest.mark.parametrize("cells", [range(8), [1] * 8])
+def test_a_column_of_patients_with_one_picture_each_is_not_named(
+    tmp_path: Path, cells: Sequence[int]
+) -> None:
+    table = table_of(tmp_path, "image,label", ["cat", "dog"] * 4)
+    header, *rows = table.read_text().splitlines()
+    lines = [f"{header},patient", *(f"{row},{cells[k]}" for k, row in enumerate(rows))]
+    table.write_text("\n".join(lines) + "\n")
+    warnings = list_pictures(PrepareConfig(source=table)).warnings
+    assert not any("different cells" in said for said in warnings)

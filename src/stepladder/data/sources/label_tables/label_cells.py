@@ -283,16 +283,8 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     if at is None or several is None or not several.is_sure:
         return
     of_train, of_others = _by_split(reading, columns, at)
-    tag = _most_even_tag(several, of_train)
-    typed, others = (json.dumps(one, ensure_ascii=False) for one in (tag, f"not {tag}"))
-    marks = json.dumps(_MARKS).replace("'", r"\x27")  # no quote within the quotes of a shell
-    function = (
-        f"lambda c:{typed} if {typed} in [p.strip({marks}) for p in "
-        f're.split("{several.pattern}",c)] else {others}'
-    )
-    options = reading.options(columns, reader)
-    command = cells_command(reading, at, function, "one-label", options)
-    fixes = [f"To learn one of them, such as {tag!r} or not: {command}"] if command else []
+    fix = one_label(several, reading, columns, reading.options(columns, reader))
+    fixes = [fix] if fix else []
     counts = Counter(of_train)
     if of_others <= counts.keys() and (of_others or max(counts.values(), default=0) > 1):
         combined = reading.command(columns, reader)
@@ -303,6 +295,33 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
         why=ONE_LABEL,
         fix="\n".join(fixes) or "Write one label for each picture.",
     )
+
+
+def one_label(
+    several: SeveralLabels, reading: TableReading, columns: TableColumns, options: str
+) -> str | None:
+    """Return the sentence with the command that learns whether pictures have one of the labels.
+
+    Args:
+        several: the labels.
+        reading: the table.
+        columns: those of labels and splits.
+        options: with which the table is read.
+
+    Returns:
+        None as `rows_command`.
+    """
+    assert columns.label is not None
+    of_train, _ = _by_split(reading, columns, columns.label)
+    tag = _most_even_tag(several, of_train)
+    typed, others = (json.dumps(one, ensure_ascii=False) for one in (tag, f"not {tag}"))
+    marks = json.dumps(_MARKS).replace("'", r"\x27")  # no quote within the quotes of a shell
+    function = (
+        f"lambda c:{typed} if {typed} in [p.strip({marks}) for p in "
+        f're.split("{several.pattern}",c)] else {others}'
+    )
+    command = cells_command(reading, columns.label, function, "one-label", options)
+    return f"To learn one of them, such as {tag!r} or not: {command}" if command else None
 
 
 def _by_split(reading: TableReading, columns: TableColumns, at: int) -> tuple[list[str], set[str]]:

@@ -46,6 +46,14 @@ _SPLIT_WORDS: Final = frozenset(
     {"split", "set", "dataset", "subset", "partition", "fold", "usage", "purpose", "phase", "part"}
 )
 """Words in the names of columns of splits."""
+_GROUP_WORDS: Final = frozenset(
+    {"patient", "subject", "participant", "person", "animal", "individual", "specimen", "lesion"}
+    | {"video", "clip", "sequence", "seq", "burst", "scene", "session", "series", "study", "track"}
+)
+"""Words in the names of columns of what has several pictures."""
+_NUMBER_WORDS: Final = frozenset(
+    {"id", "ids", "no", "num", "number", "name", "code", "key", "uid", "index"}
+)
 UNREAD_SPLITS: Final = frozenset(
     {"split", "subset", "partition", "fold", "kfold", "data_set", "is_valid", "is_val", "is_train"}
     | {"is_training", "is_training_image", "is_test", "train", "valid", "val", "test"}
@@ -213,6 +221,12 @@ def split_candidates_of(table: TableCells, taken: Set[int | None]) -> list[int]:
 def is_named_as_splits(name: str) -> bool:
     """Return True if a column's name says that it may contain splits, such as `data_set`."""
     return not _SPLIT_WORDS.isdisjoint(words_of(name))
+
+
+def is_named_as_group(name: str) -> bool:
+    """Return True if a column's name is one of what has several pictures, such as `Patient ID`."""
+    words = set(words_of(name))
+    return bool(words & _GROUP_WORDS) and words <= _GROUP_WORDS | _NUMBER_WORDS
 
 
 def split_flags_of(table: TableCells, taken: Set[int | None]) -> list[int]:
