@@ -174,7 +174,9 @@ def test_whole_numbers_of_a_quantity_are_classes_with_a_warning_whose_command_wo
     )
     assert len({picture.label for picture in found.pictures}) == 12
     (said,) = (line for line in found.warnings if "different numbers" in line)
-    ranges = typed_listing(said.partition("you may change: ")[2])
+    command, overwrite, _ = said.partition("you may change: ")[2].rpartition(" --overwrite")
+    assert overwrite
+    ranges = typed_listing(command)
     assert len({picture.label for picture in ranges.pictures}) == 4
 
 

@@ -172,7 +172,7 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
     values = [] if at is None else measured_values([cell.strip() for cell in reading.cells(at)])
     if at is None or not values:
         return
-    how, ordered = _ranges(reading, columns, reader, at, values), sorted(values)
+    how, ordered = _ranges(reading, at, values, reading.options(columns, reader)), sorted(values)
     raise DataError(
         f"column {reading.file.header[at]!r} has {len(set(values))} different numbers in "
         f"{len(values)} {reading.file.unit}s ({ordered[0]:g} to {ordered[-1]:g}), as a measured "
@@ -226,7 +226,8 @@ def quantity_warnings(
     cells = [cell.strip() for cell in reading.cells(at)]
     if len(set(cells)) < _MIN_MEASURED or not all(map(is_number, set(cells))):
         return ()
-    how = _ranges(reading, columns, reader, at, list(map(float, cells)))
+    options = f"{reading.options(columns, reader)} --overwrite".strip()  # a store is there by then
+    how = _ranges(reading, at, list(map(float, cells)), options)
     return (
         f"{reading.path}: column {reading.file.header[at]!r} has {len(set(cells))} different "
         "numbers; each becomes a class, which is as different from the next number as from any "
@@ -234,13 +235,7 @@ def quantity_warnings(
     )
 
 
-def _ranges(
-    reading: TableReading,
-    columns: TableColumns,
-    reader: PathReader,
-    at: int,
-    values: Sequence[float],
-) -> str:
+def _ranges(reading: TableReading, at: int, values: Sequence[float], options: str) -> str:
     """Return the sentence with the command that makes classes of ranges of numbers."""
     ordered = sorted(values)
     cuts = sorted({ordered[k * len(ordered) // _NUM_RANGES] for k in range(1, _NUM_RANGES)})
@@ -252,7 +247,7 @@ def _ranges(
         f"lambda c,cuts=[{','.join(numbers)}],names={json.dumps(names)}:"
         'names[bisect.bisect(cuts,float(c))] if re.fullmatch("[-+.0-9eE]+",c) else c'
     )
-    command = cells_command(reading, at, function, "ranges", reading.options(columns, reader))
+    command = cells_command(reading, at, function, "ranges", options)
     if command:
         return (
             f"To learn {len(names)} ranges of it as classes, whose cuts you may change: {command}"
