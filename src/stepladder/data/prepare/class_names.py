@@ -18,6 +18,7 @@ from stepladder.data.sources.walk import printable
 NEGATIVE = re.compile(r"-[0-9.]+")  # -1 is another class than 1
 _MIN_SIMILARITY = 0.8
 _MIN_LETTERS = 3
+_OF_FOLDERS = ("classes_from", "split_folders")  # options of how folders are read
 _MAX_FOLDERS = 20  # that a command renames
 
 
@@ -109,7 +110,12 @@ def renaming(
             moves.append(f"mv {_typed(root / folder, config)} {_typed(root / to, config)}")
     if not 0 < len(moves) <= _MAX_FOLDERS:
         return None
-    return " && ".join([*moves, prepare_command(config.source)])
+    options = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name in _OF_FOLDERS
+        if (value := getattr(config, name)) != getattr(PrepareConfig, name)
+    ]
+    return " && ".join([*moves, " ".join([prepare_command(config.source), *options])])
 
 
 def _typed(path: Path, config: PrepareConfig) -> str:

@@ -245,8 +245,8 @@ class ContainerRows:
             )
         source = shown(self._config.source)
         listing = require_classes(listing, source)
-        advices = (container.label_advice() for container in opened.containers[:1])
-        listing = refuse_captions(listing, source, lambda: next(advices, None))
+        advice = (container.label_advice() for container in opened.containers[:1])
+        listing = refuse_captions(listing, source, lambda: next(advice, None))
         return HashedListing(listing, self._hashes)
 
     def _unique(self, name: str, item: Item) -> str:
