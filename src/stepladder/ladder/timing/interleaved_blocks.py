@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from stepladder.ladder.limits.guard import TooSlow, Watchdog
 from stepladder.ladder.timing.patience import Patience
-from stepladder.machine import Usage
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, align_plans
 from stepladder.measuring.ranks.workload import AnyWorkload
@@ -78,7 +78,7 @@ class Race:
         few_steps_s: rough time of the first few steps of either.
         has_same_features: whether both compute the same features: each pair times them once, so
             that their noise does not count as a difference.
-        patience: for pairs that no other process disturbs; None: every pair counts.
+        patience: for pairs that no other process disturbs.
         time_left: returns the seconds until no further pair is started.
 
     Attributes:
@@ -94,7 +94,7 @@ class Race:
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
         has_same_features: bool = False,
-        patience: Patience | None = None,
+        patience: Patience,
         time_left: Callable[[], float],
     ) -> None:
         self.before, self.after = before, after
@@ -111,8 +111,7 @@ class Race:
         """Run the first steps of both; compiled code is timed cold."""
         again = [self.before] if self.before.is_compiled else []  # a cold start discarded its code
         both = dict.fromkeys((self.before, self.after))
-        if self._patience is not None:
-            self._patience.wait(self._watchdog)
+        self._patience.wait(self._watchdog)
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
@@ -129,23 +128,12 @@ class Race:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
-            timed = self._undisturbed(sides)
-            if timed is None:
-                continue
+            timed = self._patience.undisturbed(partial(self._time, sides), self._watchdog)
             self._pair += 1
             for side in sides:
                 side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
-
-    def _undisturbed(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes] | None:
-        """Time a pair; return None if others disturbed it and there is patience for another."""
-        if self._patience is None:
-            return self._time(sides)
-        self._patience.wait(self._watchdog)
-        start = Usage.now()
-        timed = self._time(sides)
-        return None if self._patience.is_wasted(start) else timed
 
     def _time(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes]:
         """Time a block of each side, or one of both if they share a workload."""
