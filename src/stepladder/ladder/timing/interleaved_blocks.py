@@ -78,7 +78,7 @@ class Race:
         few_steps_s: rough time of the first few steps of either.
         has_same_features: whether both compute the same features: each pair times them once, so
             that their noise does not count as a difference.
-        patience: for pairs that no other process disturbs.
+        patience: for pairs that no other process disturbs; None: every pair counts.
         time_left: returns the seconds until no further pair is started.
 
     Attributes:
@@ -94,7 +94,7 @@ class Race:
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
         has_same_features: bool = False,
-        patience: Patience,
+        patience: Patience | None = None,
         time_left: Callable[[], float],
     ) -> None:
         self.before, self.after = before, after
@@ -111,7 +111,8 @@ class Race:
         """Run the first steps of both; compiled code is timed cold."""
         again = [self.before] if self.before.is_compiled else []  # a cold start discarded its code
         both = dict.fromkeys((self.before, self.after))
-        self._patience.wait(self._watchdog)
+        if self._patience is not None:
+            self._patience.wait(self._watchdog)
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
@@ -128,7 +129,11 @@ class Race:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
-            timed = self._patience.undisturbed(partial(self._time, sides), self._watchdog)
+            time_both = partial(self._time, sides)
+            patience = self._patience
+            timed = (
+                time_both() if patience is None else patience.undisturbed(time_both, self._watchdog)
+            )
             self._pair += 1
             for side in sides:
                 side.add(timed[side.workload])

@@ -17,7 +17,7 @@ LASTING_S: Final = 60.0
 """Seconds of waiting after which others are taken to use the cores for good."""
 _ORIGINAL_TIMES: Final = 2.0  # a short job is not worth a long wait
 _BUDGET_FRAC: Final = 0.25
-_MAX_SHARE_MISSING: Final = 0.05  # of the cores: on many cores a little work of others is usual
+_MAX_SHARE_MISSING: Final = 0.05  # of the cores: on many cores, a little other work is usual
 _LOOK_S: Final = 0.3
 
 Timed = TypeVar("Timed")
