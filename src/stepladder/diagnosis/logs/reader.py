@@ -6,6 +6,7 @@ import codecs
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,11 @@ def _picture_kind(data: bytes) -> str | None:
 
 
 def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) -> list[RunLog]:
-    """Read what the cells of a notebook printed, or else the tables that they show."""
+    """Read what the cells of a notebook printed, or the tables that they show.
+
+    What `trainer.train()` or `trainer.evaluate()` returns after the table of its epochs is printed,
+    too.
+    """
     tables: list[Table] = []
     given = {"name": path.stem, "path": str(path)}
     text = printed_text(notebook)
@@ -302,12 +307,7 @@ def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) 
         tables = read_dicts(items, **given)
     elif is_text_log(text):
         tables = read_text(text, **given)
-    logs = _run_logs(tables, metric)
-    if not _is_judgeable(logs):
-        shown = [table for csv in shown_tables(notebook) for table in read_csv(csv, **given)]
-        if len(shown) > 1:
-            shown = [replace(one, name=f"{path.stem}#{idx + 1}") for idx, one in enumerate(shown)]
-        logs = _run_logs(shown, metric)
+    logs = _fuller(_run_logs(tables, metric), _run_logs(_shown(notebook, **given), metric))
     if not _is_judgeable(logs):
         raise DataError(
             "this is a notebook without training output: none of its cells printed a loss or "
@@ -316,6 +316,35 @@ def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) 
             fix="Run the cells that train, and save the notebook with their output. " + _FORMATS,
         )
     return logs
+
+
+def _shown(notebook: Mapping[str, Any], *, name: str, path: str) -> list[Table]:
+    """Read the tables that the cells of a notebook show; one that is not a log is left out."""
+    tables: list[Table] = []
+    for text in shown_tables(notebook):
+        with suppress(DataError):
+            tables += read_csv(text, name=name, path=path)
+    if len(tables) < 2:
+        return tables
+    return [replace(one, name=f"{name}#{idx + 1}") for idx, one in enumerate(tables)]
+
+
+def _fuller(printed: list[RunLog], shown: list[RunLog]) -> list[RunLog]:
+    """Return the trainings with more evaluations, or else with more rows; equal: those printed.
+
+    The only training of a table takes over a test result that was printed.
+    """
+    sizes = [
+        (sum(map(_has_evaluation, rows)), sum(map(_has_numbers, rows)))
+        for rows in ([row for log in logs for row in log.rows] for logs in (printed, shown))
+    ]
+    if sizes[0] >= sizes[1]:
+        return printed
+    if len(shown) == 1 and len(printed) == 1 and not printed[0].is_val_test:
+        test = {"test_accuracy": printed[0].test_accuracy, "test_loss": printed[0].test_loss}
+        known = {name: value for name, value in test.items() if value is not None}
+        return [replace(shown[0], **known)]
+    return shown
 
 
 def _encoding(data: bytes) -> str:
@@ -391,11 +420,8 @@ def _refuse_stopped_early(logs: Sequence[RunLog], text: str, path: str) -> None:
 
 
 def _has_result(log: RunLog) -> bool:
-    return (log.test_accuracy, log.test_loss) != (None, None) or any(
-        value is not None
-        for row in log.rows
-        for value in (row.val_loss, row.val_accuracy, row.score)
-    )
+    is_tested = (log.test_accuracy, log.test_loss) != (None, None)
+    return is_tested or any(map(_has_evaluation, log.rows))
 
 
 def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
@@ -426,6 +452,10 @@ def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
 
 def _is_judgeable(logs: Sequence[RunLog]) -> bool:
     return any(log.test_accuracy is not None or any(map(_has_numbers, log.rows)) for log in logs)
+
+
+def _has_evaluation(row: LogRow) -> bool:
+    return any(value is not None for value in (row.val_loss, row.val_accuracy, row.score))
 
 
 def _has_numbers(row: LogRow) -> bool:
