@@ -450,3 +450,71 @@ def test_sizes_that_one_line_states_are_used_if_the_accuracies_are_possible(
     assert (run.num_val, run.num_val_from) == (1000, "logged")
     (run,) = runs_of(tmp_path, head.replace("1000", "77") + text)
     assert run.num_val != 77
+
+
+COUNTED = {  # epoch, training loss and accuracy, validation loss and accuracy
+    "brackets": "[{0:02d}/04] lr 0.05 | train loss {1:.4f} acc {2:.2f} | val loss {3:.4f} acc {4:.2f} | 9s",
+    "time before": "2024-02-11 15:47:2{0},123 - INFO - [{0}/4] train loss: {1:.4f} train acc: {2:.2f} val loss: {3:.4f} val acc: {4:.2f}",
+    "no brackets": "{0}/4: train_loss={1:.4f}, train_acc={2:.2f}, val_loss={3:.4f}, val_acc={4:.2f}",
+    "no total": "{0:03d} | train_loss {1:.4f} | train_acc {2:.2f} | val_loss {3:.4f} | val_acc {4:.2f}",
+    "no total, brackets": "[{0}] train loss {1:.4f} acc {2:.2f} val loss {3:.4f} acc {4:.2f}",
+    "letter": "E{0}/4 train: loss {1:.4f} acc {2:.2f} | val: loss {3:.4f} acc {4:.2f}",
+    "two lines": "({0}/4) train loss {1:.4f} acc {2:.2f}\n({0}/4) val loss {3:.4f} acc {4:.2f}",
+}
+
+
+@pytest.mark.parametrize("form", COUNTED.values(), ids=COUNTED)
+def test_the_number_at_the_start_of_a_line_is_its_epoch(form: str, tmp_path: Path) -> None:
+    """It counts pairs of training and validation, and the word epoch is only about checkpoints."""
+    lines = [form.format(k, 1 / k, 50 + k, 1.5 / k, 48 + k) for k in range(1, 5)]
+    loaded = "=> loaded checkpoint 'last.pth' (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:3], loaded, *lines[2:]]))
+    assert [row.epoch for row in run.log.rows] == [1, 2, 3, 4]
+    assert [row.train_accuracy for row in run.log.rows] == pytest.approx([0.51, 0.52, 0.53, 0.54])
+    assert [row.val_accuracy for row in run.log.rows] == pytest.approx([0.49, 0.5, 0.51, 0.52])
+    assert (run.log.epochs, run.log.resumed_at) == (4, (3,))
+    assert any("begins each line" in note for note in run.log.notes)
+
+
+def test_numbers_at_the_start_of_lines_that_rise_by_more_are_steps(tmp_path: Path) -> None:
+    lines = [f"[{k}00/400] train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join(lines))
+    assert [(row.epoch, row.step) for row in run.log.rows] == [(None, 100 * k) for k in range(1, 5)]
+
+
+@pytest.mark.parametrize("values", ["loss 0.{0}", "val loss 0.{0} val acc 0.{0}"])
+def test_the_numbers_of_batches_are_no_epochs(values: str, tmp_path: Path) -> None:
+    text = "\n".join(f"[{k}/40] " + values.format(50 + k) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.epochs is None
+
+
+@pytest.mark.parametrize("done", [2, 3, 4])
+def test_a_training_is_resumed_where_a_checkpoint_was_loaded(done: int, tmp_path: Path) -> None:
+    """Also if that repeats only the last epoch, or none."""
+    lines = [f"Epoch {k}/4 train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    loaded = "Resuming from last.pth (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:done], loaded, *lines[2:]]))
+    assert [row.epoch for row in run.log.rows] == [1, 2, 3, 4]
+    assert run.log.resumed_at == (3,)
+
+
+def test_the_epoch_of_a_checkpoint_is_not_that_of_lines_without_one(tmp_path: Path) -> None:
+    lines = [f"train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    loaded = "=> loaded checkpoint 'last.pth' (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:2], loaded, *lines[2:]]))
+    assert {row.epoch for row in run.log.rows} == {None}
+
+
+def test_weights_that_are_loaded_to_be_tested_resume_nothing(tmp_path: Path) -> None:
+    lines = [f"Epoch {k}/4 train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    end = "=> loaded checkpoint 'last.pth' (epoch 4)\nTest acc: 0.51"
+    (run,) = runs_of(tmp_path, "\n".join([*lines, end]))
+    assert (len(run.log.rows), run.log.resumed_at) == (4, ())
+    assert run.log.test_accuracy == pytest.approx(0.51)
+
+
+def test_a_time_at_the_end_of_a_line_of_both_sets_is_that_of_its_epoch(tmp_path: Path) -> None:
+    lines = [f"Epoch {k} train loss {1 / k:.4f} val acc 0.{50 + k} | 12.5s" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join(lines))
+    assert run.log.total_s == pytest.approx(50)
