@@ -12,6 +12,7 @@ import pytest
 from stepladder.diagnosis.audit.audit import audit
 from stepladder.errors import DataError
 from stepladder.records.audit import AuditedRun
+from stepladder.records.findings import Outcome
 
 ACC = (0.61, 0.70, 0.76, 0.80, 0.83, 0.82, 0.81, 0.815)
 OTHER = (0.60, 0.72, 0.75, 0.81, 0.82, 0.86, 0.80, 0.81)  # of other ranks: another best epoch
@@ -518,3 +519,49 @@ def test_a_time_at_the_end_of_a_line_of_both_sets_is_that_of_its_epoch(tmp_path:
     lines = [f"Epoch {k} train loss {1 / k:.4f} val acc 0.{50 + k} | 12.5s" for k in range(1, 5)]
     (run,) = runs_of(tmp_path, "\n".join(lines))
     assert run.log.total_s == pytest.approx(50)
+
+
+HELD = {  # header or nothing, form of a line, name of the file
+    "yolov5": (
+        "     Epoch   GPU_mem  train_loss   test_loss    top1_acc    top5_acc\n",
+        "      {0}/4    0.508G  {1:.2f}  {2:.2f}  {3:.3f}  0.9: 100%|████| 80/80 [00:05<00:00, 15.63it/s]\n",
+        "out.log",
+    ),
+    "yolov5's table": (
+        "epoch,train/loss,test/loss,metrics/accuracy_top1,metrics/accuracy_top5,lr/0\n",
+        "{0},{1:.2f},{2:.2f},{3:.3f},0.9,0.1\n",
+        "results.csv",
+    ),
+    "lines": ("", "Epoch {0} train_loss {1:.2f} test_loss {2:.2f} acc {3:.3f}\n", "out.log"),
+}
+
+
+@pytest.mark.parametrize("held", ["test", "val"])
+@pytest.mark.parametrize("form", HELD.values(), ids=HELD)
+def test_an_accuracy_without_a_set_is_of_the_one_with_the_held_out_loss(
+    form: tuple[str, str, str], held: str, tmp_path: Path
+) -> None:
+    """Of a test set that was evaluated at each epoch, there is no other test result."""
+    head, line, name = form
+    text = head + "".join(line.format(k, 2 / k, 3 / k, 0.2 + k / 9) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text.replace("test", held), name)
+    assert [row.val_loss for row in run.log.rows] == pytest.approx([3, 1.5, 1, 0.75])
+    assert run.result == pytest.approx(0.644)
+    assert (run.log.test_loss, run.log.test_accuracy) == (None, None) or run.log.is_val_test
+    assert run.log.is_val_test is (held == "test")
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert selection.outcome is Outcome.WARNED
+
+
+def test_a_score_beside_a_test_loss_is_judged(tmp_path: Path) -> None:
+    line = "Epoch {0} train_loss {1:.2f} test_loss {2:.2f} f1 {3:.3f}\n"
+    text = "".join(line.format(k, 2 / k, 3 / k, 0.2 + k / 9) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.log.is_val_test) == ("f1", True)
+
+
+def test_a_single_test_loss_leaves_the_accuracy_to_training(tmp_path: Path) -> None:
+    lines = [f"Epoch {k} train_loss {1 / k:.2f} acc {0.5 + k / 10:.2f}" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join([*lines, "test_loss 0.6"]))
+    assert [row.train_accuracy for row in run.log.rows][:4] == pytest.approx([0.6, 0.7, 0.8, 0.9])
+    assert run.log.test_loss == 0.6
