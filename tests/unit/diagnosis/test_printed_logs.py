@@ -565,3 +565,59 @@ def test_a_single_test_loss_leaves_the_accuracy_to_training(tmp_path: Path) -> N
     (run,) = runs_of(tmp_path, "\n".join([*lines, "test_loss 0.6"]))
     assert [row.train_accuracy for row in run.log.rows][:4] == pytest.approx([0.6, 0.7, 0.8, 0.9])
     assert run.log.test_loss == 0.6
+
+
+EPOCHS = "".join(f"Epoch {k} train loss {2 / k:.2f} val acc 0.{90 + k}\n" for k in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "INFO:tensorflow:Final test accuracy = 91.2% (N=329)",
+        "Final Test Acc: 0.912",
+        "FINAL TESTING ACCURACY 91.2 %",
+        "Final Test Loss: 0.3, Final Test Accuracy: 0.912",
+        "final_test_acc: 0.912",
+        "Final accuracy on the test set: 91.2%",
+        "Accuracy on test data: 91.2%",
+        "Test set accuracy: 91.2%",
+        "Best model test accuracy: 0.912",
+        "Test accuracy (best model): 0.912",
+        "Evaluating on the test set\nFinal accuracy: 0.912",
+    ],
+)
+def test_a_test_result_after_the_training_is_read(end: str, tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, f"{EPOCHS}{end}\n")
+    assert run.log.test_accuracy == pytest.approx(0.912)
+    assert len(run.log.rows) == 4
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert selection.outcome is Outcome.PASSED
+    assert "accuracy 91.2 %, 2.8 points below the best val_accuracy" in selection.evidence
+
+
+@pytest.mark.parametrize("end", ["Final val acc: 0.94", "Best test acc: 0.95"])
+def test_what_repeats_an_earlier_result_is_no_evaluation(end: str, tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, f"{EPOCHS}{end}\n")
+    assert (len(run.log.rows), run.log.test_accuracy) == (4, None)
+
+
+@pytest.mark.parametrize("name", ["Accuracy on the validation set", "val set accuracy"])
+def test_an_accuracy_on_a_set_is_that_of_the_set(name: str, tmp_path: Path) -> None:
+    lines = [f"Epoch {k} loss {2 / k:.2f}\n{name}: {50 + k}.00 %\n" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "".join(lines))
+    assert [row.val_accuracy for row in run.log.rows] == pytest.approx([0.51, 0.52, 0.53, 0.54])
+
+
+@pytest.mark.parametrize("number", ["97.0% (N=100)", "97/100"])
+def test_a_number_of_examples_beside_an_accuracy_is_that_of_its_set(
+    number: str, tmp_path: Path
+) -> None:
+    lines = [
+        f"Step {k}: Validation accuracy = {number.replace('97', f'9{k % 3}')}\n" for k in range(9)
+    ]
+    (run,) = runs_of(tmp_path, "".join([*lines, "Test accuracy = 91.2% (N=329)"]))
+    assert (run.num_val, run.num_val_from) == (100, "logged")
+    assert run.log.num_test == 329
+    (run,) = runs_of(tmp_path, "".join(lines))
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert "the best of 9 evaluations" in selection.evidence

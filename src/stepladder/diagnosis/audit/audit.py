@@ -92,8 +92,9 @@ def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
             "them did not make the result too optimistic",
         )
     price, numbers = _price(series, k, num)
+    looks = "evaluations" if all(row.epoch is None for row in series.rows) else "epochs"
     said = (
-        f"there is no test result besides {series.name}: if the best of {k} epochs was chosen by "
+        f"there is no test result besides {series.name}: if the best of {k} {looks} was chosen by "
         f"it and its value there is "
     )
     fix = "Report the result on a separate test set, evaluated once."
@@ -154,8 +155,19 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
         check="selection",
         outcome=Outcome.PASSED,
         evidence="the log has a test result besides the validation results by which the best "
-        "epoch was chosen",
+        f"epoch was chosen{_of_test(log, series)}",
     )
+
+
+def _of_test(log: RunLog, series: Series) -> str:
+    """Return a test result, and by how much the best validation result is above it, as a clause."""
+    test, best = log.test_accuracy, series.values[series.best]
+    if test is None:
+        return "" if log.test_loss is None else f": loss {log.test_loss:.4g}"
+    if series.name != ACCURACY or test >= best:
+        return f": accuracy {percent(test)}"
+    less = f"{100 * (best - test):.2g} points below the best {series.name}"
+    return f": accuracy {percent(test)}, {less}; report this one"
 
 
 def _num_looks(log: RunLog, series: Series) -> int:

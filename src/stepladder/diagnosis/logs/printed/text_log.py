@@ -43,7 +43,7 @@ _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
 _PAIR = re.compile(
     r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
     rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
-    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?P<mean>{_NUM})\s*%?\))?(?![\w:]|\.\d)"
+    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{_NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
 )
 _LIST = re.compile(rf"\[\s*((?:{_NUM})(?:\s*,\s*(?:{_NUM}))+)\s*\]")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
@@ -92,6 +92,11 @@ _METER = re.compile(
     r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
 )
 _VALIDATION = re.compile(r"^\W*(?:val|valid|validation)\b", re.MULTILINE | re.IGNORECASE)
+_FILLERS = frozenset(
+    {"on", "of", "the", "set", "data", "dataset", "split", "images", "examples", "samples"}
+)
+_OF_LAST = frozenset({"final", "last"})  # the only test result, but another one of validation
+_OF_BEST = re.compile(r"(^|_)best_(model|checkpoint|weights)(_|$)")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _OF_CHECKPOINT = re.compile(  # the best one is loaded at the end
     r"^(?!.*best).*\b(?:load(?:ed|ing)?|resum\w+|restor\w+)\b", re.IGNORECASE
@@ -320,7 +325,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
         announced = announced if place.step is None else None
         place.step = place.step or announced
         own = place.first_split or split
-        named = {_named(name, own): text for name, text in values.items()}
+        named = _with_size_of_set({_named(name, own): text for name, text in values.items()})
         is_same = (
             group is not None
             and (group.epoch, group.split) == (epoch, own)
@@ -342,6 +347,15 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
             group.whole |= named
     if group is not None:
         yield group.cells(), group.is_restarted
+
+
+def _with_size_of_set(values: dict[str, str]) -> dict[str, str]:
+    """Name the number of examples that of the test or training set, if the accuracy is of it."""
+    splits = {split_of(name)[0] for name in values if meaning(name) in ACCURACIES}
+    of = {"test": "num_test", "train": "num_train"}.get(next(iter(splits), None) or "")
+    if "num_held_out" not in values or of is None or len(splits) > 1:
+        return values
+    return {of if name == "num_held_out" else name: text for name, text in values.items()}
 
 
 def _with_resumptions(
@@ -377,7 +391,7 @@ def _named(name: str, split: str) -> str:
     is_ap = _AVERAGE_PRECISION.fullmatch(name) is not None
     if has_split(name) or not is_metric or split == "train" or is_ap:
         return name
-    return f"{split} {name}"
+    return _without_fillers(f"{split} {name}") or f"{split} {name}"
 
 
 def _lines(text: str) -> Iterator[tuple[_Place, dict[str, str]]]:
@@ -467,6 +481,8 @@ def _values(text: str, place: _Place) -> dict[str, str]:
             values["num_held_out"] = found["of"]
         else:
             values[name] = value + (found["percent"] or "")
+            if found["num"] and meaning(name) in ACCURACIES:
+                values["num_held_out"] = found["num"]
     if not any(_is_judged(name) or _bare_split(name) for name in values):
         return {}
     if len({split_of(name)[0] for name in values} & {"train", "val", "test"}) > 1:
@@ -515,6 +531,8 @@ def _mean_of_list(found: re.Match[str]) -> str:
 @lru_cache(_NUM_NAMES)
 def _metric_name(words: str) -> str | None:
     """Return the longest end of some words that names a loss, a metric or a learning rate."""
+    if (short := _without_fillers(words)) is not None:
+        return short
     parts = words.split()
     if any(_SKIPPED.search(plain_name(part)) for part in parts):
         return None
@@ -523,6 +541,24 @@ def _metric_name(words: str) -> str | None:
         if meaning(name) is Meaning.LEARNING_RATE or _is_judged(name):
             return name
     return None
+
+
+def _without_fillers(words: str) -> str | None:
+    """Return a loss or accuracy of a split without words that do not change it; else None.
+
+    `Accuracy on the test set` is `accuracy test`, and so is `Final test accuracy`, and that of the
+    best model.
+    """
+    plain = plain_name(words)
+    split = split_of(plain)[0]
+    if split is None:
+        return None
+    of_model = _OF_BEST.sub("_", plain) if split == "test" else plain
+    left_out = _FILLERS | (_OF_LAST if split == "test" else frozenset())
+    kept = [word for word in of_model.split("_") if word and word not in left_out]
+    is_shorter = len(kept) < len(plain.split("_"))
+    name = "_".join(kept)
+    return name if is_shorter and meaning(name) in ACCURACIES | LOSSES else None
 
 
 def _is_judged(name: str) -> bool:
