@@ -25,7 +25,7 @@ from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, w
 from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
-from stepladder.diagnosis.logs.printed.crash import is_out_of_memory
+from stepladder.diagnosis.logs.printed.crash import explain, is_out_of_memory
 from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
@@ -489,7 +489,11 @@ def _ended(log: RunLog) -> Finding | None:
         )
     is_stopped = _STOPPED.search(log.ended_by) is not None
     fix = "Correct that error, and resume from the last checkpoint."
-    if is_out_of_memory(log.ended_by):
+    if (explained := explain(log.ended_by)) is not None:
+        why, todo = explained
+        said += f". {why.removesuffix('.')}"
+        fix = f"{todo} Then resume from the last checkpoint."
+    elif is_out_of_memory(log.ended_by):
         fix = (
             "Use a smaller batch size (with gradient accumulation, if the batch must stay as "
             "large), mixed precision or smaller images, and resume from the last checkpoint."

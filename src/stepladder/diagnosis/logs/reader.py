@@ -57,6 +57,7 @@ from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.meaning.rows import Table, to_run_log
 from stepladder.diagnosis.logs.printed.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.printed.crash import (
+    explain,
     is_out_of_memory,
     last_error,
     planned_epochs,
@@ -393,16 +394,19 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _stopped_early(said: str, path: str) -> DataError:
-    correct = (
-        "Train with a smaller batch size or smaller images"
-        if is_out_of_memory(said)
-        else "Correct that error"
-    )
+    why, fix = None, "Correct that error"
+    if (explained := explain(said)) is not None:
+        why, fix = explained[0], explained[1].removesuffix(".")
+    elif is_out_of_memory(said):
+        fix = "Train with a smaller batch size or smaller images"
     return DataError(
         "this log contains no evaluation: no loss or accuracy of held-out data was printed before "
         f"the program stopped with {said!r}",
         where=path,
-        fix=f"{correct}, and pass the log of a training that has finished at least one epoch.",
+        why=why,
+        fix=f"{fix}. Then pass the log of a training that has finished at least one epoch."
+        if why
+        else f"{fix}, and pass the log of a training that has finished at least one epoch.",
     )
 
 
