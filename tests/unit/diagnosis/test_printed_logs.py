@@ -621,3 +621,38 @@ def test_a_number_of_examples_beside_an_accuracy_is_that_of_its_set(
     (run,) = runs_of(tmp_path, "".join(lines))
     (selection,) = (found for found in run.findings if found.check == "selection")
     assert "the best of 9 evaluations" in selection.evidence
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "2024-03-01 10:22:13,480 - INFO - Train samples: 210, Val samples: 1000, Classes: ['mild']",
+        "Number of training examples: 210\nNumber of validation examples: 1000",
+        "train_size=210\nval_size=1000",
+        "Val dataset size: 1000",
+        "210 training samples and 1000 validation samples",
+        "Start training, 13500 train images, 1000 val images, 12 classes",
+        "Loading dataset... 3260 train / 1000 val images, 10 folders",
+        "Training on 210 samples, validating on 1000 samples",
+        "Found 3260 images in the train set and 1000 images in the val set",
+    ],
+)
+def test_a_size_that_is_stated_with_the_name_of_its_set_is_used(head: str, tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, f"{head}\n{text}")
+    assert (run.num_val, run.num_val_from) == (1000, "logged")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Val samples: 1000\nVal samples: 1200",
+        "1000 validation images/s",
+        "100 train / 1000 val steps",
+        "Val acc: 1000",
+    ],
+)
+def test_a_number_that_is_not_the_size_of_a_set_is_not_used(head: str, tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, f"{head}\n{text}")
+    assert run.num_val_from != "logged"
