@@ -92,7 +92,8 @@ def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
             "them did not make the result too optimistic",
         )
     price, numbers = _price(series, k, num)
-    looks = "evaluations" if all(row.epoch is None for row in series.rows) else "epochs"
+    is_by_epoch = k > len(series.values) or any(row.epoch is not None for row in series.rows)
+    looks = "epochs" if is_by_epoch else "evaluations"
     said = (
         f"there is no test result besides {series.name}: if the best of {k} {looks} was chosen by "
         f"it and its value there is "
