@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog, faults_told, guarded
 from stepladder.ladder.summary.climb_summary import FAR_APART
-from stepladder.ladder.timing.patience import Patience
+from stepladder.ladder.timing.patience import Patience, allowance_s
 from stepladder.ladder.timing.speedup import Length, Speed, length_of, measure_speed
 from stepladder.machine import Usage, cores_missing_since
 from stepladder.records.climb import Baseline, PhaseLoad, RatioFrom
@@ -21,7 +21,6 @@ _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
 _PATIENCE_S: Final = 90.0
 """Seconds to wait for pairs that no other process disturbs."""
-_PATIENCE_FRAC: Final = 0.1  # of the original job, if that is less
 OF_DEFAULT: Final = frozenset(
     {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
 )
@@ -91,8 +90,8 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
-    may_wait_s = min(_PATIENCE_S, _PATIENCE_FRAC * baseline.total_s, max(0.0, lab.time_left()))
-    patience = Patience(left_s=may_wait_s)
+    allowed_wait_s = allowance_s(baseline.total_s, lab.job.ladder.budget_s)
+    patience = Patience(left_s=min(_PATIENCE_S, allowed_wait_s, max(0.0, lab.time_left())))
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
     with guarded(watchdog):
