@@ -21,7 +21,9 @@ _HELD_OUT = re.compile(
 )
 _VALUE = re.compile(r"[A-Za-z)%\]]\s*[:=]?\s*\d+\.\d")
 _EPOCH = re.compile(r"(?<![a-z])ep(?:och)?s?(?![a-z])\W{0,4}\d", re.IGNORECASE)
-_OF_CHECKPOINT = re.compile(r"checkpoint|resum|restor|load|sav(?:ed|ing)|best", re.IGNORECASE)
+_OF_CHECKPOINT = re.compile(
+    r"checkpoint|resum|restore|restoring|load|saved|saving|best", re.IGNORECASE
+)
 _BAR = re.compile(r"%\||\[[=>.#\- ]{5,}\]")
 _MIN_LINES = 2
 _MIN_WITHOUT_TOTAL = 3

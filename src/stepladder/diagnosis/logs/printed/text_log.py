@@ -99,7 +99,7 @@ _OF_LAST = frozenset({"final", "last"})  # the only test result, but another one
 _OF_BEST = re.compile(r"(^|_)best_(model|checkpoint|weights)(_|$)")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
 _OF_CHECKPOINT = re.compile(  # the best one is loaded at the end
-    r"^(?!.*best).*\b(?:load(?:ed|ing)?|resum\w+|restor\w+)\b", re.IGNORECASE
+    r"^(?!.*best).*\b(?:load(?:ed|ing)?|resum\w+|restored?|restoring)\b", re.IGNORECASE
 )
 _TIME_AT_END = re.compile(  # of the epoch: `| 87.0s`, `(87.0 s)`, `time: 87.0 sec`
     r"(?:[|,;\[(]|\b(?:time|took)\b)\s*[:=]?\s*(\d+(?:\.\d+)?) ?s(?:ec(?:onds?)?)?\b\W*$",
