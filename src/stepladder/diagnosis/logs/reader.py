@@ -342,9 +342,9 @@ def _fuller(printed: list[RunLog], shown: list[RunLog]) -> list[RunLog]:
     if sizes[0] >= sizes[1]:
         return printed
     if len(shown) == 1 and len(printed) == 1 and not printed[0].is_val_test:
-        test = {"test_accuracy": printed[0].test_accuracy, "test_loss": printed[0].test_loss}
-        known = {name: value for name, value in test.items() if value is not None}
-        return [replace(shown[0], **known)]
+        test_accuracy, test_loss = printed[0].test_accuracy, printed[0].test_loss
+        if test_accuracy is not None or test_loss is not None:
+            return [replace(shown[0], test_accuracy=test_accuracy, test_loss=test_loss)]
     return shown
 
 
@@ -394,7 +394,8 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _stopped_early(said: str, path: str) -> DataError:
-    why, fix = None, "Correct that error"
+    why: str | None = None
+    fix = "Correct that error"
     if (explained := explain(said)) is not None:
         why, fix = explained[0], explained[1].removesuffix(".")
     elif is_out_of_memory(said):
