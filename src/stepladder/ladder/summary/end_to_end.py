@@ -49,7 +49,8 @@ class Ratio(NamedTuple):
 
     Attributes:
         bounds: the ratio with its bounds.
-        is_other_chain: whether the kept rungs' gains multiply to another ratio, beyond the bounds.
+        is_other_chain: whether the kept rungs' gains multiply to another ratio, beyond the bounds,
+            or to a smaller one while the timings of the original job are far apart.
         source: the measurement from which it is.
     """
 
@@ -169,6 +170,10 @@ def quoted_ratio(
 ) -> Ratio:
     """Choose the ratio to quote: where measurements disagree, the smallest.
 
+    Two timings of the original job that are far apart are from different loads of the machine, so
+    the shorter one is compared with the result only if there are no gains of rungs, each of which
+    was timed at one load.
+
     Args:
         timed: the ratio from pairs, or from other timings of both.
         chain: product of the kept rungs' gains; None: unknown.
@@ -176,10 +181,13 @@ def quoted_ratio(
         source: of `timed`.
     """
     candidates = {source: timed}
-    is_other = chain is not None and _are_apart(timed, chain)
+    are_far = max(runs_s) > FAR_APART * min(runs_s)
+    is_other = chain is not None and (
+        _are_apart(timed, chain) or (are_far and chain.estimate < timed.estimate)
+    )
     if is_other and chain is not None:
         candidates[RatioFrom.CHAIN] = chain
-    if max(runs_s) > FAR_APART * min(runs_s):
+    if are_far and chain is None:
         candidates[RatioFrom.SHORTER] = _scaled(timed, min(runs_s) / runs_s[-1])
     quoted = min(candidates, key=lambda one: candidates[one].estimate)
     return Ratio(candidates[quoted], is_other, quoted)

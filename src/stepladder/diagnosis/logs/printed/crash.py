@@ -138,9 +138,8 @@ def _with_cause(said: str, lines: list[str]) -> str:
     A kernel of CUDA prints `Assertion … failed` before the error, and TensorFlow the label that is
     out of range after it.
     """
-    found = next(
-        (cause for line in reversed(lines) if (cause := _CAUSE.search(line[:_MAX_SEARCHED]))), None
-    )
+    searched = (_CAUSE.search(line[:_MAX_SEARCHED]) for line in reversed(lines))
+    found = next(filter(None, searched), None)
     if found is None:
         return said
     place = f" ({found['file']}:{found['line']})" if found["file"] else ""
