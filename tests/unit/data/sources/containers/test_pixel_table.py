@@ -40,7 +40,7 @@ def counted(arrays: list[np.ndarray], shop: Any) -> list[str]:
     """Columns that pandas numbered, with the label at the end."""
     names = ",".join(str(at) for at in range(arrays[0].size))
     rows = [f"{k},{cells_of(a)},{LABELS[k % 4]}" for k, a in enumerate(arrays)]
-    return [f",{names},letter", *rows]
+    return [f",{names},label", *rows]
 
 
 def fractions(arrays: list[np.ndarray], shop: Any) -> list[str]:
