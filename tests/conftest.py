@@ -152,6 +152,12 @@ def draw_photo(kind: int, idx: int, *, size: tuple[int, int] = (48, 40)) -> Imag
     return picture
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let climbs count every timing: beside other tests there may be no quiet moment."""
+    monkeypatch.setattr("stepladder.ladder.timing.patience.MAX_WAIT_S", 0.0)
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder of three classes with eight JPEG photographs each."""

@@ -28,6 +28,7 @@ from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_grou
 from stepladder.ladder.scaling import efficiency_words, measure_scaling
 from stepladder.ladder.summary.wording import gain_range, others_words, together_row
 from stepladder.ladder.timing.epoch_range import predict_over_seeds, time_bounds_s
+from stepladder.ladder.timing.patience import allowance_s
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.activity import doing
@@ -147,6 +148,8 @@ class Climb:
         earlier = self.ledger.find_profile(key) if self.reads_ledger else None
         if earlier is not None and earlier.no_advice_because is None:
             profile = earlier  # recorded again: the last profile of a ledger is of the result
+            if not self.profiles:
+                self._allow_waiting(profile)
         else:
             if self.recipe.device.count == 1:
                 self.display.message("measuring the job …")
@@ -178,6 +181,30 @@ class Climb:
         return on_several_devices(before, time)
 
     def _taken(self) -> Profile:
+        """Take a profile that no other process disturbs, as far as the climb's patience reaches.
+
+        How long a climb may wait depends on the original job's time, which the first one shows.
+        """
+        patience = self.lab.patience
+        self.lab.expected_epochs(self.recipe)  # trainings, whose time does not matter
+        self.lab.curve(self.recipe)
+        patience.wait()
+        profile, known = patience.undisturbed(self._profile_once)
+        if not self.profiles:
+            self._allow_waiting(profile)
+            if patience.was_disturbed:
+                patience.wait()
+                profile, known = patience.undisturbed(self._profile_once)
+        self._known = known
+        return profile
+
+    def _allow_waiting(self, profile: Profile) -> None:
+        """Set how long the climb may wait for quiet moments, from the original job's time."""
+        self.lab.patience.left_s = allowance_s(profile.time.total_s, self.options.budget_s)
+
+    def _profile_once(self) -> tuple[Profile, ProfileMemory]:
+        """Take a profile; return it with what later ones need not measure again."""
+        known = self._known.copy()
         epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
         material = self.lab.material(self.recipe)
         profile = take_profile(
@@ -190,11 +217,11 @@ class Climb:
             epochs=epochs,
             num_validations=num_validations,
             curve=self.lab.curve(self.recipe),
-            known=self._known,
+            known=known,
             checkpoint_every_s=self.lab.job.run.checkpoint_every_s,
             budget_s=self.profile_s(),
         )
-        return replace(profile, epoch_range=self.lab.epoch_range(self.recipe))
+        return replace(profile, epoch_range=self.lab.epoch_range(self.recipe)), known
 
     def measure_devices(self) -> None:
         """Add several devices to the profile, if the climb may use them and has not yet.
@@ -343,7 +370,8 @@ class Climb:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         number, left_s = self._number_of_trial(rung)
         self.display.message(f"{number}: {rung.name}, predicted {gain_range(prediction)}")
-        start = Usage.now()
+        start, patience = Usage.now(), self.lab.patience
+        patience.counted.clear()
         with doing(f"{number}, {rung.name}", left_s=left_s):
             found = run_trial(
                 self.lab,
@@ -355,10 +383,11 @@ class Climb:
             )
         self.trial_times_s.append(time.monotonic() - start.wall_s)
         result = self.reconsidered(rung, found)
+        is_timed = bool(patience.counted)
         trial = replace(
             result.trial,
             took_s=time.monotonic() - start.wall_s,
-            cores_missing=cores_missing_since(start),
+            cores_missing=patience.cores_missing if is_timed else cores_missing_since(start),
             **self._ground(),
         )
         self.ledger.trial(trial)

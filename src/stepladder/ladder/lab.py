@@ -23,6 +23,7 @@ from stepladder.ladder.accuracy.exactness import Material
 from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.keys import code_key, learning_key
 from stepladder.ladder.timing.epoch_range import epoch_range
+from stepladder.ladder.timing.patience import Patience
 from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
 from stepladder.ladder.trainings.trial_training import OnValidation
 from stepladder.parallel.fleet import Fleet
@@ -127,6 +128,7 @@ class Lab:
         seed: all seeds of trials are derived from it.
         store_s: seconds to make decoded copies, by the form that is read.
         reserve_s: of the budget, for the final training.
+        patience: for timings that no other process disturbs; by default every timing counts.
     """
 
     job: JobConfig
@@ -138,6 +140,7 @@ class Lab:
     fleet: Fleet | None = None
     store_s: dict[tuple[bool, bool], float] = field(default_factory=dict)
     reserve_s: float = 0.0
+    patience: Patience = field(default_factory=lambda: Patience(left_s=0.0))
     _started: float = field(default_factory=time.monotonic)
     _curves: dict[Recipe, Curve | None] = field(default_factory=dict)
     _own: dict[Recipe, _Own] = field(default_factory=dict)

@@ -30,6 +30,10 @@ class ProfileMemory:
 
     _values: dict[Hashable, Any] = field(default_factory=dict)
 
+    def copy(self) -> ProfileMemory:
+        """Return a memory of the same values, to which others can be added."""
+        return ProfileMemory(dict(self._values))
+
     def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
         """Return the value of a key, measured at its first use."""
         if key not in self._values:

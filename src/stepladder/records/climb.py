@@ -16,7 +16,7 @@ class RatioFrom(StrEnum):
 
     PAIRS: blocks of both, timed in turn after the climb. TIMINGS: other timings of both. CHAIN: the
     product of the kept rungs' gains, as it is smaller. SHORTER: the pairs, with the shorter timing
-    of the original job.
+    of the original job; only if no kept rung has a measured gain.
     """
 
     PAIRS = "pairs"

@@ -86,3 +86,56 @@ def test_tables_of_trainers_are_read(tmp_path: Path) -> None:
     assert [log.name for log in logs] == ["tutorial#1", "tutorial#2"]
     for log in logs:
         assert [row.val_accuracy for row in log.rows] == pytest.approx(CURVE)
+
+
+TABLE = html(
+    "Epoch,Training Loss,Validation Loss,Accuracy",
+    [f"{k + 1},{'No log' if k < 2 else 0.5},0.4,{value:.4f}" for k, value in enumerate(CURVE)],
+)
+AFTER = {
+    "TrainOutput": "TrainOutput(global_step=2000, training_loss=0.20875, metrics={'train_runtime': "
+    "861.4, 'train_steps_per_second': 2.32, 'train_loss': 0.20875, 'epoch': 6.0})",
+    "evaluate": "{'eval_loss': 0.4, 'eval_accuracy': 0.9, 'eval_runtime': 4.1, 'epoch': 6.0}",
+    "report": "           precision  recall  support\n\n      cat       0.90    0.91      200\n\n"
+    " accuracy                 0.90      400",
+    "sentence": "Accuracy on the validation set: 0.9000",
+}
+
+
+@pytest.mark.parametrize("names", [[name] for name in AFTER] + [["TrainOutput", "evaluate"]])
+def test_what_a_cell_returned_does_not_replace_the_table_of_its_epochs(
+    names: list[str], tmp_path: Path
+) -> None:
+    returned = [
+        {"output_type": "execute_result", "data": {"text/plain": [AFTER[name]]}} for name in names
+    ]
+    (log,) = read(tmp_path, TABLE, *returned)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(CURVE)
+    assert (log.epochs, log.test_accuracy) == (6, None)
+
+
+def test_a_test_result_that_was_printed_belongs_to_the_table(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, TABLE, stream("Test accuracy: 0.8725\n"))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(CURVE)
+    assert log.test_accuracy == pytest.approx(0.8725)
+
+
+def test_a_table_of_training_losses_is_not_replaced_by_their_mean(tmp_path: Path) -> None:
+    losses = [0.9, 0.6, 0.4]
+    table = html("Step,Training Loss", [f"{500 * k + 500},{x}" for k, x in enumerate(losses)])
+    mean = {"output_type": "execute_result", "data": {"text/plain": [AFTER["TrainOutput"]]}}
+    (log,) = read(tmp_path, table, mean)
+    assert [row.train_loss for row in log.rows] == losses
+
+
+def test_a_shorter_table_leaves_the_printed_lines(tmp_path: Path) -> None:
+    """As that of the last rows of a history."""
+    tail = html("epoch,val_loss,val_accuracy", ["5,0.3,0.1", "6,0.2,0.1"])
+    (log,) = read(tmp_path, stream(*LINES), tail)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(CURVE)
+
+
+def test_a_table_that_cannot_be_read_leaves_the_printed_lines(tmp_path: Path) -> None:
+    settings = html("epoch,epoch", ["a,b"])
+    (log,) = read(tmp_path, stream(*LINES), settings)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(CURVE)

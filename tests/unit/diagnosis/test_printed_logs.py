@@ -12,6 +12,7 @@ import pytest
 from stepladder.diagnosis.audit.audit import audit
 from stepladder.errors import DataError
 from stepladder.records.audit import AuditedRun
+from stepladder.records.findings import Outcome
 
 ACC = (0.61, 0.70, 0.76, 0.80, 0.83, 0.82, 0.81, 0.815)
 OTHER = (0.60, 0.72, 0.75, 0.81, 0.82, 0.86, 0.80, 0.81)  # of other ranks: another best epoch
@@ -450,3 +451,208 @@ def test_sizes_that_one_line_states_are_used_if_the_accuracies_are_possible(
     assert (run.num_val, run.num_val_from) == (1000, "logged")
     (run,) = runs_of(tmp_path, head.replace("1000", "77") + text)
     assert run.num_val != 77
+
+
+COUNTED = {  # epoch, training loss and accuracy, validation loss and accuracy
+    "brackets": "[{0:02d}/04] lr 0.05 | train loss {1:.4f} acc {2:.2f} | val loss {3:.4f} acc {4:.2f} | 9s",
+    "time before": "2024-02-11 15:47:2{0},123 - INFO - [{0}/4] train loss: {1:.4f} train acc: {2:.2f} val loss: {3:.4f} val acc: {4:.2f}",
+    "no brackets": "{0}/4: train_loss={1:.4f}, train_acc={2:.2f}, val_loss={3:.4f}, val_acc={4:.2f}",
+    "no total": "{0:03d} | train_loss {1:.4f} | train_acc {2:.2f} | val_loss {3:.4f} | val_acc {4:.2f}",
+    "no total, brackets": "[{0}] train loss {1:.4f} acc {2:.2f} val loss {3:.4f} acc {4:.2f}",
+    "letter": "E{0}/4 train: loss {1:.4f} acc {2:.2f} | val: loss {3:.4f} acc {4:.2f}",
+    "two lines": "({0}/4) train loss {1:.4f} acc {2:.2f}\n({0}/4) val loss {3:.4f} acc {4:.2f}",
+}
+
+
+@pytest.mark.parametrize("form", COUNTED.values(), ids=COUNTED)
+def test_the_number_at_the_start_of_a_line_is_its_epoch(form: str, tmp_path: Path) -> None:
+    """It counts pairs of training and validation, and the word epoch is only about checkpoints."""
+    lines = [form.format(k, 1 / k, 50 + k, 1.5 / k, 48 + k) for k in range(1, 5)]
+    loaded = "=> loaded checkpoint 'last.pth' (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:3], loaded, *lines[2:]]))
+    assert [row.epoch for row in run.log.rows] == [1, 2, 3, 4]
+    assert [row.train_accuracy for row in run.log.rows] == pytest.approx([0.51, 0.52, 0.53, 0.54])
+    assert [row.val_accuracy for row in run.log.rows] == pytest.approx([0.49, 0.5, 0.51, 0.52])
+    assert (run.log.epochs, run.log.resumed_at) == (4, (3,))
+    assert any("begins each line" in note for note in run.log.notes)
+
+
+def test_numbers_at_the_start_of_lines_that_rise_by_more_are_steps(tmp_path: Path) -> None:
+    lines = [f"[{k}00/400] train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join(lines))
+    assert [(row.epoch, row.step) for row in run.log.rows] == [(None, 100 * k) for k in range(1, 5)]
+
+
+@pytest.mark.parametrize("values", ["loss 0.{0}", "val loss 0.{0} val acc 0.{0}"])
+def test_the_numbers_of_batches_are_no_epochs(values: str, tmp_path: Path) -> None:
+    text = "\n".join(f"[{k}/40] " + values.format(50 + k) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text)
+    assert run.log.epochs is None
+
+
+@pytest.mark.parametrize("done", [2, 3, 4])
+def test_a_training_is_resumed_where_a_checkpoint_was_loaded(done: int, tmp_path: Path) -> None:
+    """Also if that repeats only the last epoch, or none."""
+    lines = [f"Epoch {k}/4 train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    loaded = "Resuming from last.pth (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:done], loaded, *lines[2:]]))
+    assert [row.epoch for row in run.log.rows] == [1, 2, 3, 4]
+    assert run.log.resumed_at == (3,)
+
+
+def test_the_epoch_of_a_checkpoint_is_not_that_of_lines_without_one(tmp_path: Path) -> None:
+    lines = [f"train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    loaded = "=> loaded checkpoint 'last.pth' (epoch 2)"
+    (run,) = runs_of(tmp_path, "\n".join([*lines[:2], loaded, *lines[2:]]))
+    assert {row.epoch for row in run.log.rows} == {None}
+
+
+def test_weights_that_are_loaded_to_be_tested_resume_nothing(tmp_path: Path) -> None:
+    lines = [f"Epoch {k}/4 train loss {1 / k:.4f} val acc 0.{50 + k}" for k in range(1, 5)]
+    end = "=> loaded checkpoint 'last.pth' (epoch 4)\nTest acc: 0.51"
+    (run,) = runs_of(tmp_path, "\n".join([*lines, end]))
+    assert (len(run.log.rows), run.log.resumed_at) == (4, ())
+    assert run.log.test_accuracy == pytest.approx(0.51)
+
+
+def test_a_time_at_the_end_of_a_line_of_both_sets_is_that_of_its_epoch(tmp_path: Path) -> None:
+    lines = [f"Epoch {k} train loss {1 / k:.4f} val acc 0.{50 + k} | 12.5s" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join(lines))
+    assert run.log.total_s == pytest.approx(50)
+
+
+HELD = {  # header or nothing, form of a line, name of the file
+    "yolov5": (
+        "     Epoch   GPU_mem  train_loss   test_loss    top1_acc    top5_acc\n",
+        "      {0}/4    0.508G  {1:.2f}  {2:.2f}  {3:.3f}  0.9: 100%|████| 80/80 [00:05<00:00, 15.63it/s]\n",
+        "out.log",
+    ),
+    "yolov5's table": (
+        "epoch,train/loss,test/loss,metrics/accuracy_top1,metrics/accuracy_top5,lr/0\n",
+        "{0},{1:.2f},{2:.2f},{3:.3f},0.9,0.1\n",
+        "results.csv",
+    ),
+    "lines": ("", "Epoch {0} train_loss {1:.2f} test_loss {2:.2f} acc {3:.3f}\n", "out.log"),
+}
+
+
+@pytest.mark.parametrize("held", ["test", "val"])
+@pytest.mark.parametrize("form", HELD.values(), ids=HELD)
+def test_an_accuracy_without_a_set_is_of_the_one_with_the_held_out_loss(
+    form: tuple[str, str, str], held: str, tmp_path: Path
+) -> None:
+    """Of a test set that was evaluated at each epoch, there is no other test result."""
+    head, line, name = form
+    text = head + "".join(line.format(k, 2 / k, 3 / k, 0.2 + k / 9) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text.replace("test", held), name)
+    assert [row.val_loss for row in run.log.rows] == pytest.approx([3, 1.5, 1, 0.75])
+    assert run.result == pytest.approx(0.644)
+    assert (run.log.test_loss, run.log.test_accuracy) == (None, None) or run.log.is_val_test
+    assert run.log.is_val_test is (held == "test")
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert selection.outcome is Outcome.WARNED
+
+
+def test_a_score_beside_a_test_loss_is_judged(tmp_path: Path) -> None:
+    line = "Epoch {0} train_loss {1:.2f} test_loss {2:.2f} f1 {3:.3f}\n"
+    text = "".join(line.format(k, 2 / k, 3 / k, 0.2 + k / 9) for k in range(1, 5))
+    (run,) = runs_of(tmp_path, text)
+    assert (run.metric, run.log.is_val_test) == ("f1", True)
+
+
+def test_a_single_test_loss_leaves_the_accuracy_to_training(tmp_path: Path) -> None:
+    lines = [f"Epoch {k} train_loss {1 / k:.2f} acc {0.5 + k / 10:.2f}" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "\n".join([*lines, "test_loss 0.6"]))
+    assert [row.train_accuracy for row in run.log.rows][:4] == pytest.approx([0.6, 0.7, 0.8, 0.9])
+    assert run.log.test_loss == 0.6
+
+
+EPOCHS = "".join(f"Epoch {k} train loss {2 / k:.2f} val acc 0.{90 + k}\n" for k in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "INFO:tensorflow:Final test accuracy = 91.2% (N=329)",
+        "Final Test Acc: 0.912",
+        "FINAL TESTING ACCURACY 91.2 %",
+        "Final Test Loss: 0.3, Final Test Accuracy: 0.912",
+        "final_test_acc: 0.912",
+        "Final accuracy on the test set: 91.2%",
+        "Accuracy on test data: 91.2%",
+        "Test set accuracy: 91.2%",
+        "Best model test accuracy: 0.912",
+        "Test accuracy (best model): 0.912",
+        "Evaluating on the test set\nFinal accuracy: 0.912",
+    ],
+)
+def test_a_test_result_after_the_training_is_read(end: str, tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, f"{EPOCHS}{end}\n")
+    assert run.log.test_accuracy == pytest.approx(0.912)
+    assert len(run.log.rows) == 4
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert selection.outcome is Outcome.PASSED
+    assert "accuracy 91.2 %, 2.8 points below the best val_accuracy" in selection.evidence
+
+
+@pytest.mark.parametrize("end", ["Final val acc: 0.94", "Best test acc: 0.95"])
+def test_what_repeats_an_earlier_result_is_no_evaluation(end: str, tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, f"{EPOCHS}{end}\n")
+    assert (len(run.log.rows), run.log.test_accuracy) == (4, None)
+
+
+@pytest.mark.parametrize("name", ["Accuracy on the validation set", "val set accuracy"])
+def test_an_accuracy_on_a_set_is_that_of_the_set(name: str, tmp_path: Path) -> None:
+    lines = [f"Epoch {k} loss {2 / k:.2f}\n{name}: {50 + k}.00 %\n" for k in range(1, 5)]
+    (run,) = runs_of(tmp_path, "".join(lines))
+    assert [row.val_accuracy for row in run.log.rows] == pytest.approx([0.51, 0.52, 0.53, 0.54])
+
+
+@pytest.mark.parametrize("number", ["97.0% (N=100)", "97/100"])
+def test_a_number_of_examples_beside_an_accuracy_is_that_of_its_set(
+    number: str, tmp_path: Path
+) -> None:
+    lines = [
+        f"Step {k}: Validation accuracy = {number.replace('97', f'9{k % 3}')}\n" for k in range(9)
+    ]
+    (run,) = runs_of(tmp_path, "".join([*lines, "Test accuracy = 91.2% (N=329)"]))
+    assert (run.num_val, run.num_val_from) == (100, "logged")
+    assert run.log.num_test == 329
+    (run,) = runs_of(tmp_path, "".join(lines))
+    (selection,) = (found for found in run.findings if found.check == "selection")
+    assert "the best of 9 evaluations" in selection.evidence
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "2024-03-01 10:22:13,480 - INFO - Train samples: 210, Val samples: 1000, Classes: ['mild']",
+        "Number of training examples: 210\nNumber of validation examples: 1000",
+        "train_size=210\nval_size=1000",
+        "Val dataset size: 1000",
+        "210 training samples and 1000 validation samples",
+        "Start training, 13500 train images, 1000 val images, 12 classes",
+        "Loading dataset... 3260 train / 1000 val images, 10 folders",
+        "Training on 210 samples, validating on 1000 samples",
+        "Found 3260 images in the train set and 1000 images in the val set",
+    ],
+)
+def test_a_size_that_is_stated_with_the_name_of_its_set_is_used(head: str, tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, f"{head}\n{text}")
+    assert (run.num_val, run.num_val_from) == (1000, "logged")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Val samples: 1000\nVal samples: 1200",
+        "1000 validation images/s",
+        "100 train / 1000 val steps",
+        "Val acc: 1000",
+    ],
+)
+def test_a_number_that_is_not_the_size_of_a_set_is_not_used(head: str, tmp_path: Path) -> None:
+    text = "".join(line(k, ACC[k]) for k in range(8))
+    (run,) = runs_of(tmp_path, f"{head}\n{text}")
+    assert run.num_val_from != "logged"

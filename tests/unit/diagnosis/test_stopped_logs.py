@@ -161,3 +161,74 @@ def test_a_trial_of_ray_tune_that_failed_says_why(tmp_path: Path) -> None:
     (run,) = audit([str(tmp_path / "progress.csv")]).runs
     (ended,) = (found for found in run.findings if found.check == "ended")
     assert OUT_OF_MEMORY in ended.evidence
+
+
+ASSERT = "../aten/src/ATen/native/cuda/{}: block: [0,0,0], thread: [3,0,0] Assertion `{}` failed.\n"
+LABEL = ASSERT.format("Loss.cu:250: nll_loss_forward", "t >= 0 && t < n_classes")
+HIDDEN = {  # what is printed, what is said, what to do
+    "label": (
+        f"num_classes=9\n{LABEL}{FRAMES}RuntimeError: CUDA error: device-side assert triggered\n",
+        "`t >= 0 && t < n_classes` failed (Loss.cu:250); the log has num_classes=9",
+        "one output for each class",
+    ),
+    "label on the cpu": (
+        f"{FRAMES}IndexError: Target 9 is out of bounds.\n", "Target 9", "one output for each class"
+    ),
+    "label in tensorflow": (
+        f"{FRAMES}tensorflow.errors_impl.InvalidArgumentError: Graph execution error:\n\n"
+        "Detected at node 'sparse' defined at\nReceived a label value of 10 which is outside the "
+        "valid range of [0, 10).  Label values: 3 4 10\n",
+        "Graph execution error: Received a label value of 10",
+        "one output for each class",
+    ),
+    "embedding": (
+        ASSERT.format("Indexing.cu:1236: index", "srcIndex < srcSelectDimSize")
+        + f"{FRAMES}RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`\n",
+        "`srcIndex < srcSelectDimSize` failed (Indexing.cu:1236)",
+        "as large as the highest index",
+    ),
+    "probabilities": (
+        ASSERT.format("Loss.cu:111: operator()", "input_val >= zero && input_val <= one")
+        + f"{FRAMES}RuntimeError: CUDA error: device-side assert triggered\n",
+        "input_val >= zero",
+        "binary_cross_entropy_with_logits",
+    ),
+    "shared memory": (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
+        f"shared memory (shm).\n{FRAMES}RuntimeError: DataLoader worker (pid 4) exited "
+        "unexpectedly\n",
+        "insufficient shared memory",
+        "--shm-size",
+    ),
+    "unknown": (
+        f"{FRAMES}RuntimeError: CUDA error: device-side assert triggered\n",
+        "device-side assert triggered",
+        "CUDA_LAUNCH_BLOCKING=1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", HIDDEN)
+def test_an_error_that_does_not_say_its_cause_is_explained_by_the_lines_beside_it(
+    cause: str, tmp_path: Path
+) -> None:
+    end, said, fix = HIDDEN[cause]
+    path = tmp_path / "train.log"
+    path.write_text(f"Epoch 1/30\n{end}")
+    with pytest.raises(DataError) as caught:
+        read_logs(str(path))
+    assert said in str(caught.value)
+    assert fix in str(caught.value)
+    path.write_text(EPOCHS + end)
+    (run,) = audit([str(path)]).runs
+    (ended,) = (found for found in run.findings if found.check == "ended")
+    assert said in ended.evidence
+    assert fix in ended.fix
+    assert "resume from the last checkpoint" in ended.fix
+
+
+def test_other_errors_are_not_explained_by_an_earlier_assertion(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"{LABEL}{EPOCHS}{FRAMES}ValueError: no x\n")
+    (run,) = audit([str(path)]).runs
+    assert run.log.ended_by == "ValueError: no x"

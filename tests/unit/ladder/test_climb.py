@@ -21,6 +21,7 @@ from stepladder.ladder.climb import Climb, NoAdvice
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger, trials_of
+from stepladder.ladder.timing import patience as patience_module
 from stepladder.ladder.trial import change_between
 from stepladder.measuring.profile import PROFILE_S
 from stepladder.records.ladder import Aim, Decision, Interval, Prediction, Trial, Verdict
@@ -358,6 +359,42 @@ def test_a_profile_takes_a_tenth_of_the_budget_and_later_ones_half_of_that(
         assert climb.profile_s() == pytest.approx(first_s)
         climb.profiles.append(profile)
         assert climb.profile_s() == pytest.approx(first_s / 2)
+
+
+def test_a_profile_that_others_disturbed_is_taken_again(
+    make_climb: MakeClimb, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long a climb may wait is known from the first profile, whatever disturbed it."""
+    monkeypatch.setattr(patience_module, "MAX_WAIT_S", 300.0)
+    monkeypatch.setattr(patience_module, "_LOOK_S", 0.01)
+    others = iter([1.0, 1.0, 0.0, 0.0])  # the first profile, two looks, the second profile
+    monkeypatch.setattr(patience_module, "cores_missing_since", lambda _: next(others, 0.0))
+    climbing = make_climb()
+    climbing.profiles = []
+    taken = []
+    take = climb_module.take_profile
+
+    def noted(*args: Any, **options: Any) -> Profile:
+        taken.append(take(*args, **options))
+        return replace(taken[-1], time=replace(taken[-1].time, epochs=1000.0))
+
+    monkeypatch.setattr(climb_module, "take_profile", noted)
+    profile = climbing.measure()
+    assert len(taken) == 2
+    assert profile.time.step_s == taken[-1].time.step_s
+    assert climbing.lab.patience.used_s > 0
+    assert climbing.lab.patience.left_s > 0
+
+
+def test_a_climb_that_resumes_may_wait_as_a_new_one_may(
+    make_climb: MakeClimb, profile: Profile, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience_module, "MAX_WAIT_S", 300.0)
+    climbing = make_climb(reads_ledger=True)
+    climbing.ledger.profile(profile, recipe=recipe_key(climbing.recipe), at_s=0.0)
+    climbing.profiles = []
+    assert climbing.measure() == profile
+    assert climbing.lab.patience.left_s == min(300.0, 2 * profile.time.total_s)
 
 
 @pytest.mark.parametrize(

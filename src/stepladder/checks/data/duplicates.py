@@ -26,7 +26,7 @@ from stepladder.checks.examples import Example, SoundPictures, draw, labelled
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.data.decoding.resize import Pixels
-from stepladder.data.prepare.findings import can_group
+from stepladder.data.prepare.findings import grouping
 from stepladder.data.prepare.near_duplicates import find_near, num_compared_of
 from stepladder.data.prepare.near_file import NEAR_NAME, are_many, near_fix, near_words, read_near
 from stepladder.data.store.store_split import StoreSplit
@@ -165,13 +165,15 @@ def _near(job: CheckedJob, train: Contents, held_out: Contents, split: Split) ->
     if isinstance(source, StoreSplit) and source.folder is not None:
         listed = read_near(source.folder, split)
         if listed is not None:
+            can_group, group_by = grouping(source.folder, split)
             return _Near(
                 pairs=[(pair.row, pair.train_row) for pair in listed],
                 num_compared=num_compared_of(len(source), train.num_all),
                 fix=near_fix(
                     split.value,
-                    can_group=can_group(source.folder, split),
+                    can_group=can_group,
                     listed=str(source.folder / NEAR_NAME),
+                    group_by=group_by,
                 ),
                 is_listed=True,
             )

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.traits import FORMATS, Trait
+from stepladder.data.prepare.class_names import renaming
 from stepladder.data.prepare.copies import Copies, find_copies
 from stepladder.data.prepare.counted import first_names, pictures
 from stepladder.data.prepare.encode import Looks
+from stepladder.data.prepare.name_groups import expression_for, groups_of, versions_in
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, find_near
 from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, near_fix, near_words
 from stepladder.data.prepare.plan import Plan, Row
@@ -107,7 +110,9 @@ def find(
     copies = find_copies(rows)
     warnings = [
         *listing.warnings,
-        *check_classes(counts, plan.classes, bad),
+        *check_classes(
+            counts, plan.classes, bad, rename=partial(renaming, listing=listing, config=config)
+        ),
         *_split_warnings(config, listing, counts),
     ]
     if bad:
@@ -130,9 +135,10 @@ def find(
     of_ranges.sort(key=lambda said: NEARLY_BLACK not in said)
     num_black = sum(NEARLY_BLACK in said for said in of_ranges)
     warnings = [*of_ranges[:num_black], *warnings, *of_ranges[num_black:]]
-    near, near_log, near_warnings = _compare_looks(
-        looks, rows, copies, can_group=listing.has_drawn_val and not config.group_by
-    )
+    can_group = listing.has_drawn_val and not config.group_by
+    near, near_log, near_warnings = _compare_looks(looks, rows, copies, plan, can_group=can_group)
+    if can_group and not any(" of val " in said for said in near_warnings):
+        near_warnings += _version_warnings(rows)
     class_counts = {
         split.value: tuple(counts[split][label] for label in plan.classes)
         for split in Split
@@ -164,11 +170,15 @@ def read_log_warnings(folder: Path) -> tuple[str, ...]:
     return ()
 
 
-def can_group(folder: Path, split: Split) -> bool:
-    """Return True if a store's log says that a split was drawn without groups."""
+def grouping(folder: Path, split: Split) -> tuple[bool, str | None]:
+    """Return whether a split was drawn without groups, and what would group it, by a store's log.
+
+    The second is a value of --group-by that keeps its near-duplicates together, if it is known.
+    """
     with contextlib.suppress(DataError, KeyError, TypeError):
-        return bool(read_json(folder / LOG_NAME)["near_duplicates"][split.value]["can_group"])
-    return False
+        log = read_json(folder / LOG_NAME)["near_duplicates"][split.value]
+        return bool(log["can_group"]), log.get("group_by")
+    return False, None
 
 
 def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
@@ -248,6 +258,7 @@ def _compare_looks(
     looks: dict[Split, list[Looks]],
     rows: dict[Split, list[Row]],
     copies: Copies,
+    plan: Plan,
     *,
     can_group: bool,
 ) -> tuple[list[NearPair], dict[str, Any], list[str]]:
@@ -279,8 +290,38 @@ def _compare_looks(
             "can_group": is_groupable,
         }
         if are_many(len(near), near.num_compared):
-            warnings.append(
-                f"{near_words(len(near), near.num_compared, split.value)}: "
-                f"{near_fix(split.value, can_group=is_groupable, listed=NEAR_NAME)}"
-            )
+            group_by = _group_by(rows, plan, pairs) if is_groupable else None
+            log[split.value]["group_by"] = group_by
+            fix = near_fix(split.value, can_group=is_groupable, listed=NEAR_NAME, group_by=group_by)
+            warnings.append(f"{near_words(len(near), near.num_compared, split.value)}: {fix}")
     return pairs, log, warnings
+
+
+def _group_by(rows: Mapping[Split, list[Row]], plan: Plan, pairs: list[NearPair]) -> str | None:
+    """Return the value of --group-by that keeps near-duplicates of val and train together."""
+    drawn = [*rows[Split.TRAIN], *rows[Split.VAL]]
+    labels = [plan.classes[row.label] for row in drawn]
+    near = [(pair.path, pair.train_path) for pair in pairs if pair.split is Split.VAL]
+    return expression_for([row.path for row in drawn], labels, near)
+
+
+def _version_warnings(rows: Mapping[Split, list[Row]]) -> list[str]:
+    """Return a warning if pictures of val are, by their names, versions of those of train."""
+    train, val = ([row.path for row in rows[split]] for split in (Split.TRAIN, Split.VAL))
+    pattern = versions_in([*train, *val])
+    if pattern is None:
+        return []
+    of_train = dict(zip(groups_of(pattern, train), train, strict=True))
+    pairs = [
+        (path, of_train[group])
+        for path, group in zip(val, groups_of(pattern, val), strict=True)
+        if group in of_train
+    ]
+    if not are_many(len(pairs), len(val)):
+        return []
+    return [
+        f"{len(pairs)} of {len(val)} pictures of val are by their names versions of one of train, "
+        f"such as {printable(pairs[0][0])!r} of {printable(pairs[0][1])!r}, so the accuracy on val "
+        f"is optimistic: "
+        f"{near_fix(Split.VAL.value, can_group=True, listed=NEAR_NAME, group_by=pattern)}"
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -70,13 +71,19 @@ def near_words(num: int, num_compared: int, split: str) -> str:
     )
 
 
-def near_fix(split: str, *, can_group: bool, listed: str) -> str:
+def near_fix(split: str, *, can_group: bool, listed: str, group_by: str | None = None) -> str:
     """Return what to do about near-duplicates.
 
     Args:
         can_group: whether the split was drawn from the source without groups.
         listed: where the pictures are listed.
+        group_by: the value of --group-by that keeps them together, if it is known.
     """
+    if can_group and group_by is not None:
+        return (
+            "to keep pictures that belong together by their names in the same split, add "
+            f"--group-by {shlex.quote(group_by)} --overwrite to the command"
+        )
     if can_group:
         return (
             "keep pictures that belong together in the same split with --group-by, or remove those "

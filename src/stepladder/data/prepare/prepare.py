@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import EngineName, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_versions
+from stepladder.data.prepare.class_names import renaming
 from stepladder.data.prepare.encode import num_summed
 from stepladder.data.prepare.engine import Engine, LocalEngine
 from stepladder.data.prepare.findings import Findings, find
@@ -232,7 +234,8 @@ class _Job:
         self._check_bad(unread, len(listing.pictures), are_all_known=False)
         plan = plan_of(hashed, self.config)
         try:
-            check_classes(plan.counts(), plan.classes, unread)
+            rename = partial(renaming, listing=listing, config=self.config)
+            check_classes(plan.counts(), plan.classes, unread, rename=rename)
         except DataError:  # because of these?
             self._check_bad(unread, len(listing.pictures), can_skip=False)
             raise

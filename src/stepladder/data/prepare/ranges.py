@@ -57,7 +57,7 @@ def ranges_of(
 ) -> Ranges:
     """Return the ranges of one picture.
 
-    A range that may be reported is that of all pixels; that of others is of samples, to save time.
+    A range that may be reported is that of all pixels; any other is of some pixels, to save time.
 
     Args:
         sampled: some pixels of the picture in the store, without padding.

@@ -7,15 +7,15 @@ are in the same split.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from stepladder.config.choices import Split
+from stepladder.data.prepare.class_names import NEGATIVE, near_classes
 from stepladder.data.prepare.each_class import moves
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.sources.listing import Listing, Picture, name_some
@@ -27,9 +27,8 @@ FOLDER = "folder"
 
 _LEAST_TO_DIVIDE = 2  # pictures of a class, one for train and one for val
 _MAX_PAIRS = 5
+_MAX_ALONE = 3  # classes of one picture that are named
 _MAX_COMPARED = 20  # of the classes that train lacks
-_MIN_SIMILARITY = 0.8
-_NEGATIVE = re.compile(r"-[0-9.]+")  # -1 is another class than 1
 _ONE_CLASS = (
     "If both names mean one class, rename one of the two folders, or write the same label in the "
     "table. Otherwise: "
@@ -91,7 +90,11 @@ def assign_splits(
 
 
 def check_classes(
-    counts: dict[Split, Counter[str]], classes: Sequence[str] = (), bad: Sequence[Bad] = ()
+    counts: dict[Split, Counter[str]],
+    classes: Sequence[str] = (),
+    bad: Sequence[Bad] = (),
+    *,
+    rename: Callable[[Sequence[tuple[str, str]], Split], str | None] = lambda _pairs, _split: None,
 ) -> list[str]:
     """Compare the classes of the splits.
 
@@ -99,6 +102,7 @@ def check_classes(
         counts: number of usable pictures in each split and class.
         classes: all classes of the source.
         bad: quarantined pictures, for messages.
+        rename: returns the command that renames classes of a split, as `renaming`; None: unknown.
 
     Returns:
         Warnings: classes whose names are probably one, and classes of train that are missing in
@@ -123,17 +127,22 @@ def check_classes(
         unknown = sorted(held_out.keys() - train.keys())
         if unknown:
             shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
-            near = _near_classes(unknown[:_MAX_COMPARED], train.keys() - held_out.keys())
+            near = near_classes(unknown[:_MAX_COMPARED], train.keys() - held_out.keys())
             pairs = [
-                f"{one!r} in {split} looks like {train_one!r} in train" for one, train_one in near
+                f"{printable(one)!r} in {split} looks like {printable(other)!r} in train"
+                for one, other in near
             ]
+            command = rename(near, split) if near else None
+            of_one = (
+                f"If both names mean one class: {command}\nOtherwise: " if command else _ONE_CLASS
+            )
             have = "has" if len(unknown) == 1 else "have"
             raise DataError(
                 f"{len(unknown)} of the classes in {split} {have} no pictures in train: {shown}",
                 why=f"{'; '.join(pairs[:_MAX_PAIRS])}."
                 if pairs
                 else "A model cannot learn classes that it never sees in training.",
-                fix=(_ONE_CLASS if pairs else "")
+                fix=(of_one if pairs else "")
                 + f"Add pictures of these classes to train, or remove the classes from {split}."
                 + (_DRAWN_FIX if split is Split.VAL else ""),
             )
@@ -149,7 +158,8 @@ def check_classes(
         raise DataError(
             "no pictures are left for the split val (validation), on which the best checkpoint and "
             "early stopping depend",
-            why="Each class has only one picture, which is in train."
+            why="Each class has only one picture, which is in train. There are "
+            f"{len(train)} classes, such as {name_some(sorted(train)[:_MAX_ALONE])}."
             if is_single
             else "Pictures are drawn for val only from classes with two different pictures or, "
             "with --group-by, with pictures of two groups.",
@@ -213,30 +223,11 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
     return groups
 
 
-def _near_classes(unknown: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the pairs of names that may mean one class: similar ones with the same numbers."""
-    found = []
-    free = {name: re.sub(r"[\W_]+", " ", name).casefold() for name in sorted(known)}
-    for name in unknown:
-        plain = re.sub(r"[\W_]+", " ", name).casefold()
-        likeness = {
-            other: difflib.SequenceMatcher(None, plain, text).ratio()
-            for other, text in free.items()
-            if re.findall("[0-9]+", text) == re.findall("[0-9]+", plain)
-            and not (_NEGATIVE.fullmatch(other) or _NEGATIVE.fullmatch(name))
-        }
-        best = max(likeness, key=likeness.__getitem__, default=None)
-        if best is not None and likeness[best] >= _MIN_SIMILARITY:
-            found.append((printable(name), printable(best)))
-            del free[best]
-    return found
-
-
 def _similar_names(train: Counter[str]) -> list[str]:
     """Return a warning for each group of classes whose names differ in nearly nothing."""
     groups: dict[str, list[str]] = {}
     for label in sorted(train):
-        sign = "-" if _NEGATIVE.fullmatch(label) else ""
+        sign = "-" if NEGATIVE.fullmatch(label) else ""
         words = sign + re.sub(r"[\s_-]+", " ", label).strip().casefold()
         groups.setdefault(re.sub(r"(?<!\d)0+(?=\d)", "", words), []).append(label)
     return [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError
 
@@ -104,6 +106,35 @@ def require_classes(listing: Listing, source: str) -> Listing:
             "table, write the class of each picture into its column of labels (--label-column).",
         )
     return listing
+
+
+def refuse_captions(
+    listing: Listing, source: str, advice: Callable[[], str | None] = lambda: None
+) -> Listing:
+    """Return the listing, with a warning if its labels may be captions.
+
+    Args:
+        listing: the pictures of a source that has labels elsewhere than in the names of folders.
+        source: for errors.
+        advice: returns what else could be the labels, and what to type.
+
+    Raises:
+        DataError: if they are captions.
+    """
+    captions = find_captions([picture.label for picture in listing.pictures])
+    if captions is None:
+        return listing
+    if captions.is_sure:
+        raise DataError(
+            f"the labels look like captions, not classes: {captions.describe()}",
+            where=source,
+            why=NO_CAPTIONS,
+            fix=advice() or "Name the column of classes with --label-column, or add one.",
+        )
+    warning = (
+        f"{source}: the labels may be captions: {captions.describe()}; each is a class of its own"
+    )
+    return replace(listing, warnings=(*listing.warnings, warning))
 
 
 def name_some(names: list[str]) -> str:

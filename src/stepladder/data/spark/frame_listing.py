@@ -12,7 +12,7 @@ from stepladder.config.choices import Split
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.sources.containers.labels import Labels, padded_words
 from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions
-from stepladder.data.sources.listing import Listing, Picture, require_classes
+from stepladder.data.sources.listing import Listing, Picture, refuse_captions, require_classes
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.walk import Skipped
 from stepladder.data.spark.listing import list_names, relative_names
@@ -121,7 +121,8 @@ def list_facts(
         if fact.label is not None
     ]
     listing = Listing(root, pictures, Skipped(), tuple(warnings), has_group)
-    return HashedListing(require_classes(listing, source), [fact.hashed for fact in named.values()])
+    listing = refuse_captions(require_classes(listing, source), source)
+    return HashedListing(listing, [fact.hashed for fact in named.values()])
 
 
 def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[str, Fact], int]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from stepladder.diagnosis.audit.differences import compare_results
+from stepladder.diagnosis.audit.ending import judge_ending
 from stepladder.diagnosis.audit.length import (
     is_improving,
     is_past_best,
@@ -25,7 +25,6 @@ from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, w
 from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
-from stepladder.diagnosis.logs.printed.crash import is_out_of_memory
 from stepladder.diagnosis.logs.reader import logs_in, one_of_each_run, read_logs
 from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
@@ -57,8 +56,6 @@ _FIT_FIXES = {  # of a training that was still improving, that was past its best
         "Stop earlier, or add data, augmentation, dropout or weight decay.",
     ),
 }
-_STATE = re.compile(r"(?:status|state|sys_state) ", re.IGNORECASE)
-_STOPPED = re.compile(r"KeyboardInterrupt|Terminated|TIME LIMIT|CANCELLED|KILLED$")
 _ALIKE = 1e-6  # relative difference between readings of one set, at most: float32 rounding
 
 
@@ -92,8 +89,10 @@ def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
             "them did not make the result too optimistic",
         )
     price, numbers = _price(series, k, num)
+    is_by_epoch = k > len(series.values) or any(row.epoch is not None for row in series.rows)
+    looks = "epochs" if is_by_epoch else "evaluations"
     said = (
-        f"there is no test result besides {series.name}: if the best of {k} epochs was chosen by "
+        f"there is no test result besides {series.name}: if the best of {k} {looks} was chosen by "
         f"it and its value there is "
     )
     fix = "Report the result on a separate test set, evaluated once."
@@ -154,8 +153,19 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
         check="selection",
         outcome=Outcome.PASSED,
         evidence="the log has a test result besides the validation results by which the best "
-        "epoch was chosen",
+        f"epoch was chosen{_of_test(log, series)}",
     )
+
+
+def _of_test(log: RunLog, series: Series) -> str:
+    """Return a test result, and by how much the best validation result is above it, as a clause."""
+    test, best = log.test_accuracy, series.values[series.best]
+    if test is None:
+        return "" if log.test_loss is None else f": loss {log.test_loss:.4g}"
+    if series.name != ACCURACY or test >= best:
+        return f": accuracy {percent(test)}"
+    less = f"{100 * (best - test):.2g} points below the best {series.name}"
+    return f": accuracy {percent(test)}, {less}; report this one"
 
 
 def _num_looks(log: RunLog, series: Series) -> int:
@@ -267,7 +277,7 @@ def _findings(
 ) -> list[Finding]:
     not_finite = _finite(log)
     is_unfinished = series is None and log.stop_reason is not None  # then `held_out` says so
-    found: list[Finding | None] = [not_finite, None if is_unfinished else _ended(log)]
+    found: list[Finding | None] = [not_finite, None if is_unfinished else judge_ending(log)]
     length = None if series is None else judge_length(log, series, num)
     if series is not None and (fallen := judge_resumption(log, series)) is not None:
         # what follows would judge two trainings as one
@@ -456,41 +466,6 @@ def _finite(log: RunLog) -> Finding | None:
         fix="Train again with a tenth of the learning rate or with clipped gradients. If that does "
         "not help, look for NaN in the inputs.",
         numbers={"num_bad": len(bad)},
-    )
-
-
-def _ended(log: RunLog) -> Finding | None:
-    """Return the error that ended a training, and how far it came; None without one."""
-    if log.ended_by is None:
-        return None
-    done = log.num_epochs
-    planned = f" of {log.max_epochs:,}" if log.max_epochs else ""
-    is_state = _STATE.match(log.ended_by) is not None
-    said = f"the training did not finish: it ended with {log.ended_by!r}"
-    if is_state:
-        said = f"the training did not finish: the log has its {log.ended_by}"
-    if done is not None:
-        said += f", after {done:,.6g}{planned} epochs"
-    elif log.rows:
-        said += f", after {len(log.rows)} evaluations" + (
-            f"; {log.max_epochs:,} epochs were planned" if log.max_epochs else ""
-        )
-    is_stopped = _STOPPED.search(log.ended_by) is not None
-    fix = "Correct that error, and resume from the last checkpoint."
-    if is_out_of_memory(log.ended_by):
-        fix = (
-            "Use a smaller batch size (with gradient accumulation, if the batch must stay as "
-            "large), mixed precision or smaller images, and resume from the last checkpoint."
-        )
-    elif is_stopped:
-        fix = "Resume from the last checkpoint, or train again."
-    elif is_state:
-        fix = "Look for the error in the output of this run, correct it, and train again."
-    return Finding(
-        check="ended",
-        outcome=Outcome.WARNED if is_stopped else Outcome.FAILED,
-        evidence=said,
-        fix=fix,
     )
 
 

@@ -6,6 +6,7 @@ import codecs
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ from stepladder.diagnosis.logs.meaning.column_names import SPLIT_OF_WORD
 from stepladder.diagnosis.logs.meaning.rows import Table, to_run_log
 from stepladder.diagnosis.logs.printed.boosting_log import is_boosting_log, read_boosting_log
 from stepladder.diagnosis.logs.printed.crash import (
+    explain,
     is_out_of_memory,
     last_error,
     planned_epochs,
@@ -290,7 +292,11 @@ def _picture_kind(data: bytes) -> str | None:
 
 
 def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) -> list[RunLog]:
-    """Read what the cells of a notebook printed, or else the tables that they show."""
+    """Read what the cells of a notebook printed, or the tables that they show.
+
+    What `trainer.train()` or `trainer.evaluate()` returns after the table of its epochs is printed,
+    too.
+    """
     tables: list[Table] = []
     given = {"name": path.stem, "path": str(path)}
     text = printed_text(notebook)
@@ -302,12 +308,7 @@ def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) 
         tables = read_dicts(items, **given)
     elif is_text_log(text):
         tables = read_text(text, **given)
-    logs = _run_logs(tables, metric)
-    if not _is_judgeable(logs):
-        shown = [table for csv in shown_tables(notebook) for table in read_csv(csv, **given)]
-        if len(shown) > 1:
-            shown = [replace(one, name=f"{path.stem}#{idx + 1}") for idx, one in enumerate(shown)]
-        logs = _run_logs(shown, metric)
+    logs = _fuller(_run_logs(tables, metric), _run_logs(_shown(notebook, **given), metric))
     if not _is_judgeable(logs):
         raise DataError(
             "this is a notebook without training output: none of its cells printed a loss or "
@@ -316,6 +317,35 @@ def _read_notebook(notebook: Mapping[str, Any], path: Path, metric: str | None) 
             fix="Run the cells that train, and save the notebook with their output. " + _FORMATS,
         )
     return logs
+
+
+def _shown(notebook: Mapping[str, Any], *, name: str, path: str) -> list[Table]:
+    """Read the tables that the cells of a notebook show; one that is not a log is left out."""
+    tables: list[Table] = []
+    for text in shown_tables(notebook):
+        with suppress(DataError):
+            tables += read_csv(text, name=name, path=path)
+    if len(tables) < 2:
+        return tables
+    return [replace(one, name=f"{name}#{idx + 1}") for idx, one in enumerate(tables)]
+
+
+def _fuller(printed: list[RunLog], shown: list[RunLog]) -> list[RunLog]:
+    """Return the trainings with more evaluations, or else with more rows; equal: those printed.
+
+    The only training of a table takes over a test result that was printed.
+    """
+    sizes = [
+        (sum(map(_has_evaluation, rows)), sum(map(_has_numbers, rows)))
+        for rows in ([row for log in logs for row in log.rows] for logs in (printed, shown))
+    ]
+    if sizes[0] >= sizes[1]:
+        return printed
+    if len(shown) == 1 and len(printed) == 1 and not printed[0].is_val_test:
+        test_accuracy, test_loss = printed[0].test_accuracy, printed[0].test_loss
+        if test_accuracy is not None or test_loss is not None:
+            return [replace(shown[0], test_accuracy=test_accuracy, test_loss=test_loss)]
+    return shown
 
 
 def _encoding(data: bytes) -> str:
@@ -364,16 +394,20 @@ def _printed(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _stopped_early(said: str, path: str) -> DataError:
-    correct = (
-        "Train with a smaller batch size or smaller images"
-        if is_out_of_memory(said)
-        else "Correct that error"
-    )
+    why: str | None = None
+    fix = "Correct that error"
+    if (explained := explain(said)) is not None:
+        why, fix = explained[0], explained[1].removesuffix(".")
+    elif is_out_of_memory(said):
+        fix = "Train with a smaller batch size or smaller images"
     return DataError(
         "this log contains no evaluation: no loss or accuracy of held-out data was printed before "
         f"the program stopped with {said!r}",
         where=path,
-        fix=f"{correct}, and pass the log of a training that has finished at least one epoch.",
+        why=why,
+        fix=f"{fix}. Then pass the log of a training that has finished at least one epoch."
+        if why
+        else f"{fix}, and pass the log of a training that has finished at least one epoch.",
     )
 
 
@@ -391,11 +425,8 @@ def _refuse_stopped_early(logs: Sequence[RunLog], text: str, path: str) -> None:
 
 
 def _has_result(log: RunLog) -> bool:
-    return (log.test_accuracy, log.test_loss) != (None, None) or any(
-        value is not None
-        for row in log.rows
-        for value in (row.val_loss, row.val_accuracy, row.score)
-    )
+    is_tested = (log.test_accuracy, log.test_loss) != (None, None)
+    return is_tested or any(map(_has_evaluation, log.rows))
 
 
 def _of_one_process(text: str, *, name: str, path: str) -> Sequence[Table]:
@@ -426,6 +457,10 @@ def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
 
 def _is_judgeable(logs: Sequence[RunLog]) -> bool:
     return any(log.test_accuracy is not None or any(map(_has_numbers, log.rows)) for log in logs)
+
+
+def _has_evaluation(row: LogRow) -> bool:
+    return any(value is not None for value in (row.val_loss, row.val_accuracy, row.score))
 
 
 def _has_numbers(row: LogRow) -> bool:

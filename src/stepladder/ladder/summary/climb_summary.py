@@ -17,7 +17,7 @@ from stepladder.ladder.summary.wording import (
     plus_minus,
     wrapped,
 )
-from stepladder.records.climb import ClimbSummary, RatioFrom
+from stepladder.records.climb import Baseline, ClimbSummary, RatioFrom
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Aim, Interval
 from stepladder.records.profile import Provenance
@@ -251,7 +251,13 @@ def _far_runs(climb: ClimbSummary) -> str:
     if not runs_s or max(runs_s) <= FAR_APART * min(runs_s):
         return ""
     why = f"{_runs_words(runs_s)}: other processes used the machine"
-    return why if climb.speedup_from is RatioFrom.CHAIN else f"{why}, so the shorter time is used"
+    is_other = climb.speedup_from is RatioFrom.CHAIN or _is_longer(climb.baseline, runs_s)
+    return why if is_other else f"{why}, so the shorter time is used"
+
+
+def _is_longer(baseline: Baseline | None, runs_s: tuple[float, ...]) -> bool:
+    """Return True if the time of the original job is its last timing, and not the shorter one."""
+    return baseline is not None and baseline.total_s == runs_s[-1] > min(runs_s)
 
 
 def _runs_words(runs_s: tuple[float, ...]) -> str:

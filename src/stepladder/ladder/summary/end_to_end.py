@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog, faults_told, guarded
 from stepladder.ladder.summary.climb_summary import FAR_APART
-from stepladder.ladder.timing.patience import Patience
+from stepladder.ladder.timing.patience import Patience, allowance_s
 from stepladder.ladder.timing.speedup import Length, Speed, length_of, measure_speed
 from stepladder.machine import Usage, cores_missing_since
 from stepladder.records.climb import Baseline, PhaseLoad, RatioFrom
@@ -21,7 +21,6 @@ _LEAST_S: Final = 20.0
 """Seconds for the pairs, even if the budget has ended: a headline needs them."""
 _PATIENCE_S: Final = 90.0
 """Seconds to wait for pairs that no other process disturbs."""
-_PATIENCE_FRAC: Final = 0.1  # of the original job, if that is less
 OF_DEFAULT: Final = frozenset(
     {"cached_features", "channels_last", "fused_optimizer", "loader_threads"}
 )
@@ -50,7 +49,8 @@ class Ratio(NamedTuple):
 
     Attributes:
         bounds: the ratio with its bounds.
-        is_other_chain: whether the kept rungs' gains multiply to another ratio, beyond the bounds.
+        is_other_chain: whether the kept rungs' gains multiply to another ratio, beyond the bounds,
+            or to a smaller one while the timings of the original job are far apart.
         source: the measurement from which it is.
     """
 
@@ -91,8 +91,8 @@ def _in_pairs(climbing: Climb, baseline: Baseline, *, epochs: float) -> EndToEnd
     lab, before, after = climbing.lab, climbing.lab.job.recipe, climbing.recipe
     allowed_s = max(_LEAST_S, _BUDGET_FRAC * lab.budget_s)
     ends = time.monotonic() + allowed_s
-    may_wait_s = min(_PATIENCE_S, _PATIENCE_FRAC * baseline.total_s, max(0.0, lab.time_left()))
-    patience = Patience(left_s=may_wait_s)
+    allowed_wait_s = allowance_s(baseline.total_s, lab.job.ladder.budget_s)
+    patience = Patience(left_s=min(_PATIENCE_S, allowed_wait_s, max(0.0, lab.time_left())))
     start = Usage.now()
     watchdog = Watchdog(time_left=lab.time_left)
     with guarded(watchdog):
@@ -170,6 +170,10 @@ def quoted_ratio(
 ) -> Ratio:
     """Choose the ratio to quote: where measurements disagree, the smallest.
 
+    Two timings of the original job that are far apart are from different loads of the machine, so
+    the shorter one is compared with the result only if there are no gains of rungs, each of which
+    was timed at one load.
+
     Args:
         timed: the ratio from pairs, or from other timings of both.
         chain: product of the kept rungs' gains; None: unknown.
@@ -177,10 +181,13 @@ def quoted_ratio(
         source: of `timed`.
     """
     candidates = {source: timed}
-    is_other = chain is not None and _are_apart(timed, chain)
+    are_far = max(runs_s) > FAR_APART * min(runs_s)
+    is_other = chain is not None and (
+        _are_apart(timed, chain) or (are_far and chain.estimate < timed.estimate)
+    )
     if is_other and chain is not None:
         candidates[RatioFrom.CHAIN] = chain
-    if max(runs_s) > FAR_APART * min(runs_s):
+    if are_far and chain is None:
         candidates[RatioFrom.SHORTER] = _scaled(timed, min(runs_s) / runs_s[-1])
     quoted = min(candidates, key=lambda one: candidates[one].estimate)
     return Ratio(candidates[quoted], is_other, quoted)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from stepladder.ladder.limits.guard import TooSlow, Watchdog
 from stepladder.ladder.timing.patience import Patience
-from stepladder.machine import Usage
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, align_plans
 from stepladder.measuring.ranks.workload import AnyWorkload
@@ -129,23 +129,16 @@ class Race:
             _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
-            timed = self._undisturbed(sides)
-            if timed is None:
-                continue
+            time_both = partial(self._time, sides)
+            patience = self._patience
+            timed = (
+                time_both() if patience is None else patience.undisturbed(time_both, self._watchdog)
+            )
             self._pair += 1
             for side in sides:
                 side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
-
-    def _undisturbed(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes] | None:
-        """Time a pair; return None if others disturbed it and there is patience for another."""
-        if self._patience is None:
-            return self._time(sides)
-        self._patience.wait(self._watchdog)
-        start = Usage.now()
-        timed = self._time(sides)
-        return None if self._patience.is_wasted(start) else timed
 
     def _time(self, sides: tuple[Side, Side]) -> dict[AnyWorkload, BlockTimes]:
         """Time a block of each side, or one of both if they share a workload."""

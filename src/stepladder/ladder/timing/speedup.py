@@ -195,7 +195,7 @@ def measure_speed(
 
     Args:
         time_left: returns the seconds until no further pair is started; None: those of the budget.
-        patience: for pairs that no other process disturbs; None: every pair counts.
+        patience: for pairs that no other process disturbs; None: that of the lab.
         price: per hour after, over that before; with it, blocks are timed until the cost is known
             as well as the time would be; None: not known.
     """
@@ -228,7 +228,7 @@ def measure_speed(
             watchdog=watchdog,
             few_steps_s=few_s,
             has_same_features=features_key(before[0]) == features_key(after[0]) is not None,
-            patience=patience,
+            patience=patience or lab.patience,
             time_left=time_left or lab.time_left,
         )
         race.warm_up()

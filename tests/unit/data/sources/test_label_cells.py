@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.label_cells import find_several, measured_values
 from stepladder.data.sources.pictures import list_pictures
@@ -33,8 +34,8 @@ def table_of(folder: Path, header: str, cells: Sequence[str], delimiter: str = "
 @pytest.mark.parametrize(
     ("labels", "tag"),
     [
-        (PLANET, "clear"),
-        ([one.replace(" ", ", ") for one in PLANET], "clear"),
+        (PLANET * 2, "clear"),
+        ([one.replace(" ", ", ") for one in PLANET * 2], "clear"),
         (["Mass|Edema", "No Finding", "Mass", "Edema", "Mass", "Mass|Edema|Hernia"], "Edema"),
         (["['cat', 'dog']", "['cat']", "['dog', 'it's']", "['cat']", "['dog']", "['x']"], "cat"),
     ],
@@ -173,7 +174,9 @@ def test_whole_numbers_of_a_quantity_are_classes_with_a_warning_whose_command_wo
     )
     assert len({picture.label for picture in found.pictures}) == 12
     (said,) = (line for line in found.warnings if "different numbers" in line)
-    ranges = typed_listing(said.partition("you may change: ")[2])
+    command, overwrite, _ = said.partition("you may change: ")[2].rpartition(" --overwrite")
+    assert overwrite
+    ranges = typed_listing(command)
     assert len({picture.label for picture in ranges.pictures}) == 4
 
 
@@ -181,3 +184,75 @@ def test_numbers_of_classes_have_no_warning(tmp_path: Path) -> None:
     numbers = [str(number) for number in range(12)] * 4
     found = list_pictures(PrepareConfig(source=table_of(tmp_path, "image,label", numbers)))
     assert "different numbers" not in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize("is_in_train", [False, True])
+def test_combinations_are_proposed_as_classes_only_if_train_has_those_of_val(
+    tmp_path: Path, is_in_train: bool
+) -> None:
+    """As in fastai's pascal_2007, where a column says which pictures are val."""
+    train = [*PLANET, "clear road water"] if is_in_train else PLANET
+    labels = [*train, *train, "clear road water", "cloudy", "clear primary"]
+    table = table_of(tmp_path, "fname,labels", labels)
+    header, *rows = table.read_text().splitlines()
+    flags = ["False"] * 2 * len(train) + ["True"] * 3
+    lines = [f"{row},{flag}" for row, flag in zip(rows, flags, strict=True)]
+    table.write_text("\n".join([f"{header},is_valid", *lines]) + "\n")
+    with pytest.raises(DataError, match="seems to hold several labels") as caught:
+        list_pictures(PrepareConfig(source=table))
+    one, *each = commands_in(caught.value.fix)
+    assert len(each) == is_in_train
+    for command in (one, *each):
+        found = typed_listing(command).pictures
+        splits = {split: {p.label for p in found if p.split is split} for split in Split}
+        assert splits[Split.VAL] <= splits[Split.TRAIN]
+
+
+def test_combinations_that_all_occur_once_are_not_proposed_as_classes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="seems to hold several labels") as caught:
+        list_pictures(PrepareConfig(source=table_of(tmp_path, "fname,labels", PLANET)))
+    assert "each combination" not in str(caught.value.fix)
+
+
+def test_the_warning_of_several_labels_has_the_command_that_learns_one(tmp_path: Path) -> None:
+    """As in the chest X-rays of the NIH, whose findings are named with --label-column."""
+    labels = ["Mass|Edema", "No Finding", "Mass", "Edema", "Mass", "Mass|Edema"]
+    table = table_of(tmp_path, "image,Finding Labels", labels)
+    found = list_pictures(PrepareConfig(source=table, label_column="Finding Labels"))
+    (warning,) = (said for said in found.warnings if "several in one cell" in said)
+    command, overwrite, _ = warning.partition("or not: ")[2].rpartition(" --overwrite")
+    assert overwrite
+    assert {p.label for p in typed_listing(command).pictures} in (
+        {"Edema", "not Edema"},
+        {"Mass", "not Mass"},
+    )
+
+
+@pytest.mark.parametrize("name", ["Patient ID", "subject", "lesion_id", "VideoName"])
+def test_a_column_of_patients_is_named_unless_pictures_are_grouped(
+    tmp_path: Path, name: str
+) -> None:
+    table = table_of(tmp_path, "image,label", ["cat", "dog"] * 4)
+    header, *rows = table.read_text().splitlines()
+    lines = [f"{row},{k // 2},{k // 2}" for k, row in enumerate(rows)]
+    lines.insert(0, f"{header},{name},Patient Age")
+    table.write_text("\n".join(lines) + "\n")
+    (warning,) = (s for s in list_pictures(PrepareConfig(source=table)).warnings if "column" in s)
+    assert f"column {name!r} has 4 different cells in 8 rows" in warning
+    added = warning.partition("add --group-by ")[2].partition(" --overwrite")[0]
+    assert added.strip("'") == name
+    listing = list_pictures(PrepareConfig(source=table, group_by=name))
+    assert listing.has_group_column
+    assert not any("different cells" in said for said in listing.warnings)
+
+
+@pytest.mark.parametrize("cells", [range(8), [1] * 8])
+def test_a_column_of_patients_with_one_picture_each_is_not_named(
+    tmp_path: Path, cells: Sequence[int]
+) -> None:
+    table = table_of(tmp_path, "image,label", ["cat", "dog"] * 4)
+    header, *rows = table.read_text().splitlines()
+    lines = [f"{header},patient", *(f"{row},{cells[k]}" for k, row in enumerate(rows))]
+    table.write_text("\n".join(lines) + "\n")
+    warnings = list_pictures(PrepareConfig(source=table)).warnings
+    assert not any("different cells" in said for said in warnings)

@@ -78,3 +78,45 @@ def test_columns_that_are_named_are_kept_in_the_command(tmp_path: Path) -> None:
     error = refused(table, columns="path,label")
     _, without = commands_in(error.fix)
     assert [p.path for p in typed_listing(without).pictures] == ["1.jpg", "2.jpg", "4.jpg"]
+
+
+SPACED = [f"p{at} {at}.jpg {'cat' if at % 2 else 'dog'}" for at in range(1, 7)]
+
+
+@pytest.mark.parametrize("header", ["", "path label patient"])
+@pytest.mark.parametrize("bad", [["COVID 1 1.jpg cat"], ["COVID 1 1.jpg cat", "x, y z 2.jpg dog"]])
+def test_a_few_uneven_rows_do_not_change_the_separator(
+    tmp_path: Path, header: str, bad: list[str]
+) -> None:
+    """As in the lists of COVIDx, some of whose patients are called `COVID 1`."""
+    rows = [*SPACED[:4], *bad, *SPACED[4:]]
+    if header:
+        rows = [" ".join([*row.split()[1:], row.split()[0]]) for row in SPACED]
+        rows[4:4] = ["2.jpg dog COVID 1"] * len(bad)
+    table = table_of(tmp_path, header or "# patients", rows)
+    error = refused(table, **({} if header else {"columns": "patient,path,label"}))
+    first = 6
+    assert f"row{'s' * (len(bad) > 1)}{':' * (len(bad) > 1)} {first}" in error.what
+    assert f"3, row {first} has {len((rows[4]).split())}" in error.what
+    assert "Put quotes around cells that contain a space." in error.fix
+    _, whole = commands_in(error.fix)
+    assert [p.label for p in typed_listing(whole).pictures] == ["cat", "dog"] * 3
+    table.write_text(
+        table.read_text().replace("COVID 1", '"COVID 1"').replace("x, y z", '"x, y z"')
+    )
+    read = list_pictures(PrepareConfig(source=table, columns=None if header else "a,path,label"))
+    assert {p.label for p in read.pictures} == {"cat", "dog"}
+
+
+def test_names_of_too_few_columns_do_not_change_the_separator(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "# list", SPACED)
+    error = refused(table, columns="path,label")
+    assert "--columns names 2, row 2 has 3" in error.what
+    (named,) = commands_in(error.fix)
+    assert [p.label for p in typed_listing(named).pictures] == ["cat", "dog"] * 3
+
+
+def test_a_row_with_a_comma_is_no_reason_to_separate_others_by_commas(tmp_path: Path) -> None:
+    rows = [f"{at}.jpg cat" for at in range(1, 5)] + ["1.jpg cat, dog"]
+    error = refused(table_of(tmp_path, "name kind", rows))
+    assert "in row 6, which begins with '1.jpg': the header has 2, row 6 has 3" in error.what

@@ -78,6 +78,9 @@ def test_the_default_is_made_of_rungs_that_exist() -> None:
         (100.0, None, (10.0, 20.0), 50.0, False),  # it was faster before the climb
         (100.0, None, (20.0, 10.0), 100.0, False),  # and now it is slower: the pairs count
         (100.0, 40.0, (10.0, 20.0), 40.0, True),
+        (100.0, 90.0, (10.0, 200.0), 90.0, True),  # the load changed: each gain is from one load
+        (100.0, 300.0, (10.0, 200.0), 100.0, True),
+        (100.0, 105.0, (10.0, 200.0), 100.0, False),
     ],
 )
 def test_where_measurements_disagree_the_smallest_ratio_is_quoted(
@@ -102,7 +105,8 @@ def test_where_measurements_disagree_the_smallest_ratio_is_quoted(
         (None, (10.0, 20.0), RatioFrom.SHORTER),
         (None, (20.0, 10.0), RatioFrom.PAIRS),
         (40.0, (10.0, 20.0), RatioFrom.CHAIN),
-        (60.0, (10.0, 20.0), RatioFrom.SHORTER),
+        (60.0, (10.0, 20.0), RatioFrom.CHAIN),
+        (105.0, (10.0, 20.0), RatioFrom.PAIRS),
     ],
 )
 def test_the_measurement_that_is_quoted_is_named(
@@ -131,7 +135,10 @@ def test_a_ratio_without_pairs_is_compared_with_the_chain_too(
 
 def _climbing(before: Recipe, after: Recipe) -> Any:
     lab = SimpleNamespace(
-        job=SimpleNamespace(recipe=before), budget_s=1.0, time_left=lambda: 1.0, cache=Path()
+        job=SimpleNamespace(recipe=before, ladder=SimpleNamespace(budget_s=None)),
+        budget_s=1.0,
+        time_left=lambda: 1.0,
+        cache=Path(),
     )
     return SimpleNamespace(lab=lab, recipe=after, profiles=[None])
 

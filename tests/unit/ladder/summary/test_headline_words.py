@@ -95,6 +95,8 @@ def test_timings_of_the_original_job_that_differ_are_named_beside_the_number() -
     )
     assert [text.partition(" ")[0] for text in doubts(both)] == ["8", "the"]
     assert doubts(both)[1] == said, "the shorter time is not the one of this ratio"
+    slower = replace(far, baseline=Baseline(total_s=1080.0, runs_s=(540.0, 1080.0)))
+    assert doubts(slower) == (said,), "the pairs are shown, with the longer time"
     near = replace(CLIMB, baseline=Baseline(total_s=1080.0, runs_s=(940.0, 1080.0)))
     assert doubts(near) == ()
     assert spread_words(near) == "the original job took 16 min and 18 min"

@@ -216,7 +216,7 @@ def test_pairs_beside_another_process_are_timed_again_as_long_as_there_is_patien
     make_lab, profile, recipe, tmp_path, monkeypatch
 ) -> None:
     """Others use a core during the first wait and the first pair, and again once it is used up."""
-    found = iter([1.0, 0.0, 1.0, 0.0, 0.05])
+    found = iter([1.0, 0.0, 1.0, 1.0, 0.0, 0.05])
     monkeypatch.setattr(patience_module, "cores_missing_since", lambda _: next(found, 0.0))
     monkeypatch.setattr(patience_module, "_LOOK_S", 0.01)
     patience, lab = Patience(left_s=60.0), make_lab(recipe)
@@ -241,7 +241,14 @@ def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:
         closing(Workload(*what, device=lab.device, cache=tmp_path / "before")) as before,
         closing(Workload(*what, device=lab.device, cache=tmp_path / "after")) as after,
     ):
-        racing = Race(before, after, block_s=0.002, watchdog=Watchdog(), time_left=lab.time_left)
+        racing = Race(
+            before,
+            after,
+            block_s=0.002,
+            watchdog=Watchdog(),
+            patience=lab.patience,
+            time_left=lab.time_left,
+        )
         racing.warm_up()
         assert racing.before.pilot.step_s > 0
         assert racing.before.planned_s > 0

@@ -66,6 +66,10 @@ class Container(ABC):
             DataError: if the file is damaged or a row has no valid label; names file and row.
         """
 
+    def label_advice(self) -> str | None:
+        """Return what else could be the labels, and what to type; None if it is not known."""
+        return None
+
 
 @dataclass(frozen=True)
 class Opened:

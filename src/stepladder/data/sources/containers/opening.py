@@ -22,6 +22,7 @@ from stepladder.data.sources.containers.files import (
     splits_by_name,
 )
 from stepladder.data.sources.containers.pictures import ContainerPictures, OpenSource
+from stepladder.data.sources.containers.pixel_table import open_pixel_table
 from stepladder.data.sources.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.sources.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.sources.delta_log import LOG_FOLDER, is_delta
@@ -82,7 +83,10 @@ def open_pictures(config: PrepareConfig) -> Pictures:
                 fix="Copy them to this machine, or pack them into Parquet or tar files. If each "
                 "class has its own folder, Spark can read them: --engine spark",
             )
-        return FilePictures(config)
+        opened = open_pixel_table(config) if kind is SourceFormat.CSV else None
+        return (
+            FilePictures(config) if opened is None else ContainerPictures(config, lambda _: opened)
+        )
     return ContainerPictures(config, opener(config, kind))
 
 

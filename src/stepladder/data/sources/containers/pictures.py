@@ -19,7 +19,7 @@ from stepladder.data.remote.places import shown
 from stepladder.data.sources.containers.contract import Container, Item, Opened
 from stepladder.data.sources.containers.labels import Labels, padded_words
 from stepladder.data.sources.containers.spool import Buckets, Kept, Spool, Spooled
-from stepladder.data.sources.listing import Listing, Picture, require_classes
+from stepladder.data.sources.listing import Listing, Picture, refuse_captions, require_classes
 from stepladder.data.sources.pictures import HashedListing, Pictures, Workers
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -243,7 +243,10 @@ class ContainerRows:
                 fix="Set --source to Parquet or tar files that contain pictures, or to a folder or "
                 "table of pictures.",
             )
-        listing = require_classes(listing, shown(self._config.source))
+        source = shown(self._config.source)
+        listing = require_classes(listing, source)
+        advice = (container.label_advice() for container in opened.containers[:1])
+        listing = refuse_captions(listing, source, lambda: next(advice, None))
         return HashedListing(listing, self._hashes)
 
     def _unique(self, name: str, item: Item) -> str:

@@ -5,15 +5,18 @@ Source: WebDataset documentation, "The WebDataset Format".
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
+from stepladder.data.sources.captions import CAPTION_NAMES, find_captions
 from stepladder.data.sources.containers.columns import LABEL_NAMES
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
@@ -24,6 +27,7 @@ from stepladder.data.sources.containers.contract import (
 from stepladder.data.sources.containers.files import SourceFile
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
+from stepladder.data.sources.label_tables.labels import other_names
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.split_names import SPLIT_WORDS, split_of_cell
 from stepladder.data.sources.walk import Skipped, why_no_picture
@@ -40,6 +44,8 @@ _DOCUMENT = re.compile(
     r"\.(?:txt|md|rst|json|csv|tsv|xml|ya?ml|html?|pdf|bib|cff)",
     re.IGNORECASE,
 )
+_LEAST_COMPARED = 4  # samples that show whether values repeat
+_MAX_COMPARED = 1000  # samples whose keys are compared
 _MAX_HELD_BYTES = 64 << 20
 _MAX_READ_AGAIN = 3  # times that a tar is read again for the picture of a sample without one
 _IMAGES = frozenset({*(suffix[1:] for suffix in PICTURE_SUFFIXES), "npy", "img", "image"})
@@ -81,6 +87,33 @@ class TarContainer(Container):
                 items, num_bytes = [], 0
         if items:
             yield items
+
+    def label_advice(self) -> str:
+        """Return the files of a sample, and the keys whose values repeat as classes do."""
+        endings, values = self._fields()
+        has = f"The files of a sample end in {', '.join(endings)}."
+        if values:
+            has += f" The .json has {name_some(sorted(values))}."
+        able = _keys_of_labels(values)
+        if able:
+            return (
+                f"{has} Name the key that contains the class: --label-column {shlex.quote(able[0])}"
+            )
+        return (
+            f"{has} None of them repeats as classes do. Unpack the tars into FOLDER, write the "
+            "class of each picture NAME.jpg into a file NAME.cls beside it, and pack them again: "
+            "tar --sort=name -cf NEW.tar -C FOLDER ."
+        )
+
+    def _fields(self) -> tuple[list[str], dict[str, list[str | int]]]:
+        """Return the endings of the files of the first samples, and the values of each key."""
+        endings: dict[str, None] = {}
+        values: dict[str, list[str | int]] = {}
+        for sample in itertools.islice(self._samples(), _MAX_COMPARED):
+            endings.update(dict.fromkeys(sorted(sample.fields)))
+            for name, value in _keys(_facts(sample, f"{self.name}: sample {sample.key}")):
+                values.setdefault(name, []).append(value)
+        return list(endings), values
 
     def _samples(self) -> Iterator[_Sample]:
         self.skipped = skipped = Skipped()
@@ -297,7 +330,7 @@ class TarContainer(Container):
             f"this sample of the tar has no label: {looked_for}{name!r} in a .json, nor a .{after}",
             where=where,
             why=f"Its files end in {', '.join(sorted(sample.fields))}.{of_json}"[:300],
-            fix=_label_advice(sample, facts),
+            fix=_label_advice(sample, self._fields()[1]),
         )
 
 
@@ -333,23 +366,40 @@ def _fact(facts: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _label_advice(sample: _Sample, facts: dict[str, Any]) -> str:
+def _keys(facts: dict[str, Any], start: str = "") -> Iterator[tuple[str, str | int]]:
+    """Yield the values that can be labels, each with its key: `key` or `outer.inner`."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{start}{name}.")
+        elif isinstance(value, str) or (
+            isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        ):
+            yield start + name, value
+
+
+def _keys_of_labels(values: Mapping[str, Sequence[str | int]]) -> list[str]:
+    """Return the keys whose values may be classes, the likeliest first."""
+    able = [
+        name
+        for name in other_names(list(values))
+        if len(values[name]) < _LEAST_COMPARED
+        or (
+            1 < len(set(values[name])) <= len(values[name]) // 2
+            and find_captions([str(value) for value in values[name]]) is None
+        )
+    ]
+    return sorted(able, key=lambda name: name.rpartition(".")[2] not in ("label", *LABEL_NAMES))
+
+
+def _label_advice(sample: _Sample, values: Mapping[str, Sequence[str | int]]) -> str:
     """Return a remedy that works: a key or member that can be a label."""
-
-    def keys(facts: dict[str, Any], start: str = "") -> Iterator[str]:
-        for name, value in facts.items():
-            if isinstance(value, dict):
-                yield from keys(value, f"{start}{name}.")
-            elif isinstance(value, str) or (isinstance(value, int) and value >= 0):
-                yield start + name
-
-    members = [name for name in sample.fields if name not in {"json", *_IMAGES}]
+    members = [name for name in sample.fields if name not in {"json", *_IMAGES, *CAPTION_NAMES}]
     members = [name for name in members if name.rpartition(".")[2] not in _IMAGES]
     usual = ("label", *LABEL_NAMES)
-    able = [*keys(facts), *members]
+    able = [*_keys_of_labels(values), *members]
     able.sort(key=lambda name: name.rpartition(".")[2] not in usual)
     if able:
-        return f"Name the field that contains the class: --label-column {able[0]}"
+        return f"Name the field that contains the class: --label-column {shlex.quote(able[0])}"
     return (
         "Pack the tar again: with a file NAME.cls or NAME.txt that contains the class beside each "
         "picture NAME, or with one folder for each class."

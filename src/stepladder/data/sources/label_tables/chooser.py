@@ -16,6 +16,7 @@ from stepladder.data.sources.label_tables.findings import (
 )
 from stepladder.data.sources.label_tables.label_cells import (
     quantity_warnings,
+    refuse_captions,
     refuse_measured,
     refuse_several,
 )
@@ -137,6 +138,7 @@ class TableChooser:
         warnings: tuple[str, ...] = ()
         for reader in readers[:1]:
             refuse_measured(self._reading, columns, reader)
+            refuse_captions(self._reading, columns, reader)
             refuse_unsure(self._reading, columns, reader, taken)
             warnings = (
                 *quantity_warnings(self._reading, columns, reader),

@@ -6,11 +6,13 @@ import contextlib
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.encodings import (
     WINDOWS,
@@ -29,7 +31,8 @@ from stepladder.errors import DataError
 
 _DELIMITERS: Final = ",;\t|"
 _NUM_SAMPLE_LINES: Final = 50
-_MAX_CELL: Final = 1 << 27  # letters; a cell may hold a whole picture
+MAX_CELL: Final = 1 << 27
+"""Letters of a cell, which may hold a whole picture."""
 _SEPARATOR: Final = "\x1f"  # in place of the blanks after the name of a picture
 _NAMED: Final = re.compile(
     rf"(\S.*(?:{'|'.join(map(re.escape, PICTURE_ENDS))})) +(\S.*)", re.IGNORECASE
@@ -54,7 +57,7 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
     Raises:
         DataError: if the text cannot be decoded, or quotes are not closed; names the line.
     """
-    csv.field_size_limit(_MAX_CELL)
+    csv.field_size_limit(MAX_CELL)
     encoding = encoding_of(path)
     notes: tuple[str, ...] = ()
     try:
@@ -68,6 +71,22 @@ def read_csv(path: Path, *, wanted: Sequence[str], columns: Sequence[str] | None
             return replace(table, notes=(*notes, *table.notes))
     except UnicodeError:
         raise not_unicode(path, encoding) from None
+
+
+def read_start(config: PrepareConfig, columns: Sequence[str] | None) -> TableCells | None:
+    """Read the first rows of a CSV in UTF-8 or UTF-16; None if they cannot be read.
+
+    Args:
+        config: has the file, and the columns that decide between two possible delimiters.
+        columns: as in read_csv.
+    """
+    csv.field_size_limit(MAX_CELL)
+    path, wanted = config.source.expanduser(), (config.path_column, config.label_column)
+    encoding = encoding_of(path)
+    with contextlib.suppress(UnicodeError, DataError), path.open(encoding=encoding) as file:
+        lines = itertools.islice(file, _NUM_SAMPLE_LINES)
+        return _read(lines, path, wanted, columns, encoding)
+    return None
 
 
 def _read(
@@ -188,23 +207,40 @@ def _has_all(header: str, wanted: Sequence[str]) -> bool:
 
 
 def _delimiter(sample: list[str], wanted: Sequence[str], columns: Sequence[str] | None) -> str:
-    """Return the delimiter: the one that gives the wanted columns, else equally long rows."""
+    """Return the delimiter: the one that gives the wanted columns, else equally long rows.
+
+    A few rows may have more or fewer cells, which are reported later.
+    """
     rows: dict[str, list[list[str]]] = {
         delimiter: [cells for cells in _parse(sample, delimiter) if cells]
         for delimiter in (*_DELIMITERS, " ")
     }
     widths = {one: {len(cells) for cells in _below(parsed)} for one, parsed in rows.items()}
+    usual = {one: _usual_width(parsed) for one, parsed in rows.items()}
     if columns is not None:
-        return next((one for one in rows if widths[one] == {len(columns)}), ",")
-    for one, parsed in rows.items():
+        fitting = [one for one in rows if widths[one] == {len(columns)}]
+        fitting += [one for one in rows if usual[one] == len(columns)]
+        if fitting:
+            return fitting[0]
+    for one, parsed in rows.items() if columns is None else ():
         if parsed and set(wanted) <= {cell.strip(" #") for cell in parsed[0]}:
             return one
     even = [one for one in _DELIMITERS if len(widths[one]) == 1 and widths[one] != {1}]
     if len(even) == 1:
         return even[0]
-    if all(widths[one] <= {1} for one in _DELIMITERS):
-        return " " if len(widths[" "]) == 1 and widths[" "] != {1} else ","  # `cat/1.jpg 0`
+    if all(widths[one] <= {1} or usual[one] == 1 for one in _DELIMITERS):
+        if usual[" "] > 1:  # `cat/1.jpg 0`
+            return " "
+        if all(widths[one] <= {1} for one in _DELIMITERS):
+            return ","
     return _sniff(sample, even or [one for one in _DELIMITERS if widths[one] - {1}])
+
+
+def _usual_width(rows: list[list[str]]) -> int:
+    """Return the number of cells that more than half of the rows have; 0 without one."""
+    counts = Counter(len(cells) for cells in _below(rows))
+    width, num = max(counts.items(), key=lambda item: item[1], default=(0, 0))
+    return width if 2 * num > counts.total() else 0
 
 
 def _below(rows: list[list[str]]) -> list[list[str]]:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.label_tables.boxes import find_boxes
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.chooser import Chosen, TableChooser
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
-from stepladder.data.sources.label_tables.label_cells import find_several
-from stepladder.data.sources.label_tables.labels import classes_of
+from stepladder.data.sources.label_tables.label_cells import find_several, one_label
+from stepladder.data.sources.label_tables.labels import classes_of, is_named_as_group
 from stepladder.data.sources.label_tables.paths import are_file_names, parse_format
-from stepladder.data.sources.label_tables.reading import TableReading, is_empty
+from stepladder.data.sources.label_tables.reading import TableColumns, TableReading, is_empty
 from stepladder.data.sources.label_tables.refusals import WANTED
 from stepladder.data.sources.label_tables.row_problems import Conflict, row_problems
-from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.listing import Listing, Picture, refuse_captions
 from stepladder.data.sources.split_names import split_of_cell
-from stepladder.data.sources.walk import Skipped
+from stepladder.data.sources.walk import Skipped, printable
 from stepladder.errors import DataError, UsageError
+
+_MIN_GROUPS = 3  # different cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,18 @@ def list_table(path: Path, config: PrepareConfig, *, folder: Path | None = None)
         ]
         raise row_problems(chooser.reading, table.empty, conflicts, chosen)
     warnings = [*file.notes, *chosen.notes, *(f"{path}: {note}" for note in to_path.notes())]
-    column = "" if chosen.is_one_hot else chosen.file.header[chosen.columns[0]]
-    warnings += _several_labels(path, [row.label for row in table.rows], column)
+    warnings += _several_labels(chooser.reading, chosen, [row.label for row in table.rows])
+    if all(picture.split is not Split.VAL for picture in pictures.values()):
+        warnings += _ungrouped(chooser.reading, chosen)
     if num_repeated:
         warnings.append(f"{path}: skipped {num_repeated} repeated {file.unit}s")
+        boxes = find_boxes(chooser.reading)
+        if boxes is not None:
+            said = f"{boxes.describe()}; the class of the boxes is that of the whole picture"
+            warnings.append(f"{path}: {said}")
     has_group = chosen.group is not None
-    return Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
+    listing = Listing(root, list(pictures.values()), Skipped(), tuple(warnings), has_group)
+    return refuse_captions(listing, str(path))
 
 
 @dataclass(frozen=True)
@@ -151,16 +162,38 @@ def _read_cells(path: Path, config: PrepareConfig) -> TableCells:
     return replace(file, body=body, notes=(*file.notes, note))
 
 
-def _several_labels(path: Path, labels: Sequence[str], column: str) -> list[str]:
+def _several_labels(reading: TableReading, chosen: Chosen, labels: Sequence[str]) -> list[str]:
     """Warn if the cells of a column seem to hold several labels."""
-    several = find_several(labels, column)
+    at = None if chosen.is_one_hot else chosen.columns[0]
+    several = find_several(labels, "" if at is None else chosen.file.header[at])
     if several is None:
         return []
+    columns = TableColumns(chosen.path, at, chosen.split)
+    options = f"{chosen.options} --overwrite".strip()  # a warning comes after the store is written
+    fix = None if at is None else one_label(several, reading, columns, options)
     return [
-        f"{path}: {len(several.cells)} of {len(labels)} labels seem to be several in one cell, "
-        f"such as {several.cells[0]!r}; each combination is a class of its own "
-        f"({len(set(labels))} classes)"
+        f"{reading.path}: {len(several.cells)} of {len(labels)} labels seem to be several in one "
+        f"cell, such as {several.cells[0]!r}; each combination is a class of its own "
+        f"({len(set(labels))} classes)" + (f". {fix}" if fix else "")
     ]
+
+
+def _ungrouped(reading: TableReading, chosen: Chosen) -> list[str]:
+    """Warn if a column names patients or the like with several pictures, and no option groups."""
+    if reading.config.group_by is not None or reading.is_headerless:
+        return []
+    taken = {chosen.path, chosen.split, *chosen.columns}
+    for at, name in enumerate(chosen.file.header):
+        num = len(set(reading.cells(at))) if at not in taken and is_named_as_group(name) else 0
+        num_rows = len(reading.file.body)
+        if _MIN_GROUPS <= num < num_rows:
+            return [
+                f"{reading.path}: column {printable(name)!r} has {num} different cells in "
+                f"{num_rows} {reading.file.unit}s, so pictures of one of them may be in train and "
+                "in val, whose accuracy is then optimistic. To keep them in the same split, add "
+                f"--group-by {shlex.quote(name)} --overwrite to the command"
+            ]
+    return []
 
 
 def _given_columns(text: str | None) -> list[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections.abc import Set
 from pathlib import Path
 
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
@@ -12,6 +13,7 @@ from stepladder.data.sources.label_tables.reading import TableReading, prepare_c
 from stepladder.data.sources.walk import printable
 from stepladder.errors import StepladderError
 
+_MAX_ROWS_REMOVED = 20  # by their numbers in a command
 _NOT_OF_PYTHON = (" ", "\x1f")  # delimiters of lines that the csv module does not split alike
 
 _EDIT_JSON = (
@@ -38,6 +40,26 @@ def sed_command(reading: TableReading, script: str, prefix: str, options: str) -
         name = "WINDOWS-1252" if encoding == "cp1252" else encoding.upper()
         edit = f"iconv -f {name} -t UTF-8 {source} | sed {shlex.quote(script)} > {copy}"
     return f"{before}{edit} && {f'{then} {options}'.rstrip()}"
+
+
+def removal_command(reading: TableReading, rows: Set[int], prefix: str, options: str) -> str:
+    """Return the shell command that reads a table without some of its rows.
+
+    Args:
+        reading: the table.
+        rows: their numbers.
+        prefix: in front of the name of the copy.
+        options: with which the copy is read.
+
+    Returns:
+        An empty string if they are many, or all, or the table is not a CSV.
+    """
+    file = reading.file
+    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
+        return ""
+    lines = [file.lines_of(number) for number in sorted(rows)]
+    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
+    return sed_command(reading, script, prefix, options)
 
 
 def cells_command(

@@ -7,14 +7,22 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from stepladder.config.choices import Split
+from stepladder.data.sources.captions import NO_CAPTIONS, find_captions
 from stepladder.data.sources.label_tables.edits import cells_command
-from stepladder.data.sources.label_tables.labels import ONE_LABEL, is_number, plain_name
+from stepladder.data.sources.label_tables.labels import (
+    ONE_LABEL,
+    is_number,
+    label_candidates,
+    plain_name,
+)
 from stepladder.data.sources.label_tables.nested import refuse_objects
 from stepladder.data.sources.label_tables.paths import PathReader
-from stepladder.data.sources.label_tables.reading import TableColumns, TableReading
+from stepladder.data.sources.label_tables.reading import TableColumns, TableReading, is_empty
+from stepladder.data.sources.split_names import split_of_word
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
@@ -164,7 +172,7 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
     values = [] if at is None else measured_values([cell.strip() for cell in reading.cells(at)])
     if at is None or not values:
         return
-    how, ordered = _ranges(reading, columns, reader, at, values), sorted(values)
+    how, ordered = _ranges(reading, at, values, reading.options(columns, reader)), sorted(values)
     raise DataError(
         f"column {reading.file.header[at]!r} has {len(set(values))} different numbers in "
         f"{len(values)} {reading.file.unit}s ({ordered[0]:g} to {ordered[-1]:g}), as a measured "
@@ -173,6 +181,35 @@ def refuse_measured(reading: TableReading, columns: TableColumns, reader: PathRe
         why="A classifier learns classes with several pictures each; it does not predict numbers. "
         f"If they are names of classes, write them as text, such as 'no {ordered[0]:g}'.",
         fix=how,
+    )
+
+
+def refuse_captions(reading: TableReading, columns: TableColumns, reader: PathReader) -> None:
+    """Refuse a column of labels that are captions.
+
+    Args:
+        reading: the table.
+        columns: those of paths and labels.
+        reader: how paths name files.
+
+    Raises:
+        DataError: if they are; the fix names another column that may have the classes.
+    """
+    at = columns.label
+    captions = None if at is None else find_captions([cell.strip() for cell in reading.cells(at)])
+    if at is None or captions is None or not captions.is_sure:
+        return
+    others = label_candidates(reading.file, {columns.path, at} - {None})
+    fix = "Add a column with the class of each picture, and name it with --label-column."
+    if others:
+        command = reading.command(replace(columns, label=others[0]), reader)
+        fix = f"If {reading.file.header[others[0]]!r} is the class: {command}"
+    raise DataError(
+        f"column {reading.file.header[at]!r} looks like captions, not classes: "
+        f"{captions.describe(reading.file.unit)}",
+        where=str(reading.path),
+        why=NO_CAPTIONS,
+        fix=fix,
     )
 
 
@@ -189,7 +226,8 @@ def quantity_warnings(
     cells = [cell.strip() for cell in reading.cells(at)]
     if len(set(cells)) < _MIN_MEASURED or not all(map(is_number, set(cells))):
         return ()
-    how = _ranges(reading, columns, reader, at, list(map(float, cells)))
+    options = f"{reading.options(columns, reader)} --overwrite".strip()  # a store is there by then
+    how = _ranges(reading, at, list(map(float, cells)), options)
     return (
         f"{reading.path}: column {reading.file.header[at]!r} has {len(set(cells))} different "
         "numbers; each becomes a class, which is as different from the next number as from any "
@@ -197,13 +235,7 @@ def quantity_warnings(
     )
 
 
-def _ranges(
-    reading: TableReading,
-    columns: TableColumns,
-    reader: PathReader,
-    at: int,
-    values: Sequence[float],
-) -> str:
+def _ranges(reading: TableReading, at: int, values: Sequence[float], options: str) -> str:
     """Return the sentence with the command that makes classes of ranges of numbers."""
     ordered = sorted(values)
     cuts = sorted({ordered[k * len(ordered) // _NUM_RANGES] for k in range(1, _NUM_RANGES)})
@@ -215,7 +247,7 @@ def _ranges(
         f"lambda c,cuts=[{','.join(numbers)}],names={json.dumps(names)}:"
         'names[bisect.bisect(cuts,float(c))] if re.fullmatch("[-+.0-9eE]+",c) else c'
     )
-    command = cells_command(reading, at, function, "ranges", reading.options(columns, reader))
+    command = cells_command(reading, at, function, "ranges", options)
     if command:
         return (
             f"To learn {len(names)} ranges of it as classes, whose cuts you may change: {command}"
@@ -245,22 +277,62 @@ def refuse_several(reading: TableReading, columns: TableColumns, reader: PathRea
     several = find_several(cells, name)
     if at is None or several is None or not several.is_sure:
         return
-    tags = sorted(several.tags)
-    tag = min(tags, key=lambda one: abs(2 * several.tags[one] - several.num_cells))
+    of_train, of_others = _by_split(reading, columns, at)
+    fix = one_label(several, reading, columns, reading.options(columns, reader))
+    fixes = [fix] if fix else []
+    counts = Counter(of_train)
+    if of_others <= counts.keys() and (of_others or max(counts.values(), default=0) > 1):
+        combined = reading.command(columns, reader)
+        fixes.append(f"To learn each combination as a class of its own: {combined}")
+    raise DataError(
+        several.describe(reading.file.header[at]),
+        where=str(reading.path),
+        why=ONE_LABEL,
+        fix="\n".join(fixes) or "Write one label for each picture.",
+    )
+
+
+def one_label(
+    several: SeveralLabels, reading: TableReading, columns: TableColumns, options: str
+) -> str | None:
+    """Return the sentence with the command that learns whether pictures have one of the labels.
+
+    Args:
+        several: the labels.
+        reading: the table.
+        columns: those of labels and splits.
+        options: with which the table is read.
+
+    Returns:
+        None as `rows_command`.
+    """
+    assert columns.label is not None
+    of_train, _ = _by_split(reading, columns, columns.label)
+    tag = _most_even_tag(several, of_train)
     typed, others = (json.dumps(one, ensure_ascii=False) for one in (tag, f"not {tag}"))
     marks = json.dumps(_MARKS).replace("'", r"\x27")  # no quote within the quotes of a shell
     function = (
         f"lambda c:{typed} if {typed} in [p.strip({marks}) for p in "
         f're.split("{several.pattern}",c)] else {others}'
     )
-    options = reading.options(columns, reader)
-    command = cells_command(reading, at, function, "one-label", options)
-    fixes = [f"To learn each combination as a class of its own: {reading.command(columns, reader)}"]
-    if command:
-        fixes.insert(0, f"To learn one of them, such as {tag!r} or not: {command}")
-    raise DataError(
-        several.describe(reading.file.header[at]),
-        where=str(reading.path),
-        why=ONE_LABEL,
-        fix="\n".join(fixes),
-    )
+    command = cells_command(reading, columns.label, function, "one-label", options)
+    return f"To learn one of them, such as {tag!r} or not: {command}" if command else None
+
+
+def _by_split(reading: TableReading, columns: TableColumns, at: int) -> tuple[list[str], set[str]]:
+    """Return the labels of train, and the different ones of other splits."""
+    of_train: list[str] = []
+    of_others: set[str] = set()
+    for _, cells in reading.file.body:
+        word = "" if columns.split is None else cells[columns.split]
+        if split_of_word(word) in {None, Split.TRAIN}:
+            of_train.append(cells[at].strip())
+        elif not is_empty(cells[at]):
+            of_others.add(cells[at].strip())
+    return of_train, of_others
+
+
+def _most_even_tag(several: SeveralLabels, of_train: Sequence[str]) -> str:
+    """Return the label that about half of the pictures of train have."""
+    counts = Counter(tag for cell in of_train for tag in _parts(cell, several.pattern))
+    return min(sorted(several.tags), key=lambda tag: abs(2 * counts[tag] - len(of_train)))

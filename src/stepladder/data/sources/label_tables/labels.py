@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.config.choices import Split
+from stepladder.data.sources.captions import CAPTION_NAMES
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.split_names import split_of_word
 
@@ -45,6 +46,14 @@ _SPLIT_WORDS: Final = frozenset(
     {"split", "set", "dataset", "subset", "partition", "fold", "usage", "purpose", "phase", "part"}
 )
 """Words in the names of columns of splits."""
+_GROUP_WORDS: Final = frozenset(
+    {"patient", "subject", "participant", "person", "animal", "individual", "specimen", "lesion"}
+    | {"video", "clip", "sequence", "seq", "burst", "scene", "session", "series", "study", "track"}
+)
+"""Words in the names of columns of what has several pictures."""
+_NUMBER_WORDS: Final = frozenset(
+    {"id", "ids", "no", "num", "number", "name", "code", "key", "uid", "index"}
+)
 UNREAD_SPLITS: Final = frozenset(
     {"split", "subset", "partition", "fold", "kfold", "data_set", "is_valid", "is_val", "is_train"}
     | {"is_training", "is_training_image", "is_test", "train", "valid", "val", "test"}
@@ -147,11 +156,11 @@ def label_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def other_names(names: Sequence[str]) -> list[str]:
-    """Return the names that may be those of labels, without indices, sizes and other facts."""
+    """Return the names that may be those of labels, without indices, sizes, captions, etc."""
     return [
         name
         for name in names
-        if plain_name(name) not in _INDEX_NAMES
+        if plain_name(name) not in _INDEX_NAMES | CAPTION_NAMES
         and not _is_of_pixels(name)
         and not _OTHER_WORDS & set(words_of(name))
     ]
@@ -212,6 +221,12 @@ def split_candidates_of(table: TableCells, taken: Set[int | None]) -> list[int]:
 def is_named_as_splits(name: str) -> bool:
     """Return True if a column's name says that it may contain splits, such as `data_set`."""
     return not _SPLIT_WORDS.isdisjoint(words_of(name))
+
+
+def is_named_as_group(name: str) -> bool:
+    """Return True if a column's name is one of what has several pictures, such as `Patient ID`."""
+    words = set(words_of(name))
+    return bool(words & _GROUP_WORDS) and words <= _GROUP_WORDS | _NUMBER_WORDS
 
 
 def split_flags_of(table: TableCells, taken: Set[int | None]) -> list[int]:

@@ -16,6 +16,8 @@ from stepladder.data.sources.walk import printable
 
 _MIN_PIXELS: Final = 64
 _NUM_LOOKED_AT: Final = 20
+NUMBER: Final = re.compile("[0-9.eE+-]+")
+"""A value of a pixel within a cell."""
 _NUMBERS: Final = re.compile(r"[\s\[(]*[0-9.eE+-]+(?:[\s,;|]+[0-9.eE+-]+)*[\s\])]*")
 _BASE64: Final = re.compile(r"(?:data:image/[a-z0-9.+-]+;base64,|/9j/|iVBORw0KGgo|R0lGOD|UklGR)")
 _BYTES: Final = re.compile(r"(?:b['\"]|\{['\"]bytes['\"]: *b['\"])")
@@ -95,7 +97,7 @@ def find_pixels(file: TableCells) -> PixelCells | None:
             if cells and all(map(start.match, cells)):
                 return PixelCells(range(at, at + 1), kind)
         if cells and all(len(one) >= _MIN_PIXELS and _NUMBERS.fullmatch(one) for one in cells):
-            return _of_pixels(range(at, at + 1), [re.findall(r"[0-9.eE+-]+", c) for c in cells])
+            return _of_pixels(range(at, at + 1), [NUMBER.findall(cell) for cell in cells])
     is_number = [all(map(_is_pixel, cells)) for cells in zip(*rows, strict=True)]
     return _of_columns(is_number, rows)
 

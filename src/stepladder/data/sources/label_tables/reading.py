@@ -12,6 +12,7 @@ from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.paths import (
     SLOT,
     PathReader,
+    are_file_names,
     flag_of,
     read_plainly,
     search,
@@ -98,11 +99,12 @@ class TableReading:
         return search(cells, self.root) if self.config.path_format is None else []
 
     def may_be_paths(self, at: int) -> bool:
-        """Return True if a column is text that differs in most rows."""
+        """Return True if a column is text that differs in most rows, or names of files."""
         if self.file.header[at] in self.file.nested:
             return False
         looked_at = some(self.cells(at))
-        return bool(looked_at) and 2 * len(set(looked_at)) >= len(looked_at)
+        is_varied = bool(looked_at) and 2 * len(set(looked_at)) >= len(looked_at)
+        return is_varied or (len(set(looked_at)) > 1 and are_file_names(looked_at))
 
     def options(self, columns: TableColumns, reader: PathReader) -> str:
         """Return the options that make a reading explicit; empty if it is the default one."""

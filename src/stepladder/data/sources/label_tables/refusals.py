@@ -8,12 +8,14 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.cells import TableCells
-from stepladder.data.sources.label_tables.edits import rows_command
+from stepladder.data.sources.label_tables.edits import removal_command, rows_command
 from stepladder.data.sources.label_tables.label_cells import (
+    refuse_captions,
     refuse_measured,
     refuse_several,
 )
@@ -35,6 +37,7 @@ from stepladder.data.sources.label_tables.pixel_cells import find_pixels
 from stepladder.data.sources.label_tables.reading import (
     TableColumns,
     TableReading,
+    given_options,
     prepare_command,
 )
 from stepladder.data.sources.listing import name_some
@@ -49,6 +52,7 @@ _MAX_COLUMNS_NAMED: Final = 5
 _MAX_LETTERS: Final = 30
 _DIGIT: Final = re.compile("[1-9]")
 _AFTER_COMMA: Final = re.compile(r"[0-9]+[eE]\+?[1-9][0-9]")
+_A_MARK: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 _ALSO_NAMED: Final = {"path": PATH_NAMES, "label": LABEL_NAMES}
 
 
@@ -87,6 +91,7 @@ def check_rows(reading: TableReading) -> None:
     _refuse_decimal_commas(reading, wrong)
     rows = name_rows([number for number, _ in wrong], file)
     what = "the header has" if file.header_row else "--columns names"
+    what = "the first row has" if reading.is_headerless else what
     first = [printable(cells[0].strip())[:_MAX_LETTERS] for _, cells in wrong if cells]
     begin = f", which begin with {name_some([repr(one) for one in first[:_MAX_ROWS_NAMED]])}"
     begin = begin.replace("begin", "begins") if len(wrong) == 1 else begin
@@ -94,7 +99,7 @@ def check_rows(reading: TableReading) -> None:
         f"wrong number of cells in {rows}{begin}: "
         f"{what} {num_columns}, row {wrong[0][0]} has {len(wrong[0][1])}",
         where=str(reading.path),
-        fix=_of_equal_length(reading, [len(cells) for _, cells in wrong]),
+        fix=_of_equal_length(reading, wrong),
     )
 
 
@@ -117,14 +122,26 @@ def _refuse_decimal_commas(reading: TableReading, wrong: Sequence[tuple[int, lis
                 )
 
 
-def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
+def _of_equal_length(reading: TableReading, wrong: Sequence[tuple[int, list[str]]]) -> str:
     """Return how to make all rows as long as the header.
 
     Surplus cells are joined into the last column only if it has text: a comma in the text of
     another column would move the cells that follow it.
     """
     file, num_columns = reading.file, len(reading.file.header)
-    fixes = ["Put quotes around cells that contain a comma."]
+    lengths = [len(cells) for _, cells in wrong]
+    usual = max(lengths, key=lengths.count)
+    if (
+        not file.header_row
+        and len(wrong) == len(file.body)
+        and 2 * lengths.count(usual) > len(wrong)
+    ):
+        rows = [cells for _, cells in wrong if len(cells) == usual]
+        names = ",".join(_guess_names(rows))
+        others = given_options(replace(reading.config, columns=None))
+        typed = f"{prepare_command(reading.source)} --columns {shlex.quote(names)} {others}"
+        return f"Name every column of the rows, such as: {typed.rstrip()}"
+    fixes = [f"Put quotes around cells that contain {_A_MARK.get(file.delimiter, 'a space')}."]
     whole = [cells for _, cells in file.body if len(cells) == num_columns]
     options = reading.given_options()
     has_text = any(" " in cells[-1].strip() for cells in whole)
@@ -143,6 +160,9 @@ def _of_equal_length(reading: TableReading, lengths: Sequence[int]) -> str:
     command = rows_command(
         reading, f"lambda r:r if len(r)=={num_columns} else None", "whole", options
     )
+    if not command:
+        numbers = {number for number, _ in wrong}
+        command = removal_command(reading, numbers, "whole", options)
     if whole and command:
         fixes.append(f"To leave these rows out: {command}")
     return "\n".join(fixes)
@@ -212,11 +232,12 @@ def refuse_cells(
     """Refuse a column that may be the one of labels if its cells are not one class each.
 
     Raises:
-        NoLabelsError: if they are numbers that look measured, or several labels.
+        NoLabelsError: if they are numbers that look measured, captions, or several labels.
     """
     reader = readers[0] if readers else reading.shape
     try:
         refuse_measured(reading, columns, reader)
+        refuse_captions(reading, columns, reader)
         refuse_several(reading, columns, reader)
     except DataError as error:
         raise NoLabelsError(error.what, where=error.where, why=error.why, fix=error.fix) from None
@@ -326,6 +347,20 @@ def _name_columns(names: Sequence[str]) -> str:
     rest = len(names) - _MAX_COLUMNS_NAMED
     shown = ", ".join(repr(printable(name)[:40]) for name in names[:_MAX_COLUMNS_NAMED])
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _guess_names(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Guess names for the columns of rows of equal length; the label has the fewest values."""
+    names = _guess_columns(rows[0], None)
+    able = {
+        at: num
+        for at, name in enumerate(names)
+        if name not in {"path", "split"} and (num := len({row[at].strip() for row in rows})) > 1
+    }
+    if able:
+        names = [name if name != "label" else f"column{at + 1}" for at, name in enumerate(names)]
+        names[min(able, key=able.__getitem__)] = "label"
+    return names
 
 
 def _guess_columns(cells: Sequence[str], path_at: int | None) -> list[str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from stepladder.data.sources.label_tables.boxes import cutting, find_boxes
 from stepladder.data.sources.label_tables.chooser import Chosen
-from stepladder.data.sources.label_tables.edits import rows_command, sed_command
+from stepladder.data.sources.label_tables.edits import removal_command, rows_command
 from stepladder.data.sources.label_tables.paths import PathReader, is_found
 from stepladder.data.sources.label_tables.reading import TableReading, is_empty
 from stepladder.data.sources.label_tables.refusals import name_rows
 from stepladder.errors import DataError
 
-_MAX_ROWS_REMOVED: Final = 20  # by a command that a message suggests
 _MAX_ROWS_TRIED: Final = 10_000  # whose files are looked for
 
 
@@ -60,13 +60,19 @@ def row_problems(
             f"{unit}s {first} and {second} have different labels, splits or groups for "
             f"{conflicts[0].path!r}{more}"
         )
+        boxes = find_boxes(reading)
+        cut = None if boxes is None else cutting(boxes, reading, chosen)
+        if boxes is not None:
+            what[-1] += f"; {boxes.describe()}"
+        if cut is not None:
+            fixes.append(f"To learn the class of each box, cut the boxes out: {cut}\nOtherwise:")
         fixes.append(f"Keep one {unit} for each picture.")
     if missing:
         what.append(f"no picture exists for {name_rows(missing, reading.file)}")
     bad = {row for _, rows in empty for row in rows}
     bad |= {row for one in conflicts for row in one.rows}
-    every = _removal(reading, bad | set(missing), chosen.options)
-    command = every or _removal(reading, bad, chosen.options)
+    every = removal_command(reading, bad | set(missing), "without", chosen.options)
+    command = every or removal_command(reading, bad, "without", chosen.options)
     if not command and empty and not conflicts:
         command = _removal_of_empty(reading, [name for name, _ in empty], chosen.options)
     if command:
@@ -100,13 +106,3 @@ def _removal_of_empty(reading: TableReading, names: Sequence[str], options: str)
         return ""
     empty = " or ".join(f'r[{at}].strip().lower() in ("","nan","<na>")' for at in ats)
     return rows_command(reading, f"lambda r:None if {empty} else r", "without", options) or ""
-
-
-def _removal(reading: TableReading, rows: Set[int], options: str) -> str:
-    """Return the command that reads a table without some of its rows; empty if they are many."""
-    file = reading.file
-    if len(rows) > _MAX_ROWS_REMOVED or len(rows) == len(file.body) or file.unit == "item":
-        return ""
-    lines = [file.lines_of(number) for number in sorted(rows)]
-    script = ";".join(f"{first}d" if first == last else f"{first},{last}d" for first, last in lines)
-    return sed_command(reading, script, "without", options)

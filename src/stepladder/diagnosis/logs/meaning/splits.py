@@ -122,6 +122,10 @@ def column_meanings(
     found |= _first_named_set(found)
     found |= domains(columns)
     bare = _held_out_without_split(cells, found, is_evaluation=is_evaluation)
+    tested = _beside_test_loss(cells, found)
+    found |= tested
+    bare = [name for name in bare if name not in tested]
+    bare += [name for name, kind in tested.items() if kind is None]
     found |= {name: _AS_VAL[kind] for name in bare if (kind := found[name]) in _AS_VAL}  # type: ignore[index]
     beside = _beside_held_out_loss(cells, found)
     found |= beside
@@ -245,6 +249,34 @@ def _held_out_without_split(
         alone = _in_rows_of_their_own(cells, found, metrics)
         held |= {n for n in alone if _num_values(cells, n) == _num_values(beside, n)}
     return [name for name in bare if name in held]
+
+
+def _beside_test_loss(cells: Sequence[Cells], found: Meanings) -> Meanings:
+    """Return the metrics without a split that are of the test set, as the held-out loss is.
+
+    They are next to a training loss and a test loss at each evaluation, and no column is of
+    validation: Ultralytics' `metrics/accuracy_top1`, and `train_loss 0.5 test_loss 0.6 acc 0.8`.
+    Metrics other than accuracy keep the meaning None.
+    """
+    losses = {
+        split_of(name)[0]: name
+        for name, kind in found.items()
+        if kind in LOSSES and has_split(name)
+    }
+    if set(losses) != {"train", "test"} or any(split_of(name)[0] == "val" for name in found):
+        return {}
+    if any(has_split(name) and kind in ACCURACIES for name, kind in found.items()):
+        return {}
+    rows = [row for row in cells if row.get(losses["test"])]
+    return {
+        name: None if kind is None else Meaning.TEST_ACCURACY
+        for name, kind in found.items()
+        if not has_split(name)
+        and (kind is Meaning.TRAIN_ACCURACY or _is_score(name, found))
+        and len(rows) > 1
+        and all(row.get(name) and row.get(losses["train"]) for row in rows)
+        and _num_values(cells, name) == len(rows)
+    }
 
 
 def _beside_held_out_loss(cells: Sequence[Cells], found: Meanings) -> Meanings:

@@ -33,8 +33,55 @@ _OUT_OF_MEMORY = re.compile(
     r"CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't|not enough)",
     re.IGNORECASE,
 )
+_CAUSE = re.compile(  # lines beside an error that only says that there was one
+    r"(?:(?P<file>[\w.+-]+\.(?:cu|cuh|cpp|cc|c|h)):(?P<line>\d+):.*)?"
+    r"(?P<assertion>Assertion [`'\"].+[`'\"] failed)|"
+    r"(?P<label>Received a label value of -?\d+ which is outside the valid range of \[\d+, \d+\))|"
+    r"(?P<shared>.*(?:insufficient shared memory \(shm\)|out of shared memory).*)"
+)
+_WITHOUT_CAUSE = re.compile(
+    r"device-side assert|Graph execution error|CUBLAS_STATUS|CUDNN_STATUS|"
+    r"(?:CUDA|HIP) error(?!: out of memory)|DataLoader worker.*exited unexpectedly|"
+    r"Aborted|terminate called",
+    re.IGNORECASE,
+)
+_NUM_CLASSES = re.compile(r"\b(?:num_classes|n_classes|nb_classes)\b['\"]?\s*[=:]\s*(\d+)")
+_CAUSES = (  # by what is in the error: why it occurs, and what to do
+    (
+        re.compile(
+            r"\bn_classes` failed|label value of .* outside the valid range|"
+            r"Target -?\d+ is out of bounds"
+        ),
+        "A label is below 0, or not below the number of the model's outputs.",
+        "Number the labels from 0, and give the model one output for each class.",
+    ),
+    (
+        re.compile(r"srcSelectDimSize|index out of bounds` failed|ind < ind_dim_size"),
+        "An index is outside of a table, such as a token that an embedding does not have, or a "
+        "position after its last one.",
+        "Make the table as large as the highest index plus 1.",
+    ),
+    (
+        re.compile(r"input_val >= zero|all elements of input should be between 0 and 1"),
+        "The binary cross-entropy got a value that is NaN or outside [0, 1].",
+        "Use binary_cross_entropy_with_logits, on the outputs before the sigmoid.",
+    ),
+    (
+        re.compile(r"shared memory", re.IGNORECASE),
+        "The processes that load data exchange batches in shared memory, which was full.",
+        "Enlarge it (docker run --shm-size=8g), or load data with fewer processes.",
+    ),
+    (
+        re.compile(r"device-side assert"),
+        "The log does not show which check failed on the device; most often a label or an index is "
+        "out of range.",
+        "Run it once on the CPU, or with CUDA_LAUNCH_BLOCKING=1, which names the line, and correct "
+        "that error.",
+    ),
+)
 _PLANNED = re.compile(r"\bepochs?\b\W{0,3}\d+ ?/ ?(\d+)", re.IGNORECASE)
 _MAX_LINE = 200
+_MAX_SEARCHED = 1000  # characters of a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +123,31 @@ def last_error(
     causes = [error for error in group if not _OF_LAUNCHER.search(error.said)]
     of_memory = [error for error in causes if is_out_of_memory(error.said)]
     cause = next(iter([*of_memory, *_unchained(causes), *group]))
-    return cause.said, "\n".join(lines[last + 1 :])
+    said = _with_cause(cause.said, lines) if _WITHOUT_CAUSE.search(cause.said) else cause.said
+    return said, "\n".join(lines[last + 1 :])
+
+
+def explain(said: str) -> tuple[str, str] | None:
+    """Return (why an error occurs, what to do about it); None if it has to say that itself."""
+    return next(((why, fix) for pattern, why, fix in _CAUSES if pattern.search(said)), None)
+
+
+def _with_cause(said: str, lines: list[str]) -> str:
+    """Add the line that has the cause to an error that does not have it.
+
+    A kernel of CUDA prints `Assertion … failed` before the error, and TensorFlow the label that is
+    out of range after it.
+    """
+    searched = (_CAUSE.search(line[:_MAX_SEARCHED]) for line in reversed(lines))
+    found = next(filter(None, searched), None)
+    if found is None:
+        return said
+    place = f" ({found['file']}:{found['line']})" if found["file"] else ""
+    cause = (found["assertion"] or found["label"] or found["shared"]).strip()
+    nums = {num for line in lines for num in _NUM_CLASSES.findall(line)}
+    is_label = "n_classes" in cause and len(nums) == 1
+    stated = f"; the log has num_classes={nums.pop()}" if is_label else ""
+    return f"{said.rstrip(':.')}: {cause[:_MAX_LINE]}{place}{stated}"
 
 
 def is_out_of_memory(said: str) -> bool:

@@ -134,9 +134,13 @@ def _console_rows(lines: Sequence[str]) -> Iterator[Cells]:
 
 
 def _losses(names: Sequence[str], texts: Sequence[str]) -> dict[str, str]:
-    """Return the columns of a row that are losses, or metrics of a classifier of YOLOv5."""
+    """Return the columns of a row that are losses, or metrics of a classifier of YOLOv5.
+
+    Its `top1_acc` is of the set of the held-out loss: `test_loss` if there is a folder `test`.
+    """
+    held_out = "test" if "test_loss" in names else "val"
     return {
-        _named(name, "val" if name.endswith("_acc") else "train"): text
+        _named(name, held_out if name.endswith("_acc") else "train"): text
         for name, text in zip(names, texts, strict=True)
         if name not in _NO_LOSSES
     }

@@ -10,7 +10,7 @@ epoch replaces them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -33,6 +33,7 @@ from stepladder.diagnosis.logs.meaning.column_names import (
 )
 from stepladder.diagnosis.logs.meaning.rows import Cells, Table
 from stepladder.diagnosis.logs.printed.detection_lines import with_precisions
+from stepladder.diagnosis.logs.printed.leading_epochs import name_leading_epochs
 from stepladder.diagnosis.logs.printed.scores import name_scores
 from stepladder.diagnosis.logs.printed.screen import screen_lines
 from stepladder.diagnosis.logs.printed.unnamed_loops import name_unnamed_loops
@@ -42,7 +43,7 @@ _NUM = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|[-+]?inf"
 _PAIR = re.compile(
     r"(?<![\w.])(?P<name>[A-Za-z_][\w@./'-]{0,60}(?: [A-Za-z_(][\w@./')-]{0,60}){0,4})"
     rf"\s*(?:[:=]\s*|\s+)\[?(?P<value>{_NUM})"
-    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?P<mean>{_NUM})\s*%?\))?(?![\w:]|\.\d)"
+    rf"(?:\s*(?P<percent>%)|/(?P<of>\d+)(?![\d:]))?(?:\s*\(\s*(?:(?P<mean>{_NUM})\s*%?|[nN]\s*=\s*(?P<num>\d+))\s*\))?(?![\w:]|\.\d)"
 )
 _LIST = re.compile(rf"\[\s*((?:{_NUM})(?:\s*,\s*(?:{_NUM}))+)\s*\]")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
@@ -91,7 +92,19 @@ _METER = re.compile(
     r"^(\W*)Test(?=(?: \(EMA\))?:\s+(?:(?:EMA )?\[\s*\d+/\d+\]|Acc@1 ))", re.MULTILINE
 )
 _VALIDATION = re.compile(r"^\W*(?:val|valid|validation)\b", re.MULTILINE | re.IGNORECASE)
+_FILLERS = frozenset(
+    {"on", "of", "the", "set", "data", "dataset", "split", "images", "examples", "samples"}
+)
+_OF_LAST = frozenset({"final", "last"})  # the only test result, but another one of validation
+_OF_BEST = re.compile(r"(^|_)best_(model|checkpoint|weights)(_|$)")
 _SKIPPED = re.compile(r"^(best|max|min|prev(ious)?|new|ema|last_best)(_|$)|(^|_)best(_|$)")
+_OF_CHECKPOINT = re.compile(  # the best one is loaded at the end
+    r"^(?!.*best).*\b(?:load(?:ed|ing)?|resum\w+|restored?|restoring)\b", re.IGNORECASE
+)
+_TIME_AT_END = re.compile(  # of the epoch: `| 87.0s`, `(87.0 s)`, `time: 87.0 sec`
+    r"(?:[|,;\[(]|\b(?:time|took)\b)\s*[:=]?\s*(\d+(?:\.\d+)?) ?s(?:ec(?:onds?)?)?\b\W*$",
+    re.IGNORECASE,
+)
 _AVERAGE_PRECISION = re.compile(r"(?:bbox|segm|keypoints)[ /]AP")  # always of held-out data
 _MAX_LINE = 4000
 _MIN_PAIRS = 3  # of training and its evaluation
@@ -120,11 +133,12 @@ def _with_validation(text: str) -> tuple[str, tuple[str, ...]]:
 def read_text(text: str, *, name: str, path: str) -> list[Table]:
     """Read the lines of a printed log."""
     text, loops = name_unnamed_loops(text)
+    text, leading = name_leading_epochs(text)
     text, scores = name_scores(text)
     text, renamed = _with_validation(text)
     rows, repeated = _without_repeats(list(_rows(text)))
     rows, counted = _counted_alike(rows)
-    notes = (*loops, *scores, *renamed, *repeated, *counted)
+    notes = (*loops, *leading, *scores, *renamed, *repeated, *counted)
     cells, is_after_replay = without_replays([cells for cells, _ in rows])
     if len(cells) < len(rows):
         attempts = split_attempts(cells, is_after_replay)
@@ -157,6 +171,9 @@ class _Place:
         batch, num_batches: of single batches; None: not in the line.
         is_average: its training values are running averages.
         is_of_number: it ends with a number of unknown name, as in `Validation cost: 0.3`.
+        is_of_checkpoint: it names the epoch of a checkpoint that was loaded, as in `loaded
+            checkpoint last.pth (epoch 12)`.
+        is_resumed: it is the first line of training after such a line.
     """
 
     epoch: str | None = None
@@ -169,6 +186,8 @@ class _Place:
     num_batches: str | None = None
     is_average: bool = False
     is_of_number: bool = False
+    is_of_checkpoint: bool = False
+    is_resumed: bool = False
 
     def is_before(self, other: _Place | None) -> bool:
         """Return True if its batch comes before that of another line of the same loop."""
@@ -237,7 +256,7 @@ def _without_repeats(
 
 
 def _untimed(cells: Cells) -> frozenset[tuple[str, str]]:
-    return frozenset(item for item in cells.items() if item[0] != "timestamp")
+    return frozenset(item for item in cells.items() if item[0] not in ("timestamp", "time"))
 
 
 def _counted_alike(
@@ -289,7 +308,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
     announced: str | None = None  # step of a line without values, as of Caffe's `Testing net`
     split, is_of_values = "train", False  # the latter: a line with values named the split
     group: _Group | None = None
-    for place, values in _lines(text):
+    for place, values in _with_resumptions(_lines(text)):
         if place.split is not None or place.epoch is not None:
             split, is_of_values = place.split or "train", bool(values) or place.is_of_number
             headed = None if values else place.step
@@ -306,7 +325,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
         announced = announced if place.step is None else None
         place.step = place.step or announced
         own = place.first_split or split
-        named = {_named(name, own): text for name, text in values.items()}
+        named = _with_size_of_set({_named(name, own): text for name, text in values.items()})
         is_same = (
             group is not None
             and (group.epoch, group.split) == (epoch, own)
@@ -314,7 +333,7 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
             and not (set(named) & set(group.whole) and (epoch is None or not place.is_part))
         )
         last = None if group is None else group.last
-        is_restarted = is_same and epoch is not None and place.is_before(last)
+        is_restarted = place.is_resumed or (is_same and epoch is not None and place.is_before(last))
         if group is None or not is_same or is_restarted:
             if group is not None:
                 yield group.cells(), group.is_restarted
@@ -330,6 +349,36 @@ def _rows(text: str) -> Iterator[tuple[Cells, bool]]:
         yield group.cells(), group.is_restarted
 
 
+def _with_size_of_set(values: dict[str, str]) -> dict[str, str]:
+    """Name the number of examples that of the test or training set, if the accuracy is of it."""
+    splits = {split_of(name)[0] for name in values if meaning(name) in ACCURACIES}
+    of = {"test": "num_test", "train": "num_train"}.get(next(iter(splits), None) or "")
+    if "num_held_out" not in values or of is None or len(splits) > 1:
+        return values
+    return {of if name == "num_held_out" else name: text for name, text in values.items()}
+
+
+def _with_resumptions(
+    lines: Iterable[tuple[_Place, dict[str, str]]],
+) -> Iterator[tuple[_Place, dict[str, str]]]:
+    """Mark the first line of training after a checkpoint was loaded, unless none is before it.
+
+    If no line before has an epoch, those after it have none either, and do not take over its.
+    """
+    has_epoch = has_values = is_resumed = False
+    for place, values in lines:
+        if place.is_of_checkpoint and has_values:
+            is_resumed = True
+            place.epoch = place.epoch if has_epoch else None
+        elif values:
+            kinds = {meaning(name) for name in values}
+            is_training = bool(kinds & {Meaning.TRAIN_LOSS, Meaning.TRAIN_ACCURACY})
+            place.is_resumed, is_resumed = is_resumed and is_training, False
+        has_epoch |= place.epoch is not None
+        has_values |= bool(values)
+        yield place, values
+
+
 def _has_rate(values: Mapping[str, str]) -> bool:
     """Return True if a line has a learning rate, as those of training do."""
     return any(meaning(name) is Meaning.LEARNING_RATE for name in values)
@@ -342,7 +391,7 @@ def _named(name: str, split: str) -> str:
     is_ap = _AVERAGE_PRECISION.fullmatch(name) is not None
     if has_split(name) or not is_metric or split == "train" or is_ap:
         return name
-    return f"{split} {name}"
+    return _without_fillers(f"{split} {name}") or f"{split} {name}"
 
 
 def _lines(text: str) -> Iterator[tuple[_Place, dict[str, str]]]:
@@ -400,6 +449,9 @@ def _read_line(line: str) -> tuple[_Place, dict[str, str]]:
     place.split = place.split or _split(bare, values)
     place.first_split = _first_split(values)
     place.is_of_number = place.split is not None and _NUMBER_AT_END.search(bare) is not None
+    place.is_of_checkpoint = (
+        place.epoch is not None and not values and _OF_CHECKPOINT.search(line) is not None
+    )
     if re.search(r"\bema\b", bare, re.IGNORECASE):
         values = {}
     return place, values
@@ -416,10 +468,10 @@ def _values(text: str, place: _Place) -> dict[str, str]:
     """Return the losses, metrics and learning rates of a line."""
     values: dict[str, str] = {}
     text = _LIST.sub(_mean_of_list, _EPOCH.sub(" | ", text))
-    for found in _PAIR.finditer(text):
-        name = _metric_name(found["name"])
-        if name is None and "." in found["value"] and not found["of"]:
-            name = _bare_split(found["name"])
+    pairs = [(found, _pair_name(found)) for found in _PAIR.finditer(text)]
+    named = _repeated_names(text, pairs)
+    for idx, (found, own) in enumerate(pairs):
+        name = named.get(idx, own)
         if name is None:
             continue
         value = found["mean"] or found["value"]
@@ -429,9 +481,39 @@ def _values(text: str, place: _Place) -> dict[str, str]:
             values["num_held_out"] = found["of"]
         else:
             values[name] = value + (found["percent"] or "")
+            if found["num"] and meaning(name) in ACCURACIES:
+                values["num_held_out"] = found["num"]
     if not any(_is_judged(name) or _bare_split(name) for name in values):
         return {}
+    if len({split_of(name)[0] for name in values} & {"train", "val", "test"}) > 1:
+        took = None if place.is_part else _TIME_AT_END.search(text)
+        values |= {} if took is None else {"time": took[1]}
     return values
+
+
+def _pair_name(found: re.Match[str]) -> str | None:
+    """Return the name of a value: a metric, or a split with a decimal number; None for others."""
+    words = found["name"].strip("'")  # of a key in a dictionary
+    name = _metric_name(words)
+    is_decimal = "." in found["value"] and not found["of"]
+    return _bare_split(words) if name is None and is_decimal else name
+
+
+def _repeated_names(text: str, pairs: Sequence[tuple[re.Match[str], str | None]]) -> dict[int, str]:
+    """Return the names with their splits of metrics that a line has twice without one.
+
+    Each belongs to the last split before it: `train loss 1.2 acc 0.5 | val loss 1.3 acc 0.4`.
+    """
+    bare = [name for _, name in pairs if name is not None and not has_split(name)]
+    named: dict[int, str] = {}
+    for idx, (found, name) in enumerate(pairs):
+        if name is None or bare.count(name) < 2:
+            continue
+        words = [word.lower() for word in _WORD.findall(text[: found.start()])]
+        split = next((SPLIT_OF_WORD[word] for word in reversed(words) if word in SPLIT_OF_WORD), "")
+        named[idx] = f"{split} {name}"
+    is_clear = len({*named.values()}) == len(named) and all(map(has_split, named.values()))
+    return named if is_clear else {}
 
 
 def _bare_split(name: str) -> str | None:
@@ -449,6 +531,8 @@ def _mean_of_list(found: re.Match[str]) -> str:
 @lru_cache(_NUM_NAMES)
 def _metric_name(words: str) -> str | None:
     """Return the longest end of some words that names a loss, a metric or a learning rate."""
+    if (short := _without_fillers(words)) is not None:
+        return short
     parts = words.split()
     if any(_SKIPPED.search(plain_name(part)) for part in parts):
         return None
@@ -457,6 +541,24 @@ def _metric_name(words: str) -> str | None:
         if meaning(name) is Meaning.LEARNING_RATE or _is_judged(name):
             return name
     return None
+
+
+def _without_fillers(words: str) -> str | None:
+    """Return a loss or accuracy of a split without words that do not change it; else None.
+
+    `Accuracy on the test set` is `accuracy test`, and so is `Final test accuracy`, and that of the
+    best model.
+    """
+    plain = plain_name(words)
+    split = split_of(plain)[0]
+    if split is None:
+        return None
+    of_model = _OF_BEST.sub("_", plain) if split == "test" else plain
+    left_out = _FILLERS | (_OF_LAST if split == "test" else frozenset())
+    kept = [word for word in of_model.split("_") if word and word not in left_out]
+    is_shorter = len(kept) < len(plain.split("_"))
+    name = "_".join(kept)
+    return name if is_shorter and meaning(name) in ACCURACIES | LOSSES else None
 
 
 def _is_judged(name: str) -> bool:
