@@ -55,7 +55,7 @@ def _of_same_words(name: str, unknown: Sequence[str], known: Sequence[str]) -> s
 
 def _is_part(one: str, other: str) -> bool:
     short, long = sorted((_words(one), _words(other)), key=len)
-    if not any(len(word) >= _MIN_LETTERS and word.isalpha() for word in short):
+    if not any(len(word) >= _MIN_LETTERS and not word.isdecimal() for word in short):
         return False
     return short in (long[: len(short)], long[-len(short) :])
 

@@ -55,7 +55,10 @@ def test_boxes_of_several_classes_are_cut_out_by_the_command(
         list_pictures(PrepareConfig(source=table))
     assert f"the columns {header.replace(',', ', ')} are boxes" in caught.value.what
     found = typed_listing(commands_in(caught.value.fix)[0])
-    sizes = {(one.label, Image.open(found.file(one)).size) for one in found.pictures}
+    sizes = set()
+    for one in found.pictures:
+        with Image.open(found.file(one)) as picture:
+            sizes.add((one.label, picture.size))
     assert sizes == {("cat", (10, 10)), ("dog", (10, 20)), ("cat", (5, 9))}
 
 
@@ -83,4 +86,4 @@ def test_a_column_of_widths_alone_is_no_box(tmp_path: Path) -> None:
     table = table_of(tmp_path, "width,height,x,other", BOXES)
     with pytest.raises(DataError, match="different labels") as caught:
         list_pictures(PrepareConfig(source=table))
-    assert "boxes" not in str(caught.value)
+    assert "are boxes" not in str(caught.value)

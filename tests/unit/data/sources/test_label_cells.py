@@ -237,7 +237,8 @@ def test_a_column_of_patients_is_named_unless_pictures_are_grouped(
     lines = [f"{row},{k // 2},{k // 2}" for k, row in enumerate(rows)]
     lines.insert(0, f"{header},{name},Patient Age")
     table.write_text("\n".join(lines) + "\n")
-    (warning,) = (s for s in list_pictures(PrepareConfig(source=table)).warnings if "column" in s)
+    warnings = list_pictures(PrepareConfig(source=table)).warnings
+    (warning,) = (said for said in warnings if "different cells" in said)
     assert f"column {name!r} has 4 different cells in 8 rows" in warning
     added = warning.partition("add --group-by ")[2].partition(" --overwrite")[0]
     assert added.strip("'") == name

@@ -41,7 +41,8 @@ from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 
 _SUFFIXES = (".csv", ".tsv", ".txt")
-_INDEX_NAMES = frozenset({"", "unnamed_0", "id", "index", "idx"})
+_PANDAS_INDEX = frozenset({"", "unnamed_0", "index"})
+_INDEX_NAMES = _PANDAS_INDEX | {"id", "idx"}
 _MAX_VALUE = 255
 
 
@@ -148,7 +149,11 @@ def _names_files(table: TableCells, pixels: PixelCells, config: PrepareConfig) -
     path = config.source.expanduser()
     shape = parse_format(config.path_format)
     reading = TableReading(table, path, config, path.parent.resolve(), shape)
-    others = [at for at in range(len(table.header)) if at not in pixels.columns]
+    others = [
+        at
+        for at, name in enumerate(table.header)
+        if at not in pixels.columns and plain_name(name) not in _PANDAS_INDEX
+    ]
     return any(
         are_file_names(reading.cells(at)) or (reading.may_be_paths(at) and reading.readers(at))
         for at in others
