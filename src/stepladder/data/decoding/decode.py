@@ -163,12 +163,14 @@ class Content(NamedTuple):
 
     Attributes:
         pixels: uint8 RGB, shape (h, w, 3) with h and w at most the wanted size; not padded.
+        decoded: the same before it was resized and rotated.
         samples: range of its samples, if they have more than 8 bits.
         traits: traits that only decoding shows.
         height, width: in pixels, of the file.
     """
 
     pixels: Pixels
+    decoded: Pixels
     samples: SampleRange | None
     traits: frozenset[Trait]
     height: int
@@ -222,7 +224,8 @@ def examine_content(
     out_height, out_width = fit_size(height, width, size=size, fit=fit)
     upright = turn(resize(pixels, out_height, out_width), orientation)
     traits = opened.traits | shape_trait(height, width)
-    return Content(np.ascontiguousarray(upright), opened.samples, traits, height, width)
+    upright = np.ascontiguousarray(upright)
+    return Content(upright, pixels, opened.samples, traits, height, width)
 
 
 def _errors() -> tuple[type[Exception], ...]:

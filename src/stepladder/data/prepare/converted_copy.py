@@ -12,6 +12,7 @@ from stepladder.data.decoding.formats import SUFFIXES
 _SENTINEL_2: Final = (8, "3,2,1", "as those of Sentinel-2 are")
 _SMALL: Final = (4, "2,1,0", "as those in the order blue, green, red are")
 _RGB: Final = (0, "0,1,2", "")
+_MAX_WHOLE: Final = 1e15
 _TO_16_BITS: Final = (
     'h=lambda a:a if a.dtype=="uint8" else numpy.clip(numpy.nan_to_num(a)'
     '*(65535 if a.dtype.kind=="f" else 1),0,65535).astype("uint16");'
@@ -33,9 +34,9 @@ def scaled_copy(source: Path, form: str, *, white: float, factor: float) -> str:
     script = (
         "import sys,pathlib,shutil,numpy;from PIL import Image;"
         "d=pathlib.Path(shutil.copytree(sys.argv[1],sys.argv[2]));"
-        f'[Image.fromarray((a*{factor:g}).astype("uint16")).save(p) for p in d.rglob("*") '
+        f'[Image.fromarray((a*{written(factor)}).astype("uint16")).save(p) for p in d.rglob("*") '
         f"if p.suffix.lower() in {_quoted(SUFFIXES[form])} for i in [Image.open(p)] "
-        f'if i.mode[0]=="I" for a in [numpy.asarray(i)] if a.max()<={white:g}]'
+        f'if i.mode[0]=="I" for a in [numpy.asarray(i)] if a.max()<={written(white)}]'
     )
     copy = _beside(source, "scaled")
     return (
@@ -78,6 +79,12 @@ def three_bands(reason: str, source: Path) -> str | None:
         f"{said}pip install tifffile imagecodecs && {_python(script)} {_shown(source)} "
         f"{_shown(copy)} {bands} && stepladder prepare {_shown(copy)}"
     )
+
+
+def written(value: float) -> str:
+    """Return a value of samples as text: all digits of a whole number, else six."""
+    is_whole = value % 1 == 0 and abs(value) < _MAX_WHOLE
+    return f"{value:.0f}" if is_whole else f"{value:g}"
 
 
 def _python(script: str) -> str:

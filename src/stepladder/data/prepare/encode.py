@@ -137,7 +137,8 @@ def _prepare(
     seen_part = sample if sample.size else content  # empty if the picture is a narrow strip
     if not traits & SHAPES and _is_one_colour(seen_part) and _is_one_colour(content):
         traits |= {Trait.ONE_COLOUR}
-    ranges = ranges_of(seen_part, examined.samples, traits, name_format(data))
+    form = name_format(data)
+    ranges = ranges_of(seen_part, examined.decoded, examined.samples, traits, form)
     return _Picture(row, page, seen_part, traits, ranges, (examined.height, examined.width))
 
 

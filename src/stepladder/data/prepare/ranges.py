@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stepladder.data.decoding.resize import Pixels
 from stepladder.data.decoding.samples import WHITE_8, WHITE_16, SampleRange
 from stepladder.data.decoding.traits import Trait
-from stepladder.data.prepare.converted_copy import scaled_copy
+from stepladder.data.prepare.converted_copy import scaled_copy, written
 from stepladder.data.prepare.counted import pictures
 
 _8_BITS = "8 bits"
@@ -49,12 +49,19 @@ Ranges = Mapping[str, Range]
 
 
 def ranges_of(
-    stored: Pixels, samples: SampleRange | None, traits: frozenset[Trait], form: str
+    sampled: Pixels,
+    decoded: Pixels,
+    samples: SampleRange | None,
+    traits: frozenset[Trait],
+    form: str,
 ) -> Ranges:
     """Return the ranges of one picture.
 
+    A range that may be reported is that of all pixels; any other is of some pixels, to save time.
+
     Args:
-        stored: pixels of the picture, without padding.
+        sampled: some pixels of the picture in the store, without padding.
+        decoded: all pixels of 8 bits, before resizing, which can lose the smallest and largest.
         samples: range in its file, if it has more than 8 bits.
         traits: its traits.
         form: its format, such as TIFF.
@@ -64,8 +71,10 @@ def ranges_of(
     if samples is not None:
         depth = (Trait.FLOAT if samples.is_float else Trait.DEEP).value
         _add(found, f"{depth}, {form}", Range(1, samples.low, samples.high, samples.white))
-    if stored.size:
-        one = Range(1, float(stored.min()), float(stored.max()), WHITE_8)
+    if sampled.size:
+        one = _range_8(sampled)
+        if _is_narrow(one) or not traits.isdisjoint(_STORED):
+            one = _range_8(decoded)
         found |= {trait.value: one for trait in _STORED if trait in traits}
         if samples is None:
             _add(found, f"{_8_BITS}, {form}", one)
@@ -102,7 +111,7 @@ def range_warnings(ranges: Ranges, source: Path) -> Iterator[str]:
     for trait, said in words.items():
         if trait.value in ranges:
             one = ranges[trait.value]
-            stored = f"(stored values {one.low:g} to {one.high:g} of 255)"
+            stored = f"(stored values {written(one.low)} to {written(one.high)} of 255)"
             yield f"{pictures(one.num, said)} {stored}"
     kinds = [kind for kind in _kinds(ranges) if kind.depth == _8_BITS]
     for kind in kinds:
@@ -118,7 +127,7 @@ def range_warnings(ranges: Ranges, source: Path) -> Iterator[str]:
                 of=kind.all.num,
                 what=f"{form} pictures of 8 bits".lstrip(),
             )
-            + f" (values {narrow.low:g} to {narrow.high:g} of 255)"
+            + f" (values {written(narrow.low)} to {written(narrow.high)} of 255)"
             + (f": they are {NEARLY_BLACK}" if kind.all.high < _BLACK else "")
             + (_advice(kind.all.high, kind, ranges, source) if is_low else "")
         )
@@ -148,10 +157,19 @@ def _kinds(ranges: Ranges) -> Iterator[_Kind]:
             yield _Kind(name, depth, form, every, narrow if is_many else None)
 
 
+def _range_8(pixels: Pixels) -> Range:
+    return Range(1, float(pixels.min()), float(pixels.max()), WHITE_8)
+
+
+def _is_narrow(one: Range) -> bool:
+    """Return True if a picture uses a small part of its range; one of a single colour has none."""
+    return 0 < one.high - one.low < (one.white + 1) / _NARROW_PART
+
+
 def _add(found: dict[str, Range], kind: str, one: Range) -> None:
-    """Add a picture to its kind; one of a single colour has no range that could be lost."""
+    """Add a picture to its kind, and to the narrow ones of the kind if it is one."""
     found[kind] = one
-    if 0 < one.high - one.low < (one.white + 1) / _NARROW_PART:
+    if _is_narrow(one):
         found[kind + _NARROW] = one
 
 
@@ -163,7 +181,8 @@ def _both(one: Range, other: Range) -> Range:
 def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
     one, narrow = kind.all, kind.narrow
     said = pictures(one.num, f"have {kind.depth}", what=f"{form} pictures".lstrip())
-    said += f" (values {one.low:g} to {one.high:g}; {one.white:g} is stored as 255)"
+    low, high, stored_as_255 = map(written, (one.low, one.high, one.white))
+    said += f" (values {low} to {high}; {stored_as_255} is stored as 255)"
     if one.high > one.white:
         return f"{said}: larger values are clipped" + _advice(one.high, kind, ranges, source)
     if one.high < _LOW_FRAC * one.white:
@@ -174,7 +193,7 @@ def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
     if narrow is not None:
         said += (
             f": {narrow.num} of them use less than an eighth of the range (values "
-            f"{narrow.low:g} to {narrow.high:g})"
+            f"{written(narrow.low)} to {written(narrow.high)})"
         )
         is_low = narrow.high < _LOW_FRAC * one.white
         return said + (_advice(narrow.high, kind, ranges, source) if is_low else "")
@@ -191,13 +210,12 @@ def _advice(high: float, kind: _Kind, ranges: Ranges, source: Path) -> str:
         return ""
     others = (other for other in _kinds(ranges) if other.name != kind.name)
     if kind.all.high <= white and not any(_is_spoiled(other, white) for other in others):
-        return (
-            f"; if white is {white:g}, add --max-sample-value {white:g} --overwrite to the command"
-        )
+        typed = written(white)
+        return f"; if white is {typed}, add --max-sample-value {typed} --overwrite to the command"
     is_float = kind.depth == Trait.FLOAT.value
     factor = kind.all.white / white if is_float else (kind.all.white + 1) / (white + 1)
     said = (
-        f"; if white is {white:g} in these, multiply their values by {factor:g}, as "
+        f"; if white is {written(white)} in these, multiply their values by {written(factor)}, as "
         "--max-sample-value would change the other pictures as well"
     )
     is_grey_16 = kind.form.startswith("grey ") and kind.all.white == WHITE_16

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -19,7 +19,13 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from stepladder.data.sources.split_names import SPLIT_WORDS
-from stepladder.data.sources.unread_formats import AS_BYTES, is_idx
+from stepladder.data.sources.unread_formats import (
+    AS_BYTES,
+    Values,
+    is_idx,
+    range_of,
+    start_of_array,
+)
 from stepladder.data.sources.walk import printable
 from stepladder.errors import DataError
 
@@ -94,18 +100,37 @@ def _conversion(
 ) -> str:
     is_one_hot = any(len(shapes[y]) > 1 and shapes[y][1] > 1 for _, _, y in pairs)
     of_label = "numpy.argmax(d(y),1)" if is_one_hot else "d(y).ravel()"
+    told, bounds = "", ""
+    if kind is not _OF_IDX:  # of bytes
+        starts = _starts(path, kind, [x for _, x, _ in pairs])
+        told, bounds = range_of(starts, place="before &&")
     script = (
-        f"import sys,pathlib,{kind.imports};from PIL import Image;s=sys.argv;{kind.read}{AS_BYTES}"
+        f"import sys,pathlib,{kind.imports};from PIL import Image;s=sys.argv;B=s[3:5];{kind.read}"
+        f"P={json.dumps(pairs)};A=lambda:(d(x) for p,x,y in P);{AS_BYTES}"
         'w=lambda f,i,a:(f.mkdir(parents=True,exist_ok=True),g(a).save(f/(str(i)+".png")));'
-        f"[w(pathlib.Path(s[2],p,str(c)),i,a) for p,x,y in {json.dumps(pairs)} "
+        "[w(pathlib.Path(s[2],p,str(c)),i,a) for p,x,y in P "
         f"for i,(a,c) in enumerate(zip(d(x),{of_label}))]"
     )
     out = path.with_name(f"{path.stem if path.is_file() else path.name}-pictures")
     source, made = (shlex.quote(printable(str(one))) for one in (path, out))
     return (
-        f"Write them as PNG files: python -c {shlex.quote(script)} {source} {made} && "
-        f"{prepare} {made}"
+        f"Write them as PNG files{told}: python -c {shlex.quote(script)} {source} {made}{bounds} "
+        f"&& {prepare} {made}"
     )
+
+
+def _starts(path: Path, kind: _Kind, names: Sequence[str]) -> Iterator[Values]:
+    """Yield the first values of arrays of pictures."""
+    for name in names:
+        try:
+            if kind is _NPY:
+                with (path / name).open("rb") as file:
+                    yield start_of_array(file)
+            else:
+                with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+                    yield start_of_array(member)  # type: ignore[arg-type]
+        except (OSError, KeyError, zipfile.BadZipFile):
+            continue
 
 
 def _pairs(shapes: Mapping[str, _Shape]) -> list[tuple[str, str, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from stepladder.config.choices import Split
 from stepladder.data.sources.archives import archives_refused, packed_folders, unpack
 from stepladder.data.sources.arrays import arrays_refused
 from stepladder.data.sources.data_files import data_files_refused
@@ -108,8 +109,16 @@ def refuse_one_folder(root: Path, label: str, paths: Sequence[str], skipped: Ski
         )
 
 
-def refuse_splits_without_classes(walk: Walk, root: Path, folders: Sequence[Folder]) -> None:
+def refuse_splits_without_classes(
+    walk: Walk, root: Path, folders: Sequence[Folder], flat: Mapping[Folder, Folder]
+) -> None:
     """Refuse folders that are named as splits and contain pictures, but no class folders.
+
+    Args:
+        walk: the walk of the source.
+        root: the source.
+        folders: those at the top.
+        flat: of those named as splits without class folders, the folder in each with its pictures.
 
     Raises:
         UsageError: if there are such folders, whose names would be the classes.
@@ -118,14 +127,12 @@ def refuse_splits_without_classes(walk: Walk, root: Path, folders: Sequence[Fold
     full = [folder for folder in folders if next(walk.files(folder), None) is not None]
     names = named_as_splits(folder.name for folder in full)
     named = [folder for folder in full if folder.name in names]
-    inside = {folder: list(walk.entries(folder)) for folder in named}
-    if not named or any(isinstance(one, Folder) for some in inside.values() for one in some):
+    if not named or any(folder not in flat for folder in named):
         return
     splits = assign_splits(names)
+    inside = {folder: list(walk.files(flat[folder])) for folder in named}
     train = [path for one in named for path in inside[one] if splits[one.name] == "train"]
-    paths = [str(path) for path in train] or [
-        str(path) for some in inside.values() for path in some
-    ]
+    paths = train or [path for some in inside.values() for path in some]
     elsewhere = find_labels(root, paths)
     verb = (
         "is named as a split, but contains"
@@ -143,19 +150,32 @@ def refuse_splits_without_classes(walk: Walk, root: Path, folders: Sequence[Fold
     )
 
 
-def refuse_names_of_splits(root: Path, names: list[str]) -> None:
+def refuse_names_of_splits(root: Path, names: Sequence[str], classes: Sequence[str]) -> None:
     """Refuse class folders that are all named as splits.
+
+    Args:
+        root: the source.
+        names: of the folders.
+        classes: paths of those that have class folders, relative to the source.
 
     Raises:
         UsageError: if they are.
     """
-    if names and set(named_as_splits(names)) == set(names):
-        raise UsageError(
-            f"all folders are named as splits, so it is unknown which are classes: "
-            f"{name_some(names)}",
-            where=str(root),
-            fix=f"If these are splits: {write_split_folders(assign_splits(names))}. {_TOP}",
-        )
+    if not names or set(named_as_splits(names)) != set(names):
+        return
+    splits = assign_splits(names)
+    fixes = [
+        f"To read only the pictures in {path}: stepladder prepare {typed(root / path)}"
+        for path in classes
+    ]
+    if Split.TRAIN in splits.values():
+        fixes.insert(0, f"If these are splits: {write_split_folders(splits)}")
+    raise UsageError(
+        "all folders are named as splits, so it is unknown which are classes: "
+        + name_some([*names]),
+        where=str(root),
+        fix="\n".join([*fixes, _TOP]),
+    )
 
 
 def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder]) -> None:

@@ -11,12 +11,11 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.label_tables.csv_table import list_table
 from stepladder.data.sources.labels_elsewhere import tables_in
 from stepladder.data.sources.listing import Listing, Picture
-from stepladder.data.sources.split_names import SPLIT_WORDS, is_of_files
+from stepladder.data.sources.split_names import is_no_class
 from stepladder.data.sources.walk import printable
 from stepladder.errors import StepladderError
 
 _MIN_NAMED_FRAC: Final = 0.5
-_NO_LABELS: Final = frozenset({"unknown", "unlabeled", "unlabelled", "unlabelled_images", "all"})
 
 
 def are_no_classes(names: Iterable[str], classes: Iterable[str]) -> bool:
@@ -27,11 +26,7 @@ def are_no_classes(names: Iterable[str], classes: Iterable[str]) -> bool:
         classes: of train.
     """
     known = set(classes)
-    return all(
-        name not in known
-        and (is_of_files(name) or name.lower() in _NO_LABELS or name.lower() in SPLIT_WORDS)
-        for name in names
-    )
+    return all(name not in known and is_no_class(name) for name in names)
 
 
 def label_by_table(

@@ -42,6 +42,7 @@ _OF_FILES: Final = frozenset(
     | {"image", "images", "img", "imgs", "jpeg", "jpegimages", "jpg", "png"}
     | {"photo", "photos", "pic", "pics", "picture", "pictures"}
 )
+_NO_LABELS: Final = frozenset({"unknown", "unlabeled", "unlabelled", "unlabelled_images", "all"})
 _OF_ANNOTATIONS: Final = frozenset(
     {"annotation", "annotations", "annots", "attributes", "bbox", "boxes", "gt", "keypoints"}
     | {"groundtruth", "labels", "mask", "masks", "segmentation", "segmentations", "trimap"}
@@ -95,6 +96,11 @@ def is_of_files(name: str) -> bool:
     """Return True if a folder's name says only what kind of files it contains: `images_2`."""
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(words) and all(word in _OF_FILES for word in words)
+
+
+def is_no_class(name: str) -> bool:
+    """Return True if a folder's name says nothing of a class: `images`, `unknown`, `train`."""
+    return is_of_files(name) or name.lower() in _NO_LABELS or bool(split_candidates(name))
 
 
 def assign_splits(names: Iterable[str]) -> dict[str, Split]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+else:
+    Values = Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +30,8 @@ class _Format:
         packages: that the conversion needs, besides Pillow.
         imports, picture: Python code: what to import, and the picture of the file `p`.
         out: ending of the files that are written.
-        as_bytes: Python code: `g`, which makes a picture of an array; None: each is stretched.
+        own_range: which pictures are scaled by their own range, for messages; empty if none.
+        is_8_bits: `picture` is always of 8 bits.
         is_often_beside: such files beside pictures are often no pictures themselves.
     """
 
@@ -29,17 +41,31 @@ class _Format:
     imports: str
     picture: str
     out: str
-    as_bytes: str | None = None
+    own_range: str = ""
+    is_8_bits: bool = False
     is_often_beside: bool = False
 
 
 AS_BYTES: Final = (
-    'q=lambda a:a if str(a.dtype)=="uint8" or a.min()>=0 and 1<a.max()<256 else a*255. '
-    "if a.min()>=0 and a.max()<=1 else (a-a.min())*255./max(float(a.max()-a.min()),1e-9);"
+    'o=[float(x) for a in A() if a.dtype!="u1" for b in [a[numpy.isfinite(a)]] if b.size '
+    "for x in (b.min(),b.max())];l,h=min(o,default=0),max(o,default=1);"
+    "l,h=map(float,B) if B else (0,1) if l>=0 and h<=1 else (0,255) if l>=0 and h<256 else (l,h);"
+    'o and print("values",l,"to",h,"become 0 to 255");'
+    'q=lambda a:a if a.dtype=="u1" else '
+    "numpy.nan_to_num(numpy.clip((a-l)*255./((h-l) or 1),0,255))+.5;"
     "g=lambda a:Image.fromarray((lambda b:b.transpose(1,2,0) if b.ndim==3 and b.shape[0]==3 else b)"
     '(q(numpy.squeeze(a))).astype("uint8"));'
 )
-"""Python code: `g(array)` is a picture; shares, other ranges and (c, h, w) become 8-bit pixels."""
+"""Python code: `g(array)` is a picture of 8 bits; (c, h, w) becomes (h, w, c).
+
+Arrays of uint8 stay as they are. Of the others, one range of values becomes 0 to 255. `A()` yields
+all arrays, and `B` is a list of the two bounds that the user typed, or empty.
+"""
+_WINDOW: Final = "-1000 400"
+_OTHER_WINDOW: Final = "-160 240"
+_MAX_START_BYTES: Final = 1 << 22  # of an array, read for the range of its values
+_NO_TISSUE: Final = -500
+"""Hounsfield units: air is -1000, and nothing in a body but the lungs is below -500."""
 _IDX: Final = re.compile(r"(?:^|[.-])idx\d-ubyte(?:\.gz)?$")
 PICKLE: Final = "Python pickle"
 TFRECORD: Final = r"\.tfrec(?:ords?)?(?:\.gz)?(?:-[0-9]+-of-[0-9]+)?$|-[0-9]{5}-of-[0-9]{5}$"
@@ -58,23 +84,37 @@ _OF_MANY: Final = {
     }.items()
 }
 """Formats of files that may have many pictures each, by the ends of their names."""
-_TO_8_BITS: Final = "(a-a.min())*255./max(float(a.max()-a.min()),1e-9)"
+_OWN_RANGE: Final = (
+    '(lambda a:a if a.dtype=="u1" else '
+    '((a-float(a.min()))*255./max(float(a.max())-float(a.min()),1e-9)).astype("u1"))'
+)
+"""Python code of a function that scales one array by its own range, unless it has 8 bits."""
+_OF_CT: Final = (
+    f"(lambda d:d.pixel_array*float(d.RescaleSlope)+float(d.RescaleIntercept) "
+    f'if d.get("Modality")=="CT" and "RescaleSlope" in d else {_OWN_RANGE}(d.pixel_array))'
+)
+_OF_VOLUME: Final = (
+    f"(lambda v:v if v.min()<{_NO_TISSUE} else {_OWN_RANGE}(v))"
+    "((lambda v:v.reshape(v.shape[:3])[:,:,v.shape[2]//2])(nibabel.load(p).get_fdata()))"
+)
 _FORMATS: Final = (
     _Format(
         name="DICOM",
         endings=(".dcm", ".dicom"),
         packages="pydicom numpy",
         imports="numpy,pydicom",
-        picture="pydicom.dcmread(p).pixel_array",
+        picture=f"{_OF_CT}(pydicom.dcmread(p))",
         out=".png",
+        own_range="pictures of more than 8 bits that are not CT",
     ),
     _Format(
         name="NIfTI",
         endings=(".nii", ".nii.gz"),
         packages="nibabel numpy",
         imports="numpy,nibabel",
-        picture="(lambda v:v.reshape(v.shape[:3])[:,:,v.shape[2]//2])(nibabel.load(p).get_fdata())",
+        picture=_OF_VOLUME,
         out=".png",
+        own_range=f"volumes without values below {_NO_TISSUE}, which are not CT,",
     ),
     _Format(
         name="camera raw",
@@ -86,6 +126,7 @@ _FORMATS: Final = (
         imports="numpy,rawpy",
         picture="rawpy.imread(str(p)).postprocess()",
         out=".jpg",
+        is_8_bits=True,
     ),
     _Format(
         name="NumPy array",
@@ -94,7 +135,6 @@ _FORMATS: Final = (
         imports="numpy",
         picture="numpy.load(p)",
         out=".png",
-        as_bytes=AS_BYTES,
         is_often_beside=True,  # masks, features
     ),
 )
@@ -122,21 +162,89 @@ def conversion(
 
     The pictures are written beside the files. Of a volume, it is the middle slice.
     """
+    names = list(names)
     found = next((one for name in names if (one := _format_of(name)) is not None), None)
     if found is None or (is_beside_pictures and found.is_often_beside):
         return None
-    to_picture = found.as_bytes or f'g=lambda a:Image.fromarray(({_TO_8_BITS}).astype("uint8"));'
+    of_all = "[]" if found.is_8_bits else "map(L,f)"
     script = (
-        f"import sys,pathlib,{found.imports};from PIL import Image;"
-        f'f=[p for p in pathlib.Path(sys.argv[1]).rglob("*") '
+        f"import sys,pathlib,{found.imports};from PIL import Image;s=sys.argv;B=s[2:4];"
+        f'f=[p for p in pathlib.Path(s[1]).rglob("*") '
         f'if p.name.lower().endswith({_quoted(found.endings)}) and p.name[0]!="."];'
-        f"{to_picture}"
-        f'[g(numpy.asarray({found.picture})).save(str(p)+"{found.out}") for p in f]'
+        f"L=lambda p:numpy.asarray({found.picture});A=lambda:{of_all};{AS_BYTES}"
+        f'[g(L(p)).save(str(p)+"{found.out}") for p in f]'
     )
+    told, bounds = "", ""
+    if not found.is_8_bits:
+        arrays = [_start_of(Path(folder, name)) for name in names if name.endswith(".npy")]
+        told, bounds = range_of(arrays, own_range=found.own_range)
     return (
-        f"Convert them: pip install {found.packages} pillow && python -c {shlex.quote(script)} "
-        f"{shlex.quote(folder)}"
+        f"Convert them{told}: pip install {found.packages} pillow && "
+        f"python -c {shlex.quote(script)} {shlex.quote(folder)}{bounds}"
     )
+
+
+def range_of(
+    arrays: Iterable[Values], *, place: str = "at the end of the command", own_range: str = ""
+) -> tuple[str, str]:
+    """Return which range of values becomes 0 to 255, in words, and the bounds to be typed.
+
+    Args:
+        arrays: some of the values, which show if they are Hounsfield units, or pixels of 8 bits.
+        place: where the bounds are typed.
+        own_range: which pictures are scaled by their own range; empty if none.
+
+    Returns:
+        The words, which follow "Convert them", and the bounds with a space in front, or nothing.
+    """
+    some = [one for one in arrays if one.size]
+    if some and all(one.dtype == np.uint8 for one in some):
+        return "", ""
+    low = min((float(one.min()) for one in some), default=0.0)
+    high = max((float(one.max()) for one in some), default=0.0)
+    if low < _NO_TISSUE < high and all(bool((one == one.round()).all()) for one in some):
+        return (
+            f" (values such as {low:g} to {high:g} are probably Hounsfield units of CT, so one "
+            f"window is used for all pictures: {_WINDOW.replace(' ', ' to ')}, as is usual for "
+            f"lungs; for soft tissue, write {_OTHER_WINDOW} in their place {place}; "
+            "without them, the range is from the smallest to the largest value of all)"
+        ), f" {_WINDOW}"
+    told = (
+        "one range of values is used for all pictures: 0 to 255 or 0 to 1 if all values are in it, "
+        "else from the smallest to the largest of all; for another one, such as a window of CT, "
+        f"write its bounds {place}, such as {_WINDOW}"
+    )
+    if own_range:
+        told += f"; {own_range} are scaled each by its own smallest and largest value"
+    return f" ({told})", ""
+
+
+def _start_of(path: Path) -> Values:
+    """Return the first values of an .npy file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return start_of_array(file)
+    except OSError:
+        return np.empty(0)
+
+
+def start_of_array(file: BinaryIO) -> Values:
+    """Return the first values of an array in NumPy's format; empty if they are no numbers."""
+    try:
+        version = np.lib.format.read_magic(file)
+        is_first = version == (1, 0)
+        read = (
+            np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        )
+        _, _, dtype = read(file)
+        if dtype.kind not in "iuf":
+            return np.empty(0)
+        data = file.read(_MAX_START_BYTES)
+    except (OSError, ValueError, EOFError, zlib.error):
+        return np.empty(0)
+    found: Values = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    finite: Values = found[np.isfinite(found)]
+    return finite
 
 
 def _format_of(name: str) -> _Format | None:

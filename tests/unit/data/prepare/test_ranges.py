@@ -178,3 +178,50 @@ def test_dark_pictures_of_8_bits_are_told_beside_others(tmp_path: Path) -> None:
     (told,) = [text for text in make(source, tmp_path / "store").warnings if text.startswith(said)]
     assert "multiply their values by 16" in told
     assert "add --max-sample-value" not in told
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_range_is_that_of_the_files_and_not_of_resized_pixels(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    """Single pixels are lost in resizing, and between the pixels that are sampled."""
+
+    def save(grey: np.ndarray, path: Path) -> None:
+        page = Image.new("P", (61, 47), 0)
+        page.putpalette([220, 220, 220, 255, 255, 255, 200, 200, 200])
+        page.putpixel((30, 20), 1)
+        page.putpixel((1, 2), 2)
+        page.save(path.with_suffix(".gif"))
+
+    result = make(source_of(tmp_path, save), tmp_path / "store", encoding=encoding)
+    said = "18 pictures have a palette of at most 16 colours (stored values 200 to 255 of 255)"
+    assert said in result.warnings
+
+
+def test_a_dark_picture_with_a_bright_line_uses_its_range(tmp_path: Path) -> None:
+    def save(grey: np.ndarray, path: Path) -> None:
+        dark = grey // 16
+        dark[7] = 255
+        Image.fromarray(dark).save(path.with_suffix(".png"))
+
+    source = source_of(tmp_path, save)
+    for path in source.rglob("*.png"):
+        picture = np.asarray(Image.open(path)).repeat(12, axis=0)  # the line is still of one pixel
+        picture[84:96] = picture[83]
+        picture[90] = 255
+        Image.fromarray(picture).save(path)
+    assert not any("of the range" in said for said in make(source, tmp_path / "store").warnings)
+
+
+def test_all_digits_of_a_white_are_said_and_typed(tmp_path: Path) -> None:
+    def save(grey: np.ndarray, path: Path) -> None:
+        deep = grey.astype(np.int32) * 4112  # 20 of 31 bits
+        Image.fromarray(deep).save(path.with_suffix(".tif"))
+
+    (told,) = [
+        said
+        for said in make(source_of(tmp_path, save), tmp_path / "store").warnings
+        if "16 bits a channel" in said
+    ]
+    assert "(values 0 to 1048560; 2147483647 is stored as 255)" in told
+    assert "add --max-sample-value 1048575 --overwrite to the command" in told

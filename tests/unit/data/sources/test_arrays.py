@@ -37,7 +37,8 @@ def follow(source: Path) -> dict[str, np.ndarray]:
         list_pictures(PrepareConfig(source=source))
     command, _, prepare = str(caught.value.fix).rpartition(" && stepladder prepare ")
     made = Path(shlex.split(prepare)[0])
-    script = command.partition(": ")[2].replace("python", sys.executable, 1)
+    script = command.partition(": python")[2]
+    script = f"{sys.executable}{script}"
     subprocess.run(script, shell=True, check=True)
     listing = list_pictures(PrepareConfig(source=made))
     return {one.path: np.asarray(Image.open(made / one.path)) for one in listing.pictures}
@@ -65,6 +66,9 @@ def test_an_npz_is_named_with_its_arrays_and_converted(
     np.savez(path, allow_pickle=False, **arrays)
     with pytest.raises(DataError, match=f"(?s)NumPy arrays .*{images} 8x9x7"):
         open_pictures(PrepareConfig(source=path))
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=path))
+    assert "range of values" not in str(caught.value.fix), "bytes stay as they are"
     found = follow(path)
     assert len(found) == 11
     assert is_right(found)
@@ -137,6 +141,144 @@ def test_npy_files_in_class_folders_are_converted_beside_the_files(tmp_path: Pat
     assert "Convert" not in " ".join(listing.warnings), "beside pictures they may be masks"
     first = np.asarray(Image.open(tmp_path / "0" / "0.npy.png")).astype(int)
     assert np.abs(first - PIXELS[0]).max() <= 1
+
+
+def converted(root: Path, *bounds: str) -> dict[str, np.ndarray]:
+    """Type the command for .npy files in class folders; return the pictures by their stem."""
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=root))
+    command = str(caught.value.fix).partition(" && ")[2]
+    if bounds:
+        *words, last = shlex.split(command)
+        assert Path(last) == root, "the bounds are to be added at the end"
+        command = shlex.join([*words, last, *bounds])
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)
+    return {
+        file.name.partition(".")[0]: np.asarray(Image.open(file)) for file in root.glob("*/*.png")
+    }
+
+
+def save_slices(root: Path, *slices: np.ndarray) -> Path:
+    for number, array in enumerate(slices):
+        (root / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        np.save(root / "ab"[number % 2] / f"{number}.npy", array)
+    return root
+
+
+@pytest.mark.parametrize("dtype", ["<i2", ">i2", "f4"])
+def test_a_value_is_the_same_grey_in_all_slices(dtype: str, tmp_path: Path) -> None:
+    root = save_slices(
+        tmp_path / "slices",
+        np.array([[-100, 0], [50, 400]], dtype),
+        np.array([[0, 50], [50, 1900]], dtype),
+        np.array([[50, 50], [50, 51]], dtype),
+    )
+    found = converted(root)
+    assert found["0"][0, 1] == found["1"][0, 0] == round(100 * 255 / 2000)
+    assert found["0"][1, 0] == found["1"][0, 1] == found["2"][0, 0] == round(150 * 255 / 2000)
+    assert found["0"][0, 0] == 0
+    assert found["1"][1, 1] == 255
+
+
+def test_the_message_says_that_all_slices_have_one_range_and_takes_another(tmp_path: Path) -> None:
+    root = save_slices(
+        tmp_path / "slices", np.array([[-100, 0], [100, 400]]), np.array([[0, 0], [0, 900]])
+    )
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=root))
+    assert "one range of values is used for all pictures" in str(caught.value.fix)
+    assert "write its bounds at the end of the command, such as -1000 400" in str(caught.value.fix)
+    found = converted(root, "0", "200")
+    assert found["0"].tolist() == [[0, 0], [128, 255]]
+    assert found["1"].tolist() == [[0, 0], [0, 255]]
+
+
+def test_hounsfield_units_get_a_window_that_the_message_names(tmp_path: Path) -> None:
+    air, tissue = np.array([[-1000, -300], [40, 3000]], "i2"), np.array([[-300, 40], [40, 40]])
+    root = save_slices(tmp_path / "ct", air, tissue)
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=root))
+    fix = str(caught.value.fix)
+    assert "values such as -1000 to 3000 are probably Hounsfield units" in fix
+    assert "-1000 to 400" in fix
+    assert fix.endswith(f"{root} -1000 400")
+    found = converted(root)
+    assert found["0"].tolist() == [[0, 128], [189, 255]]  # 255 * (700, 1040) / 1400
+    assert found["1"].tolist() == [[128, 189], [189, 189]]
+
+
+def test_numbers_below_zero_that_are_no_integers_are_not_taken_for_ct(tmp_path: Path) -> None:
+    root = save_slices(tmp_path / "a", np.array([[-800.5, 3.25]]), np.array([[0.5, 2.5]]))
+    with pytest.raises(DataError) as caught:
+        list_pictures(PrepareConfig(source=root))
+    assert "Hounsfield" not in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("white", [1.0, 255.0])
+def test_a_dark_picture_of_floats_stays_dark_beside_a_bright_one(
+    white: float, tmp_path: Path
+) -> None:
+    dark, bright = np.full((2, 2), white / 255), np.full((2, 2), white)
+    found = converted(save_slices(tmp_path / "a", dark, bright))
+    assert found["0"].tolist() == [[1, 1], [1, 1]]
+    assert found["1"].tolist() == [[255, 255], [255, 255]]
+
+
+def test_values_that_are_not_finite_do_not_change_the_range(tmp_path: Path) -> None:
+    root = save_slices(
+        tmp_path / "a",
+        np.array([[np.nan, 0.0], [1000.0, 0.0]]),
+        np.array([[500.0, np.inf], [-np.inf, 0.0]]),
+    )
+    found = converted(root)
+    assert found["0"].tolist() == [[0, 0], [255, 0]]
+    assert found["1"].tolist() == [[128, 255], [0, 0]]
+
+
+@pytest.mark.parametrize("is_npz", [True, False])
+def test_all_pictures_of_an_array_get_one_range(is_npz: bool, tmp_path: Path) -> None:
+    rows = np.array([[[-100, 0]], [[0, 900]], [[0, 0]], [[0, 400]]], "i4")
+    pixels = rows.repeat(2, axis=1)
+    labels = np.array([0, 1, 0, 1])
+    source = tmp_path / "set"
+    if is_npz:
+        source = tmp_path / "set.npz"
+        np.savez(source, x_train=pixels, y_train=labels)
+    else:
+        source.mkdir()
+        np.save(source / "x_train.npy", pixels)
+        np.save(source / "y_train.npy", labels)
+    with pytest.raises(DataError, match="one range of values is used for all pictures"):
+        list_pictures(PrepareConfig(source=source))
+    found = follow(source)
+    greys = {path.rpartition("/")[2]: picture.tolist() for path, picture in found.items()}
+    zero = round(100 * 255 / 1000)
+    assert greys["0.png"] == [[0, zero]] * 2
+    assert greys["1.png"] == [[zero, 255]] * 2
+    assert greys["2.png"] == [[zero, zero]] * 2
+
+
+@pytest.mark.parametrize("is_npz", [True, False])
+def test_hounsfield_units_of_an_array_get_a_window(is_npz: bool, tmp_path: Path) -> None:
+    pixels, labels = np.full((4, 2, 2), -1000, "i2"), np.array([0, 1, 0, 1])
+    pixels[:, 0, 1] = [40, 400, 3000, -300]
+    source = tmp_path / "set"
+    if is_npz:
+        source = tmp_path / "set.npz"
+        np.savez(source, x=pixels, y=labels)
+    else:
+        source.mkdir()
+        np.save(source / "x.npy", pixels)
+        np.save(source / "y.npy", labels)
+    with pytest.raises(DataError, match="Hounsfield units"):
+        list_pictures(PrepareConfig(source=source))
+    found = follow(source)
+    assert {path[-5]: picture[0, 1] for path, picture in found.items()} == {
+        "0": 189,
+        "1": 255,
+        "2": 255,
+        "3": 128,
+    }
 
 
 def test_arrays_without_labels_are_named_without_a_command_that_cannot_work(tmp_path: Path) -> None:

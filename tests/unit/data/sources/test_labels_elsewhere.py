@@ -178,6 +178,81 @@ def test_splits_that_share_no_class_are_asked_for(tmp_path: Path) -> None:
     assert "--split-folders test_images=test,train_images=train" in str(caught.value.fix)
 
 
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("asl_train/asl_train", "asl_test/asl_test"),
+        ("asl/data/asl_train/asl_train/asl_train", "asl/data/asl_test/asl_test"),
+        ("asl_train/asl", "asl_test/asl"),
+        ("train", "test1"),
+        ("train", "test1/test1"),
+        ("train/train", "test/test"),
+        ("train/train", "test"),
+        ("train/asl", "test/asl"),
+        ("Train", "testset/images"),
+        ("training/Train", "testset/testset/testset"),
+    ],
+)
+@pytest.mark.parametrize("has_strays", [False, True])
+def test_pictures_of_test_without_class_folders_are_named_and_left_out(
+    train: str, test: str, has_strays: bool, tmp_path: Path
+) -> None:
+    pictures = [f"{train}/{label}/{idx}.jpg" for label in "ab" for idx in range(2)]
+    flat = [f"{test}/{label}_test.jpg" for label in "abc"]
+    outer = train.partition("/")[0]
+    strays = [f"{outer}/preview.png", f"{outer}/readme.md", "LICENSE.txt", "sample.png"]
+    root = fill(tmp_path, *pictures, *flat, *(strays if has_strays else []))
+    listing = listed(root)
+    assert splits(listing) == {path: (path.split("/")[-2], Split.TRAIN) for path in pictures}
+    said = "\n".join(listing.warnings)
+    assert "3 picture(s) without labels in " in said
+    assert f"({flat[0]!r}, …)" in said
+    if has_strays:
+        num_outside = len({f"{outer}/preview.png", "sample.png"})
+        assert listing.skipped.counts["picture(s) outside any class folder"] == num_outside
+
+
+def test_a_table_labels_pictures_of_test_without_class_folders(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each("my_train/my_train"), "my_test/my_test/1.jpg")
+    fill_table(root / "my_test.csv", "path,label", "my_test/my_test/1.jpg,b")
+    assert splits(listed(root))["my_test/my_test/1.jpg"] == ("b", Split.TEST)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("train", "test/test"), ("train/train", "test"), ("my_train", "my_test/my_test")],
+)
+def test_splits_in_a_folder_of_their_own_keep_their_classes(
+    train: str, test: str, tmp_path: Path
+) -> None:
+    found = splits(listed(fill(tmp_path, *each(train, test))))
+    assert found[f"{train}/a/a.jpg"] == ("a", Split.TRAIN)
+    assert found[f"{test}/b/b.jpg"] == ("b", Split.TEST)
+
+
+def test_folders_inside_the_only_class_of_val_are_no_classes(tmp_path: Path) -> None:
+    root = fill(tmp_path, *each("train", classes="ab"), "val/a/left/1.jpg", "val/a/right/1.jpg")
+    assert splits(listed(root))["val/a/left/1.jpg"] == ("a", Split.VAL)
+
+
+def test_pictures_in_folders_of_splits_in_folders_are_never_read_as_classes(tmp_path: Path) -> None:
+    root = fill(tmp_path, *(f"{one}/{one}/{idx}.jpg" for one in ("train", "test") for idx in "12"))
+    with pytest.raises(UsageError, match="pictures instead of one folder for each class"):
+        listed(root)
+
+
+def test_a_split_that_is_not_train_is_read_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "my set", *each("my_val/my_val"), "my_test/1.jpg")
+    with pytest.raises(UsageError, match="all folders are named as splits") as caught:
+        listed(root)
+    assert "--split-folders" not in str(caught.value.fix), "they have no pictures of train"
+    typed = str(caught.value.fix).splitlines()[0].partition(": ")[2]
+    found = typed_listing(UsageError("", fix=f"Type: {typed}"), tmp_path, monkeypatch)
+    assert num_of_classes(found) == {"a": 1, "b": 1}
+
+
 def test_a_label_pattern_for_a_table_is_refused(tmp_path: Path) -> None:
     fill_table(tmp_path / "table.csv", "path,label", "1.jpg,a")
     with pytest.raises(UsageError, match="if the source is a folder of picture files"):

@@ -940,7 +940,12 @@ def test_medical_and_raw_pictures_are_named_with_the_command_that_converts_them(
     with pytest.raises(DataError) as caught:
         listed(root)
     assert f"2 {name} file(s), which cannot be read" in str(caught.value)
-    install, _, convert = str(caught.value.fix).removeprefix("Convert them: ").partition(" && ")
+    told, _, command = str(caught.value.fix).partition(": pip install ")
+    assert told.startswith("Convert them")
+    is_raw = name == "camera raw"  # decoded to 8 bits
+    assert ("one range of values is used for all pictures" in told) != is_raw
+    assert ("scaled each by its own" in told) != is_raw, "units differ where it is no CT"
+    install, _, convert = f"pip install {command}".partition(" && ")
     assert shlex.split(install)[:2] == ["pip", "install"]
     assert package in install
     python, option, script, folder = shlex.split(convert)

@@ -4,6 +4,7 @@ The readings, in this order:
 
     train/cat, val/cat             splits, by name; other names of splits if they share classes
     cat/train, cat/test            splits one level down, if every class has only such folders
+    train/train/cat, test/1.jpg    likewise; pictures of test without class folders are left out
     dataset/cat, dataset/dog       a single folder around the others is skipped
     images/cat, annotations/1.xml  likewise, beside folders of annotations, masks or no pictures
     a/airfield, b/bakery           folders of letters are no classes, but those in them
@@ -24,7 +25,12 @@ from stepladder.data.sources.archives import is_archive, packed_beside
 from stepladder.data.sources.folders.ambiguous import refuse_crossing, refuse_versions_with_splits
 from stepladder.data.sources.folders.classes import list_classes, nested_warning
 from stepladder.data.sources.folders.copied_names import copied_names_warning
-from stepladder.data.sources.folders.reading import AS_NAMED, FolderOptions, FolderReading
+from stepladder.data.sources.folders.reading import (
+    AS_NAMED,
+    MIN_SHARED,
+    FolderOptions,
+    FolderReading,
+)
 from stepladder.data.sources.folders.splits import (
     find_inner_splits,
     find_splits,
@@ -47,7 +53,12 @@ from stepladder.data.sources.no_classes import (
 )
 from stepladder.data.sources.not_here import advice
 from stepladder.data.sources.split_lists import unused_splits
-from stepladder.data.sources.split_names import assign_splits, named_as_splits, parse_split_folders
+from stepladder.data.sources.split_names import (
+    assign_splits,
+    named_as_splits,
+    parse_split_folders,
+    split_candidates,
+)
 from stepladder.data.sources.walk import OF_MASK_FILES, OF_MASKS, Folder, Walk, printable
 
 
@@ -100,7 +111,9 @@ def _pictures(reading: FolderReading) -> list[Picture]:
         return list_named_splits(reading, folders, parse_split_folders(options.split_folders))
     if options.classes_from is ClassesFrom.TOP:
         return list_classes(reading, folders, split=None)
-    refuse_splits_without_classes(reading.walk, root, folders)
+    likely = [folder for folder in folders if split_candidates(folder.name)]
+    flat = {one: inside for one in likely if (inside := reading.flat(one)) is not None}
+    refuse_splits_without_classes(reading.walk, root, folders, flat)
     below = {folder: reading.names_in(folder) for folder in folders}
     splits = find_splits(reading, folders, below)
     if splits is not None:
@@ -114,7 +127,8 @@ def _pictures(reading: FolderReading) -> list[Picture]:
         )
         return list_inner_splits(reading, folders, inner)
     refuse_crossing(reading, folders, below)
-    refuse_names_of_splits(root, [folder.name for folder in folders])
+    classes = [one for one in folders if len(below[one]) >= MIN_SHARED]
+    refuse_names_of_splits(root, [one.name for one in folders], [one.path for one in classes])
     refuse_folders_of_a_table(reading.walk, root, folders)
     return list_classes(reading, folders, split=None)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from stepladder.config.choices import ClassesFrom
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.split_names import SPLIT_NAMES, split_candidates
+from stepladder.data.sources.split_names import SPLIT_NAMES, is_no_class, split_candidates
 from stepladder.data.sources.walk import Folder, Skipped, Walk
 
 MIN_SHARED: Final = 2
@@ -68,10 +70,39 @@ class FolderReading:
         """Return a folder's entries without recording what is skipped."""
         return list(replace(self.walk, skipped=Skipped()).entries(folder))
 
-    def record_skipped(self, folder: Folder) -> None:
-        """Record what is skipped beside the folders in a folder."""
-        for _ in self.walk.entries(folder):
-            pass
+    def record_skipped(self, folder: Folder, inside: Folder) -> None:
+        """Record what is skipped between a folder and one inside it that is read in its place."""
+        for around in self._wrappers(folder):
+            if around == inside:
+                return
+            self.subfolders(around)
+
+    def flat(self, folder: Folder, around: Collection[str] = ()) -> Folder | None:
+        """Return the folder of pictures in a folder that has no class folders; None if it has some.
+
+        Args:
+            folder: probably of a split.
+            around: names that are no classes, besides those such as `images`.
+        """
+        for inside in self._wrappers(folder):
+            if inside != folder and not (is_no_class(inside.name) or inside.name in around):
+                return None
+        return inside if self.has_pictures(inside) and not self.inner_folders(inside) else None
+
+    def _wrappers(self, folder: Folder) -> Iterator[Folder]:
+        """Yield a folder, then the only folder in it, and so on."""
+        for _ in range(_MAX_WRAPPERS):
+            yield folder
+            folders = self.inner_folders(folder)
+            if len(folders) != 1 or not self._are_strays(folder, folders[0]):
+                return
+            folder = folders[0]
+
+    def _are_strays(self, folder: Folder, inner: Folder) -> bool:
+        """Return True if a folder has fewer pictures than the only folder in it."""
+        num_beside = sum(isinstance(entry, str) for entry in self.entries(folder))
+        files = replace(self.walk, skipped=Skipped()).files(inner)
+        return num_beside == 0 or sum(1 for _ in islice(files, num_beside + 1)) > num_beside
 
     def inner_folders(self, folder: Folder) -> list[Folder]:
         """Return a folder's subfolders without recording what is skipped."""
@@ -105,15 +136,16 @@ class FolderReading:
         return folders
 
     def unwrap(self, folder: Folder) -> Folder:
-        """Return the folder inside folders that contain nothing else, if it holds two or more."""
-        inside = folder
-        for _ in range(_MAX_WRAPPERS):
-            entries = self.entries(inside)
-            folders = [entry for entry in entries if isinstance(entry, Folder)]
-            if len(folders) >= MIN_SHARED:
-                return inside
-            if len(entries) != 1 or not folders or folders[0].name.lower() in SPLIT_NAMES:
-                is_lone_split = bool(folders) and len(entries) == 1
-                return inside if is_lone_split else folder
-            inside = folders[0]
-        return folder
+        """Return the only folder in a folder, if it holds two or more; it may be deeper.
+
+        Some pictures may be beside it. The folder of a split stays, except in one of the same split
+        (`train/train/cat`).
+        """
+        splits = {*split_candidates(folder.name)}
+        around = folder
+        for inside in self._wrappers(folder):
+            is_split = inside != folder and inside.name.lower() in SPLIT_NAMES
+            if is_split and not splits & {*split_candidates(inside.name)}:
+                return around
+            around = inside
+        return around if len(self.inner_folders(around)) >= MIN_SHARED else folder

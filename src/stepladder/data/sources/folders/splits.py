@@ -14,6 +14,7 @@ from stepladder.data.sources.split_labels import are_no_classes, label_by_table
 from stepladder.data.sources.split_names import (
     SPLIT_NAMES,
     assign_splits,
+    named_as_splits,
     split_candidates,
     write_split_folders,
 )
@@ -38,17 +39,19 @@ def find_splits(
     known = [folder for folder in folders if folder.name.lower() in SPLIT_NAMES]
     likely = [folder for folder in folders if split_candidates(folder.name)]
     shared = Counter(name for folder in likely for name in set(below[folder]))
+    trains, flat = _train_and_flat(reading, likely, folders, below)
     named = [
         folder
         for folder in likely
-        if folder in known or any(shared[name] > 1 for name in below[folder])
+        if folder in (*known, *trains, *flat) or any(shared[name] > 1 for name in below[folder])
     ]
     by_name = assign_splits(folder.name for folder in named)
     found = {folder: by_name[folder.name] for folder in named}
     splits = set(found.values())
     if not found or (len(found) < len(folders) and (Split.TRAIN not in splits or len(splits) == 1)):
         return None  # "test" or "train" among other names is an ordinary class
-    if len(found) > len(splits):
+    labelled = [split for folder, split in found.items() if folder not in flat]
+    if len(labelled) > len(set(labelled)):
         raise UsageError(
             "by their names, two of these folders are for the same split: "
             f"{name_some([f'{one.path} ({split})' for one, split in found.items()])}",
@@ -70,6 +73,28 @@ def find_splits(
             raise ambiguous(reading, folders, classes & set(below[folder]), below)
     warn_of_names(reading, {folder.name: split for folder, split in found.items()})
     return found
+
+
+def _train_and_flat(
+    reading: FolderReading,
+    likely: list[Folder],
+    folders: list[Folder],
+    below: Mapping[Folder, list[str]],
+) -> tuple[list[Folder], list[Folder]]:
+    """Return folders of train with classes, and those of val and test without class folders.
+
+    Both are empty if one of them is, as in `train/cat`, `train/dog`, `test1/1.jpg`.
+    """
+    alike = named_as_splits(folder.name for folder in folders)
+    named = {folder: split_candidates(folder.name) for folder in likely if folder.name in alike}
+    trains = [
+        folder
+        for folder, splits in named.items()
+        if Split.TRAIN in splits and len(below[folder]) >= MIN_SHARED
+    ]
+    around = {name for folder in trains for name in reading.unwrap(folder).path.split("/")}
+    flat = [folder for folder in named if folder not in trains and reading.flat(folder, around)]
+    return (trains, flat) if trains and flat else ([], [])
 
 
 def find_inner_splits(
@@ -133,20 +158,18 @@ def list_splits(
             f"{reading.root}: skipped folders that are not train, val or test, with all pictures "
             f"in them: {name_some(others)}"
         )
-    inner = {folder: reading.unwrap(folder) for folder in splits}
-    trains = [folder for folder, split in splits.items() if split is Split.TRAIN]
-    if any(inner[folder] == folder for folder in trains):
-        inner = {folder: folder for folder in splits}
-    for folder, inside in inner.items():
-        if inside != folder:
-            reading.record_skipped(folder)
     pictures: list[Picture] = []
-    for folder in trains:
-        pictures += list_classes(reading, reading.subfolders(inner[folder]), split=Split.TRAIN)
+    around: set[str] = set()
+    for folder, split in splits.items():
+        if split is Split.TRAIN:
+            top = reading.unwrap(folder)
+            reading.record_skipped(folder, top)
+            around.update(top.path.split("/"))
+            pictures += list_classes(reading, reading.subfolders(top), split=Split.TRAIN)
     classes = {picture.label for picture in pictures}
     for folder, split in splits.items():
         if split is not Split.TRAIN:
-            pictures += _list_held_out(reading, inner[folder], split, classes)
+            pictures += _list_held_out(reading, folder, split, classes, around - classes)
     return pictures
 
 
@@ -184,11 +207,23 @@ def warn_of_names(reading: FolderReading, splits: Mapping[str, Split]) -> None:
 
 
 def _list_held_out(
-    reading: FolderReading, top: Folder, split: Split, classes: set[str]
+    reading: FolderReading, folder: Folder, split: Split, classes: set[str], around: set[str]
 ) -> list[Picture]:
-    """List val or test: by its class folders, else by a table in it, else without a picture."""
-    names = reading.names_below(top)
-    if not are_no_classes(names, classes):
+    """List val or test: by its class folders, else by a table in it, else without a picture.
+
+    Args:
+        reading: the source's folders.
+        folder: that of the split.
+        split: val or test.
+        classes: of train.
+        around: names of the folders around those of the classes of train.
+    """
+    top, inside = folder, reading.unwrap(folder)
+    names, inner = (set(reading.names_below(one)) for one in (top, inside))
+    if are_no_classes(names - around, classes) or (classes & inner and not classes & names):
+        reading.record_skipped(top, inside)
+        top, names = inside, inner
+    if not are_no_classes(names - around, classes):
         return list_classes(reading, reading.subfolders(top), split=split)
     paths = list(reading.walk.files(top))
     found = label_by_table(reading.root, top.path, paths, split, classes)

@@ -21,6 +21,7 @@ def find_top(reading: FolderReading) -> Folder:
     """
     top = reading.unwrap(reading.walk.start())
     if top.path:
+        reading.record_skipped(reading.walk.start(), top)
         reading.warnings.append(
             f"{reading.root}: read the pictures in {printable(top.path)}, the only folder in it"
         )
