@@ -36,13 +36,6 @@ def headerless(arrays: list[np.ndarray], shop: Any) -> list[str]:
     return columns(arrays, shop)[1:]
 
 
-def counted(arrays: list[np.ndarray], shop: Any) -> list[str]:
-    """Columns that pandas numbered, with the label at the end."""
-    names = ",".join(str(at) for at in range(arrays[0].size))
-    rows = [f"{k},{cells_of(a)},{LABELS[k % 4]}" for k, a in enumerate(arrays)]
-    return [f",{names},label", *rows]
-
-
 def fractions(arrays: list[np.ndarray], shop: Any) -> list[str]:
     return columns([array / 255 for array in arrays], shop)
 
@@ -63,7 +56,7 @@ def in_base64(arrays: list[np.ndarray], shop: Any) -> list[str]:
     return ["image,label", *rows]
 
 
-FORMS = [columns, headerless, counted, fractions, semicolons, one_column, in_base64]
+FORMS = [columns, headerless, fractions, semicolons, one_column, in_base64]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -87,6 +80,16 @@ def test_pictures_in_rows_become_a_store(
             assert item.data.endswith(array.astype(np.uint8).tobytes())
     if form is columns:
         assert any("'pixel0' to 'pixel" in said and "8x8" in said for said in result.warnings)
+
+
+def test_columns_that_pandas_numbered_are_pixels_beside_an_index_and_a_label(shop: Any) -> None:
+    source = shop.folder / "train.csv"
+    names = ",".join(map(str, range(GREY[0].size)))
+    rows = [f"{at},{cells_of(array)},{'abcd'[at % 4]}" for at, array in enumerate(GREY)]
+    source.write_text("\n".join([f",{names},letter", *rows]) + "\n")
+    result = shop.make(source)
+    assert set(shop.labels(result.folder).values()) == set("abcd")
+    assert result.num_bad == 0
 
 
 def test_rows_with_impossible_pixels_are_bad_pictures(shop: Any) -> None:
