@@ -235,19 +235,23 @@ def test_values_that_are_not_finite_do_not_change_the_range(tmp_path: Path) -> N
     assert found["1"].tolist() == [[128, 255], [0, 0]]
 
 
+def saved(folder: Path, is_npz: bool, **arrays: np.ndarray) -> Path:
+    """Save arrays as one .npz, or as a folder with an .npy each."""
+    if is_npz:
+        np.savez(folder / "set.npz", **arrays)
+        return folder / "set.npz"
+    (folder / "set").mkdir()
+    for name, array in arrays.items():
+        np.save(folder / "set" / f"{name}.npy", array)
+    return folder / "set"
+
+
 @pytest.mark.parametrize("is_npz", [True, False])
 def test_all_pictures_of_an_array_get_one_range(is_npz: bool, tmp_path: Path) -> None:
     rows = np.array([[[-100, 0]], [[0, 900]], [[0, 0]], [[0, 400]]], "i4")
     pixels = rows.repeat(2, axis=1)
     labels = np.array([0, 1, 0, 1])
-    source = tmp_path / "set"
-    if is_npz:
-        source = tmp_path / "set.npz"
-        np.savez(source, x_train=pixels, y_train=labels)
-    else:
-        source.mkdir()
-        np.save(source / "x_train.npy", pixels)
-        np.save(source / "y_train.npy", labels)
+    source = saved(tmp_path, is_npz, x_train=pixels, y_train=labels)
     with pytest.raises(DataError, match="one range of values is used for all pictures"):
         list_pictures(PrepareConfig(source=source))
     found = follow(source)
@@ -262,14 +266,7 @@ def test_all_pictures_of_an_array_get_one_range(is_npz: bool, tmp_path: Path) ->
 def test_hounsfield_units_of_an_array_get_a_window(is_npz: bool, tmp_path: Path) -> None:
     pixels, labels = np.full((4, 2, 2), -1000, "i2"), np.array([0, 1, 0, 1])
     pixels[:, 0, 1] = [40, 400, 3000, -300]
-    source = tmp_path / "set"
-    if is_npz:
-        source = tmp_path / "set.npz"
-        np.savez(source, x=pixels, y=labels)
-    else:
-        source.mkdir()
-        np.save(source / "x.npy", pixels)
-        np.save(source / "y.npy", labels)
+    source = saved(tmp_path, is_npz, x=pixels, y=labels)
     with pytest.raises(DataError, match="Hounsfield units"):
         list_pictures(PrepareConfig(source=source))
     found = follow(source)

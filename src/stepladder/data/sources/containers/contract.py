@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ class Item:
     """One picture of a container.
 
     Attributes:
-        row: row number in the container, from 0.
+        row: row number in the container, from 0; of a CSV that of its file, from 1.
         data: a JPEG, PNG or NPY file; empty if `reason` is set.
         label: a class name or class number.
         split: split given by the row or its file, or None.
@@ -36,6 +36,20 @@ class Item:
     path: str | None = None
     group: str | None = None
     reason: str | None = None
+
+
+def in_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in lists of about `MAX_BATCH_BYTES` and `MAX_BATCH_ROWS` at most."""
+    batch: list[Item] = []
+    num_bytes = 0
+    for item in items:
+        batch.append(item)
+        num_bytes += len(item.data)
+        if num_bytes >= MAX_BATCH_BYTES or len(batch) >= MAX_BATCH_ROWS:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
 
 class Container(ABC):

@@ -16,11 +16,10 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.sources.containers.batch_pictures import from_flat
 from stepladder.data.sources.containers.contract import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ROWS,
     Container,
     Item,
     Opened,
+    in_batches,
 )
 from stepladder.data.sources.containers.files import SourceFile, find_files
 from stepladder.data.sources.containers.labels import checked_label, encodable
@@ -199,17 +198,7 @@ class PixelTable(Container):
 
     def items(self) -> Iterator[list[Item]]:
         """Yield rows; see `Container.items`."""
-        items: list[Item] = []
-        num_bytes = 0
-        for row, cells in self._rows():
-            item = self._item(row, cells)
-            items.append(item)
-            num_bytes += len(item.data)
-            if num_bytes >= MAX_BATCH_BYTES or len(items) >= MAX_BATCH_ROWS:
-                yield items
-                items, num_bytes = [], 0
-        if items:
-            yield items
+        yield from in_batches(self._item(row, cells) for row, cells in self._rows())
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(MAX_CELL)

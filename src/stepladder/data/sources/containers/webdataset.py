@@ -18,12 +18,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import PICTURE_SUFFIXES
 from stepladder.data.sources.captions import CAPTION_NAMES, find_captions
 from stepladder.data.sources.containers.columns import LABEL_NAMES
-from stepladder.data.sources.containers.contract import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ROWS,
-    Container,
-    Item,
-)
+from stepladder.data.sources.containers.contract import Container, Item, in_batches
 from stepladder.data.sources.containers.files import SourceFile
 from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
@@ -76,17 +71,7 @@ class TarContainer(Container):
 
     def items(self) -> Iterator[list[Item]]:
         """Yield samples; see `Container.items`."""
-        items: list[Item] = []
-        num_bytes = 0
-        for row, sample in enumerate(self._samples()):
-            item = self._item(row, sample)
-            items.append(item)
-            num_bytes += len(item.data)
-            if num_bytes >= MAX_BATCH_BYTES or len(items) >= MAX_BATCH_ROWS:
-                yield items
-                items, num_bytes = [], 0
-        if items:
-            yield items
+        yield from in_batches(self._item(row, sample) for row, sample in enumerate(self._samples()))
 
     def label_advice(self) -> str:
         """Return the files of a sample, and the keys whose values repeat as classes do."""
