@@ -19,6 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepladder.machine.openmp import bound_spinning
+
+if __name__ == "__main__":
+    bound_spinning()  # as the command does, before torch is loaded
+
 import torch
 
 import stepladder
