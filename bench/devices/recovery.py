@@ -35,7 +35,7 @@ TASK = ROOT / "tests" / "ranks" / "tasks.py"
 MAX_S = 180.0
 OPTIONS = (
     *("--train", "all", "--run.checks", "off", "--deterministic", "--stopping.no-early"),
-    *("--epochs", "1000", "--schedule.max-steps", "600", "--run.checkpoint-every-s", "0.3"),
+    *("--epochs", "1000", "--schedule.max-steps", "240", "--run.checkpoint-every-s", "0.3"),
     *("--run.log-every", "10"),
 )
 

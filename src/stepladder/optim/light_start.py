@@ -23,7 +23,13 @@ def leave_compiler_out() -> None:
     if "torch._dynamo" in sys.modules:
         return
     for name in _EXCLUDED:
-        method = getattr(torch.optim.Optimizer, name, None)
-        plain = getattr(method, "__wrapped__", None)
-        if plain is not None and not hasattr(plain, _CHOSEN):
-            setattr(plain, _CHOSEN, plain)
+        exclude_as_is(torch.optim.Optimizer, name)
+
+
+def exclude_as_is(owner: type, name: str) -> None:
+    """Let a method that PyTorch excludes from compiled code be called without the compiler."""
+    method = getattr(owner, name, None)
+    while (plain := getattr(method, "__wrapped__", None)) is not None:
+        method = plain
+    if method is not None and not hasattr(method, _CHOSEN):
+        setattr(method, _CHOSEN, method)
