@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 _MASK: Final = (1 << 64) - 1
 _NOT_DETERMINISTIC: Final = r".*does not have a deterministic implementation"
 _CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
+_INDUCTOR: Final = "TORCHINDUCTOR_DETERMINISTIC"
+_WARN: Final = 1  # a debug mode of torch: 0 is the default, 2 an error
 _RATES: Final = re.compile(r"p|drop.*|attn_drop.*|stochastic.*")
 
 
@@ -111,8 +114,7 @@ def use_deterministic(is_on: bool = True) -> Iterator[list[str]]:
     if not is_on:
         yield operations
         return
-    was_on = torch.are_deterministic_algorithms_enabled()
-    was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before, of_compiler = torch.get_deterministic_debug_mode(), os.environ.get(_INDUCTOR)
     cudnn = torch.backends.cudnn
     was_benchmark, was_deterministic = cudnn.benchmark, cudnn.deterministic
     os.environ.setdefault(_CUBLAS, ":4096:8")
@@ -128,13 +130,29 @@ def use_deterministic(is_on: bool = True) -> Iterator[list[str]]:
 
         warnings.filterwarnings("always", message=_NOT_DETERMINISTIC)
         warnings.showwarning = collect
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        _set_deterministic(_WARN)
+        os.environ[_INDUCTOR] = "1"
         cudnn.benchmark, cudnn.deterministic = False, True
         try:
             yield operations
         finally:
-            torch.use_deterministic_algorithms(was_on, warn_only=was_warn_only)
+            _set_deterministic(before)
+            os.environ.pop(_INDUCTOR, None)
+            if of_compiler is not None:
+                os.environ[_INDUCTOR] = of_compiler
             cudnn.benchmark, cudnn.deterministic = was_benchmark, was_deterministic
+
+
+def _set_deterministic(mode: int) -> None:
+    """Set how torch treats operations that have no deterministic kernel, as a debug mode.
+
+    `torch.use_deterministic_algorithms` imports the compiler, 2.4 s of CPU time, to set an option
+    of it. If it is not imported yet, it reads the option from the environment.
+    """
+    if "torch._inductor" in sys.modules:
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == _WARN)
+    else:
+        torch.set_deterministic_debug_mode(mode)
 
 
 def _mix(value: int) -> int:

@@ -1,4 +1,4 @@
-"""Averaging gradients and a backward pass import neither PyTorch's compiler nor sympy."""
+"""Neither averaged gradients, a backward pass nor deterministic kernels import the compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+from stepladder.config.recipe import OptimizerConfig
+from stepladder.optim.optimizers import build_optimizer
 from stepladder.parallel.gradients import GradientAverage
+from stepladder.training.randomness import use_deterministic
 from stepladder.training.update import Update
 
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
@@ -23,9 +26,13 @@ average = GradientAverage(
     is_static=True,
     has_unused=False,
 )
-update = Update(torch.optim.SGD(model.parameters()), device=torch.device("cpu"))
+update = Update(build_optimizer(OptimizerConfig(), model, lr=0.1), device=torch.device("cpu"))
 update.backward(average(inputs), weight=0.25)
 averaged = model.weight.grad.clone()
+with use_deterministic():
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+assert not torch.are_deterministic_algorithms_enabled()
 assert not {"torch._dynamo", "sympy"} & set(sys.modules), "imported"
 
 model.weight.grad = None
@@ -33,6 +40,10 @@ wanted = F.cross_entropy(model(inputs), targets, reduction="none")
 wanted.backward(torch.full_like(wanted, 0.25))
 assert torch.equal(model.weight.grad, averaged)
 
+with use_deterministic():
+    import torch._inductor.config
+    assert torch._inductor.config.deterministic
+assert not torch._inductor.config.deterministic
 import torch._dynamo  # the compiler is there for who wants it
 assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"
 compiled = torch.nn.parallel.DistributedDataParallel(model)
