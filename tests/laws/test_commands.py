@@ -19,9 +19,10 @@ import pytest
 
 import stepladder
 from stepladder.cli import reference
-from stepladder.cli.commands import COMMANDS, Command, watch
+from stepladder.cli.commands import COMMANDS, Command
 from stepladder.cli.main import main
 from stepladder.cli.parse import parse
+from stepladder.cli.script_words import split
 from stepladder.config.schema import field_docs
 
 COMMANDS_AT = "stepladder.cli.commands"
@@ -75,7 +76,8 @@ def test_its_examples_parse(
             shown = [word for word in words if word != "--show-config"]
             assert ended(command.name, *shown, "--show-config") == 0, words
         else:
-            ours = watch.split(words)[0] if command.name == "watch" else words
+            with_value = getattr(importlib.import_module(command.module), "WITH_VALUE", None)
+            ours = words if with_value is None else split(words, with_value)[0]
             assert parse(flags_of(command), ours, command=command.name), words
 
 

@@ -33,6 +33,7 @@ ROOMS = (
     "rungs",
     "ladder",
     "watching",
+    "scripts",
     "reporting",
     "api",
     "compat",

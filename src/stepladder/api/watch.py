@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from stepladder.api.targets import WATCH, WATCH_PAGE, refuse_to_replace
-from stepladder.errors import UsageError
-from stepladder.records import write_json
+from stepladder.errors import DataError, UsageError
+from stepladder.records import read_json, write_json
+from stepladder.records.from_json import from_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from stepladder.watching.script.session import Session
 
 _OTHER = "Choose another folder: --out FOLDER."
+WORSE = 7
+"""Exit code of a watched script that is slower than an earlier run, or has a new fault."""
 
 
 class Watching:
@@ -100,11 +104,28 @@ def watch_job(
     is_module: bool = False,
     as_json: bool = False,
     quiet: bool = False,
+    baseline: Path | None = None,
+    max_slower: float = 0.1,
 ) -> Ending:
     """Run a script as `__main__` in this process, and report what is wrong or slow in it.
 
+    Args:
+        script, args: what to run.
+        out: folder of the report; None: `watch-NAME` in the current folder.
+        steps: stop the script after so many steps; None: let it end.
+        probe: afterwards, replay steps with other settings on a copy.
+        is_module: as with `python -m`.
+        as_json, quiet: how the report is printed.
+        baseline: folder of an earlier report, with which this one is compared.
+        max_slower: share by which a step may take longer than in the earlier report.
+
+    Returns:
+        How the script ended; with the exit code 7 if it ran to its end, and its steps became slower
+        or a fault is new.
+
     Raises:
-        UsageError: if the script does not exist or is not Python, or the folder cannot be created.
+        UsageError: if the script does not exist or is not Python, the folder cannot be created, or
+            the earlier report cannot be read.
     """
     from stepladder.watching.script.script import find_script, refuse_no_python
     from stepladder.watching.script.session import watch_script
@@ -113,13 +134,19 @@ def watch_job(
     folder = default_folder(file.stem if not is_module else script) if out is None else out
     if not is_module or file.suffix == ".py":
         refuse_no_python(file, str(file) if is_module else script)
+    earlier = _earlier(baseline) if baseline is not None else None
+    if baseline is not None and baseline.resolve() == folder.resolve():
+        folder = folder.with_name(f"{folder.name}-now")  # the earlier report is kept
     _make_folder(folder)
     folder = folder.resolve()  # the script may change the working folder
+    worse: list[bool] = []
 
     def published(report: WatchReport) -> None:
         publish(report, folder, is_quiet=quiet, as_json=as_json)
+        if earlier is not None:
+            worse.append(_compare(earlier, report, baseline, max_slower))
 
-    return watch_script(
+    ending = watch_script(
         script,
         args,
         folder=folder,
@@ -128,6 +155,39 @@ def watch_job(
         max_steps=steps,
         is_probing=probe,
     )
+    if any(worse) and not ending.exit_code:
+        return replace(ending, exit_code=WORSE)
+    return ending
+
+
+def _earlier(folder: Path) -> WatchReport:
+    """Return the report of an earlier run.
+
+    Raises:
+        UsageError: if the folder has none.
+    """
+    try:
+        return from_json(WatchReport, read_json(folder / WATCH_FILE))
+    except (OSError, DataError) as error:
+        raise UsageError(
+            f"this folder has no readable report of an earlier run ({WATCH_FILE}: {error})",
+            where=f"--baseline {folder}",
+            fix=f"Make one: stepladder watch --out {folder} train.py",
+        ) from None
+
+
+def _compare(
+    earlier: WatchReport, report: WatchReport, baseline: Path | None, max_slower: float
+) -> bool:
+    """Print what became worse since an earlier run, and return True if that is not accepted."""
+    from stepladder.reporting.pages.watch_page import regression_lines
+    from stepladder.watching.regression import regression
+
+    found = regression(earlier, report, max_slower=max_slower)
+    stream = sys.stderr if sys.stderr is not None and not sys.stderr.closed else sys.__stderr__
+    if stream is not None and not stream.closed:
+        stream.write("\n".join(regression_lines(found, str(baseline))) + "\n")
+    return found.is_worse
 
 
 def _make_folder(folder: Path) -> None:

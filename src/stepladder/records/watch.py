@@ -10,6 +10,7 @@ from typing import Final
 from stepladder.records.climb import NextStep
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding
+from stepladder.records.ladder import Interval
 
 WATCH_FILE: Final = "watch.json"
 
@@ -120,6 +121,8 @@ class WatchReport:
         watched_s: total seconds of the parts in `times`.
         times: breakdown of a step's time.
         step_s: mean seconds per step, including all of `times`, without the watcher's overhead.
+        block_s: mean seconds per step in up to 64 equal blocks of steps, in order, for the spread;
+            with the overhead.
         overhead_s: CPU seconds of the watcher.
         probe_s: seconds of the probe after the last step; None: it was off.
         next: the recommended next step; its gain is an upper bound if `is_bound`.
@@ -146,6 +149,7 @@ class WatchReport:
     watched_s: float = 0.0
     times: tuple[PhaseTime, ...] = ()
     step_s: float | None = None
+    block_s: tuple[float, ...] = ()
     overhead_s: float = 0.0
     probe_s: float | None = None
     next: NextStep | None = None
@@ -163,3 +167,27 @@ class WatchReport:
     def alarms(self) -> tuple[Finding, ...]:
         """The findings that failed or warned, the worst first."""
         return tuple(finding for finding in self.findings if finding.is_alarm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """What became worse in a script since an earlier run.
+
+    Attributes:
+        slower: seconds of a step over those of the earlier run; None: not comparable.
+        allowed: the largest ratio that is accepted.
+        is_slower: the ratio is above that, beyond noise.
+        new_faults: names of findings that the earlier run did not have.
+        why_not: why the times were not compared; None: they were.
+    """
+
+    slower: Interval | None
+    allowed: float
+    is_slower: bool
+    new_faults: tuple[str, ...]
+    why_not: str | None = None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the run is to be refused."""
+        return self.is_slower or bool(self.new_faults)

@@ -26,6 +26,7 @@ _KINDS: Final = {  # by the command that writes the page, in the order of the li
     "compare": "Comparison",
     "audit": "Audit",
     "watch": "Watched script",
+    "climb": "Climb",
     "scaling": "Scaling",
 }
 _CLIMB, _TRIALS = "Climb", "trials.jsonl"

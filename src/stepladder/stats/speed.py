@@ -89,6 +89,28 @@ def combined_speedup(
     return _interval(parts[0].mean, half, confidence)
 
 
+def unpaired_ratio(before_s: ArrayLike, after_s: ArrayLike, *, confidence: float) -> Interval:
+    """Return an interval for the ratio of two times, after over before, from separate runs.
+
+    Welch's t on the logarithms of the block times, whose spreads may differ.
+
+    Args:
+        before_s, after_s: block times in seconds, (n,) and (m,), 2 or more each.
+        confidence: one-sided confidence of each bound, in (0.5, 1).
+
+    Source: Welch 1947, "The Generalization of 'Student's' Problem", Biometrika 34(1-2).
+    """
+    logs = [np.log(np.asarray(times, dtype=np.float64)) for times in (before_s, after_s)]
+    if any(one.size < 2 for one in logs):
+        raise ValueError("a ratio of separate runs needs two blocks of each")
+    before, after = (mean_estimate(one) for one in logs)
+    total = before.sem**2 + after.sem**2
+    parts = sum(one.sem**4 / (log.size - 1) for one, log in zip((before, after), logs, strict=True))
+    df = total**2 / parts if parts > 0 else math.inf
+    half = t_quantile(confidence, df) * math.sqrt(total) if total > 0 else 0.0
+    return _interval(after.mean - before.mean, half, confidence)
+
+
 def choose_num_blocks(
     log_ratios: ArrayLike, *, half_width: float, confidence: float, at_least: int, at_most: int
 ) -> int:

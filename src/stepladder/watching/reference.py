@@ -30,6 +30,11 @@ stepladder watch --steps 300 train.py        stop after 300 optimizer steps, wit
 stepladder watch --probe -m package.train    and replay steps on a copy at the end
 ```
 
+`stepladder watch train.py --baseline watch-train --max-slower 0.1` compares with the report in that
+folder, and exits with code 7 if steps became slower by more than that, beyond noise, or if a fault
+is new: a step for CI. Times are compared only on the same device, with as many threads and the same
+batch size. The new report is in `--out`, or in `watch-train-now`.
+
 In Python: `with stepladder.watch():` around the training. stepladder prints to stderr; stdout and
 the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html` and `watch.json`.
 

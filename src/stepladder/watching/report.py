@@ -217,6 +217,7 @@ def report_of(
         watched_s=span,
         times=times,
         step_s=span / steps if steps else None,
+        block_s=watcher.phases.block_s,
         overhead_s=watcher.switch.spent_s,
         probe_s=probe_s,
         next=step,

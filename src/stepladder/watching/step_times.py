@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from time import perf_counter
 from typing import Any, Final
@@ -24,6 +25,7 @@ _EVERY: Final = 50  # then the first steps of every 50
 _FOLLOWED: Final = 14
 _STIRRED: Final = 128  # steps that are followed after something unusual
 _FOR_LONG: Final = 1000
+_MAX_MARKS: Final = 64
 
 
 def has_gpu() -> bool:
@@ -65,6 +67,7 @@ class Phases:
         num_steps: steps that were counted.
         total_s: seconds by phase, without the last steps; see `whole_s`.
         is_sampling: the phases of this step are timed.
+        marks: when every `stride`-th counted step ended; thinned as they become many.
         is_own: this step represents only itself: at round step numbers, scripts do rare work and
             watchers read values.
     """
@@ -75,6 +78,8 @@ class Phases:
         self.is_sampling = True
         self.is_own = False
         self.total_s: dict[str, float] = {}
+        self.marks: list[float] = []
+        self.stride = 1
         self._stretch = _Stretch()
         self.device_s: dict[str, list[float]] = {}
         self.began = 0.0
@@ -103,9 +108,23 @@ class Phases:
         if self.is_counting:
             self.num_steps += 1
             self._count_step()
+            if self.num_steps % self.stride == 0:
+                self._mark(now)
         elif self._seen_steps >= _FIRST:
             self.is_counting, self.began = True, now
+            self.marks.append(now)
         self.ended = now
+
+    def _mark(self, now: float) -> None:
+        self.marks.append(now)
+        if len(self.marks) > _MAX_MARKS:
+            self.marks = self.marks[::2]
+            self.stride *= 2
+
+    @property
+    def block_s(self) -> tuple[float, ...]:
+        """Mean seconds of a step in equal blocks of steps, in order."""
+        return tuple((b - a) / self.stride for a, b in pairwise(self.marks))
 
     def _count_step(self) -> None:
         stretch = self._stretch

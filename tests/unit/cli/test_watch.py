@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepladder.cli.commands.watch import split
 from stepladder.cli.main import main
+from stepladder.cli.script_words import split
 from stepladder.reporting.html import script
 
 TRAIN = """
@@ -50,6 +50,8 @@ sys.exit(3)
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 
+WITH_VALUE = ("--out", "--steps", "--module", "-m")
+
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
@@ -76,13 +78,16 @@ def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_words_after_the_script_are_the_scripts_own() -> None:
-    assert split(["--steps", "5", "train.py", "--", "--json"]) == (
+    assert split(["--steps", "5", "train.py", "--", "--json"], WITH_VALUE) == (
         ["--steps", "5", "train.py"],
         ["--json"],
     )
-    assert split(["train.py", "--out", "x"]) == (["train.py"], ["--out", "x"])
-    assert split(["--probe", "-m", "a.b", "--lr", "1"]) == (["--probe", "-m", "a.b"], ["--lr", "1"])
-    assert split(["--help"]) == (["--help"], [])
+    assert split(["train.py", "--out", "x"], WITH_VALUE) == (["train.py"], ["--out", "x"])
+    assert split(["--probe", "-m", "a.b", "--lr", "1"], WITH_VALUE) == (
+        ["--probe", "-m", "a.b"],
+        ["--lr", "1"],
+    )
+    assert split(["--help"], WITH_VALUE) == (["--help"], [])
 
 
 def test_results_are_identical_to_the_bit_and_the_exit_code_is_kept(

@@ -101,6 +101,7 @@ COMMANDS = (
         "Run an unmodified training script; report what is slow or wrong in it.",
         "watch",
     ),
+    Command("run", _TRAIN, "Run an unmodified script with the speed-ups that a climb kept."),
     Command("ledger", _RESULTS, "Compare predicted and measured gains over all climbs.", "ladder"),
     Command(
         "diagnose",

@@ -9,6 +9,7 @@ from stepladder.api.ladder import climb
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
+from stepladder.cli.script_climb import names_script, run_script_climb
 from stepladder.config.choices import ClimbAim
 
 
@@ -16,7 +17,8 @@ from stepladder.config.choices import ClimbAim
 class Flags(LadderFlags):
     """Try speed-ups in order: measure, predict, try, and keep what measurably helps; then train.
 
-    Verdicts of earlier climbs of the same job on the same machine are reused.
+    Verdicts of earlier climbs of the same job on the same machine are reused. The job may also be an
+    unmodified script: see `stepladder climb train.py --help`.
 
     Examples:
       stepladder climb demo.yaml                 try speed-ups, keep those that help, then train
@@ -38,6 +40,8 @@ class Flags(LadderFlags):
 
 def run(argv: list[str]) -> int:
     """Run the command."""
+    if names_script(argv):
+        return run_script_climb(argv)
     flags, resolved = read_job(Flags, argv, command="climb")
     if flags.show_config:
         return print_config(resolved, flags.output)

@@ -11,9 +11,12 @@ from tyro.conf import Positional, arg
 
 from stepladder.api.watch import watch_job
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse
+from stepladder.cli.script_words import split
 from stepladder.errors import UsageError
 
-_WITH_VALUE: Final = frozenset({"--out", "--steps", "--module", "-m"})
+WITH_VALUE: Final = frozenset({"--out", "--steps", "--baseline", "--max-slower", "--module", "-m"})
+_AFTER: Final = ("--baseline", "--max-slower")
+"""Flags that are ours after the script as well, if both are there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Flags:
       stepladder watch train.py -- --epochs 2     where the time goes, and what is wrong
       stepladder watch --steps 300 train.py       stop after 300 optimizer steps
       stepladder watch --probe -m package.train   also test other settings at the end
+      stepladder watch --baseline watch-train --max-slower 0.1 train.py
+                                                  exit code 7 if it became slower, or worse
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
@@ -48,12 +53,17 @@ class Flags:
     probe: Switch = False
     """After the last step, replay steps with other settings on a copy, and test how gradients are
     cleared."""
+    baseline: Path | None = None
+    """Folder of an earlier report: the exit code is 7 if steps became slower, or a fault is new."""
+    max_slower: str = "0.1"
+    """Share by which a step may take longer than in the earlier report, such as 0.1, or a
+    percentage."""
     output: Annotated[_Output, Unprefixed] = field(default_factory=_Output)
 
 
 def run(argv: list[str]) -> int:
     """Run the command; return the exit code of the script."""
-    ours, args = split(argv)
+    ours, args = split(_ours_first(argv), WITH_VALUE)
     flags = parse(Flags, ours, command="watch")
     target = flags.module or flags.script
     if target is None:
@@ -73,6 +83,8 @@ def run(argv: list[str]) -> int:
         is_module=flags.module is not None,
         as_json=flags.output.json,
         quiet=flags.output.quiet,
+        baseline=flags.baseline,
+        max_slower=_share(flags.max_slower),
     )
     return ending.exit_code
 
@@ -95,14 +107,35 @@ def _refuse_launcher(flags: Flags, args: Sequence[str]) -> None:
         )
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into our arguments and the script's, which follow its name or a `--`."""
-    idx = 0
-    while idx < len(argv):
-        word = argv[idx]
-        is_named = word in ("-m", "--module") or word.startswith("--module=")
-        idx += 2 if word in _WITH_VALUE else 1
-        if is_named or not word.startswith("-"):
-            rest = list(argv[idx:])
-            return list(argv[:idx]), rest[1:] if rest[:1] == ["--"] else rest
-    return list(argv), []
+def _ours_first(argv: Sequence[str]) -> list[str]:
+    """Return the words with `--baseline A --max-slower B` first, where they follow the script."""
+    words = list(argv[: argv.index("--")] if "--" in argv else argv)
+    if not all(flag in words for flag in _AFTER):
+        return list(argv)
+    left, first = list(argv), []
+    for flag in _AFTER:
+        at = left.index(flag)
+        first += left[at : at + 2]
+        del left[at : at + 2]
+    return [*first, *left]
+
+
+def _share(text: str) -> float:
+    """Return a share from text such as 0.1, or a
+    percentage.
+
+    Raises:
+        UsageError: if it is not one, or below 0.
+    """
+    number = text.strip()
+    try:
+        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(
+            f"{text} is not a share of 0 or more",
+            where="--max-slower",
+            fix="Type one such as: --max-slower 0.1",
+        )
+    return share

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from stepladder.checks.evidence.growth import NUM_CALLS, norms_in_words
 from stepladder.records.findings import Finding, Outcome
-from stepladder.records.watch import Clearing, WatchReport
+from stepladder.records.watch import Clearing, Regression, WatchReport
 from stepladder.reporting.charts.lines import Series, line_chart
 from stepladder.reporting.headline import TimeSpent, spent
 from stepladder.reporting.html import template
@@ -57,6 +57,25 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
     if page:
         lines.append(f"  report: {page}")
     return "\n".join(lines) + "\n"
+
+
+def regression_lines(found: Regression, baseline: str) -> list[str]:
+    """Return what became worse since an earlier run, as lines for the terminal.
+
+    Args:
+        baseline: folder of the earlier run.
+    """
+    allowed = f"at most {found.allowed:.2f}× is allowed"
+    if found.slower is None:
+        lines = [f"compared with {baseline}: times cannot be compared: {found.why_not}"]
+    else:
+        ratio = found.slower
+        times = f"{ratio.estimate:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}] as long"
+        verdict = "SLOWER" if found.is_slower else "not slower beyond noise"
+        lines = [f"compared with {baseline}: a step takes {times}; {allowed}: {verdict}"]
+    if found.new_faults:
+        lines.append(f"  NEW: {', '.join(found.new_faults)}: not found in the earlier run")
+    return lines
 
 
 def crash_words(report: WatchReport) -> str | None:

@@ -39,6 +39,10 @@ class OwnCode:
             frame = frame.f_back
         return None
 
+    def is_own(self, filename: str) -> bool:
+        """Return whether a file is the script's."""
+        return self._name(filename) is not None
+
     def innermost(self, frames: Sequence[tuple[str, int]]) -> str | None:
         """Return the innermost of these lines, (file, line), that is the script's."""
         for file, line in reversed(frames):

@@ -1,0 +1,202 @@
+"""Records of climbs on unmodified scripts: what a script makes where, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from stepladder.records.files import Json
+from stepladder.records.ladder import Interval
+
+SCRIPT_FILE: Final = "script.json"
+PATCH_FILE: Final = "train.patch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A call in the script's own files.
+
+    Attributes:
+        file: path of the file, absolute.
+        line, column: where the call begins; lines from 1, columns in bytes from 0.
+        end_line, end_column: where it ends.
+        is_direct: the script itself makes the call, and not a function of a library that it calls.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    is_direct: bool
+
+    @property
+    def key(self) -> str:
+        """The place as a key: the same call has the same in each run."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeOptimizer:
+    """An optimizer that the script has made.
+
+    Attributes:
+        kind: its class.
+        place: the call; None: not in the script's own files.
+        model: how the script's code names its model there, such as `model` or `self`; None: no
+            variable holds a module with its weights.
+        is_fused: it runs one kernel for all weights; None: it has no such kernel.
+        why_not_fused: what speaks against that kernel; None: nothing.
+        num_conv2d: convolutions over images in the model.
+        is_channels_last: their weights are in that layout already.
+        num_params: weights.
+        is_compiled: the model is.
+    """
+
+    kind: str
+    place: Place | None = None
+    model: str | None = None
+    is_fused: bool | None = None
+    why_not_fused: str | None = None
+    num_conv2d: int = 0
+    is_channels_last: bool = False
+    num_params: int = 0
+    is_compiled: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeLoader:
+    """A DataLoader that the script has made.
+
+    Attributes:
+        place: the call; None: not in the script's own files.
+        num_steps: batches from it that training used.
+        num_workers: worker processes.
+        keeps_workers: they serve several passes.
+        is_pinned: batches are copied to pinned memory.
+        is_stream: its dataset is iterable, without an index.
+        num_examples: None: unknown.
+        example_bytes: of tensors and arrays in an example, a mean; None: unknown.
+        example_s: seconds to read one, a mean; None: unknown.
+        why_not_kept: why examples cannot be kept in memory, such as that two reads differ; None:
+            they can.
+    """
+
+    place: Place | None = None
+    num_steps: int = 0
+    num_workers: int = 0
+    keeps_workers: bool = False
+    is_pinned: bool = False
+    is_stream: bool = False
+    num_examples: int | None = None
+    example_bytes: float | None = None
+    example_s: float | None = None
+    why_not_kept: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFacts:
+    """What one run of the script has shown.
+
+    Attributes:
+        has_gpu: the script trains on a GPU.
+        num_cores: cores that it may use.
+        threads: threads of one operation.
+        num_steps: steps that were watched.
+        is_whole: the script ended by itself: it takes no more steps.
+        step_s: seconds per step, everything included.
+        shares: of the time, by phase.
+        batch_size: None: unknown.
+        optimizers: in the order in which they were made.
+        loaders: likewise.
+        uses_autocast: an operation ran under autocast.
+        output_is_tensor: the model returns one tensor of floating-point numbers.
+        keeps_freed_memory: malloc is configured already.
+        memory_bytes: free memory of the machine.
+        has_compiler: a C++ compiler, which torch.compile needs on a CPU.
+        dtype: of the weights.
+        kernel_share: of the CPU time in steps, the part that the kernel takes.
+        has_bfloat16: the processor, or GPU, has instructions for bfloat16.
+        has_fast_matmul, has_cudnn_benchmark: the script has switched these on.
+    """
+
+    has_gpu: bool = False
+    num_cores: int = 1
+    threads: int = 1
+    num_steps: int = 0
+    is_whole: bool = False
+    step_s: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+    batch_size: int | None = None
+    optimizers: tuple[MadeOptimizer, ...] = ()
+    loaders: tuple[MadeLoader, ...] = ()
+    uses_autocast: bool = False
+    output_is_tensor: bool = False
+    keeps_freed_memory: bool = False
+    memory_bytes: int = 0
+    has_compiler: bool = False
+    dtype: str = "float32"
+    kernel_share: float = 0.0
+    has_bfloat16: bool = False
+    has_fast_matmul: bool = False
+    has_cudnn_benchmark: bool = False
+
+    @property
+    def computing_share(self) -> float:
+        """The share of the time that forward and backward take, in [0, 1]."""
+        return min(1.0, self.shares.get("forward", 0.0) + self.shares.get("backward", 0.0))
+
+    @property
+    def training_loader(self) -> MadeLoader | None:
+        """The loader that most steps got their batches from."""
+        return max(
+            (one for one in self.loaders if one.num_steps),
+            key=lambda one: one.num_steps,
+            default=None,
+        )
+
+    @property
+    def models(self) -> tuple[MadeOptimizer, ...]:
+        """The optimizers whose model has a name in the script."""
+        return tuple(one for one in self.optimizers if one.model is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptClimb:
+    """script.json: the result of a climb on a script.
+
+    Attributes:
+        script, args: as given.
+        step_s: seconds per step of the original, from the last pairs; None: not measured.
+        result_s: the same with all that was kept.
+        speedup: from these pairs; None: nothing was kept, or not measured.
+        num_pairs: of blocks.
+        steps_per_block: steps of a block.
+        kept: rungs, in order.
+        settings: what `stepladder run --with` applies.
+        patch: the diff; empty: nothing can be changed in the script's own files.
+        patched: speed-up of the patched script; None: not measured.
+        only_outside: kept rungs that the diff does not have, with why.
+        is_repeatable: two runs with one seed have the same losses.
+        num_alarms: findings of the watcher.
+        climb_s: seconds of the climb.
+        notes: what the user has to know, one sentence each.
+    """
+
+    script: str
+    args: tuple[str, ...] = ()
+    step_s: float | None = None
+    result_s: float | None = None
+    speedup: Interval | None = None
+    num_pairs: int = 0
+    steps_per_block: int = 0
+    kept: tuple[str, ...] = ()
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    patch: str = ""
+    patched: Interval | None = None
+    only_outside: Mapping[str, str] = field(default_factory=dict)
+    is_repeatable: bool = True
+    num_alarms: int = 0
+    climb_s: float = 0.0
+    notes: tuple[str, ...] = ()

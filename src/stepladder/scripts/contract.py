@@ -1,0 +1,89 @@
+"""The interface of a rung for scripts: one change, from outside and in the script's text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.script import Place, ScriptFacts
+from stepladder.scripts.settings import Settings
+
+NO_MODEL: Final = "no variable of the script holds the model where the optimizer is made"
+
+
+class Spot(StrEnum):
+    """Where an edit goes.
+
+    START: after the imports. BEFORE: before the statement with the call. ARGUMENT: an argument of
+    the call. AROUND: around the first argument of the call.
+    """
+
+    START = "start"
+    BEFORE = "before"
+    ARGUMENT = "argument"
+    AROUND = "around"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """A change of the script's text.
+
+    Attributes:
+        rung: for the comment.
+        spot: where.
+        place: the call; None: the script itself, for START.
+        text: lines of code; for ARGUMENT its value, for AROUND the function that is put around.
+        name: of the argument.
+        imports: modules that the text needs, as `import NAME`.
+    """
+
+    rung: str
+    spot: Spot
+    place: Place | None = None
+    text: str
+    name: str = ""
+    imports: tuple[str, ...] = ()
+
+
+class ScriptRung(ABC):
+    """One step of the ladder for scripts: pure functions of data.
+
+    Attributes:
+        name: named like the file; what the user types and reads.
+        level: as in the ladder of recipes.
+        exactness: how far it may change what is learnt.
+        is_for_gpu: it is applied only where the script trains on a GPU, which this project's tests
+            do not have.
+        is_for_process: it needs no model, optimizer or loader.
+        remark: what has to be known about its gain if it is kept.
+    """
+
+    name: ClassVar[str]
+    level: ClassVar[int]
+    exactness: ClassVar[Exactness] = Exactness.ROUNDING
+    is_for_gpu: ClassVar[bool] = False
+    is_for_process: ClassVar[bool] = False
+    remark: ClassVar[str] = ""
+
+    @abstractmethod
+    def why_not(self, facts: ScriptFacts, settings: Settings) -> str | None:
+        """Return why the rung cannot be applied to this script; None: it can."""
+
+    @abstractmethod
+    def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:
+        """Predict the gain of a step, or its bound; called if why_not is None."""
+
+    @abstractmethod
+    def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
+        """Return the changed settings."""
+
+    @abstractmethod
+    def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:
+        """Return the same change in the script's text; a string: why it can only be applied.
+
+        Args:
+            settings: with the rung.
+        """

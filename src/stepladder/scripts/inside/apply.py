@@ -1,0 +1,182 @@
+"""Apply settings to a script from outside, where it makes its optimizer and its loaders."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
+
+from stepladder.scripts.inside.places import Places, call_place, named_model, params_of
+from stepladder.scripts.settings import Settings
+
+_FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
+_FOR_FUSED: Final = ("foreach", "fused", "capturable", "differentiable")
+
+
+class InMemory(Dataset[Any]):
+    """Keeps each example after its first read."""
+
+    def __init__(self, examples: Any) -> None:
+        self.examples = examples
+        self.kept: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["examples"], name)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, idx: Any) -> Any:
+        if idx not in self.kept:
+            self.kept[idx] = self.examples[idx]
+        return self.kept[idx]
+
+
+class Applied:
+    """Changes what a script makes, as its settings say.
+
+    Attributes:
+        problems: what could not be applied, one sentence each.
+    """
+
+    def __init__(self, settings: Settings, places: Places) -> None:
+        self.problems: list[str] = []
+        self._settings = settings
+        self._places = places
+        self._depth = 0
+        self._models: set[int] = set()
+
+    def at_start(self) -> None:
+        """Apply what concerns the process, once torch is imported."""
+        settings = self._settings
+        if settings.keep_freed_memory:
+            from stepladder.machine import keep_freed_memory
+
+            if not keep_freed_memory():
+                self.problems.append("malloc could not be configured")
+        if settings.fast_matmul:
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
+        if settings.cudnn_benchmark:
+            torch.backends.cudnn.benchmark = True
+
+    def install(self) -> None:
+        """Wrap the constructors of optimizers and of DataLoader."""
+        kinds = {one for one in vars(torch.optim).values() if isinstance(one, type)}
+        for kind in kinds:
+            if issubclass(kind, Optimizer) and "__init__" in vars(kind):
+                self._wrap(kind, self._make_optimizer)
+        self._wrap(DataLoader, self._make_loader)
+
+    def _wrap(self, owner: Any, make: Callable[..., None]) -> None:
+        original = owner.__init__
+
+        @functools.wraps(original)
+        def wrapper(this: Any, *args: Any, **kwargs: Any) -> None:
+            if self._depth:
+                original(this, *args, **kwargs)
+                return
+            self._depth += 1
+            try:
+                make(original, this, args, kwargs)
+            finally:
+                self._depth -= 1
+
+        owner.__init__ = wrapper
+
+    def _make_optimizer(
+        self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
+    ) -> None:
+        place, frame = call_place(self._places.own)
+        groups = kwargs.get("params", args[0] if args else ())
+        named = None
+        if not isinstance(groups, Tensor):
+            groups = list(groups)
+            args, kwargs = _with_groups(groups, args, kwargs)
+            named = named_model(frame, params_of(groups))
+        if named is not None:
+            self._change_model(named[1], _device_of(named[1]))
+        if self._settings.threads is not None:
+            torch.set_num_threads(self._settings.threads)
+        changed = self._fused(type(this), kwargs)
+        try:
+            original(this, *args, **changed)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if changed is kwargs:
+                raise
+            self.problems.append(f"the optimizer refused fused=True: {error}")
+            original(this, *args, **kwargs)
+        self._places.note_optimizer(this, place, named)
+
+    def _fused(self, kind: type, kwargs: dict[str, Any]) -> dict[str, Any]:
+        is_known = any(one.__name__ in _FUSED for one in kind.__mro__)
+        if not self._settings.fused_optimizer or not is_known:
+            return kwargs
+        if any(kwargs.get(name) for name in _FOR_FUSED):
+            return kwargs
+        if "fused" not in inspect.signature(kind).parameters:
+            return kwargs
+        return {**kwargs, "fused": True}
+
+    def _change_model(self, model: nn.Module, device: str) -> None:
+        """Apply what concerns the model, as the lines before the optimizer would."""
+        if id(model) in self._models:
+            return
+        self._models.add(id(model))
+        settings = self._settings
+        if settings.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if settings.autocast:
+            autocast = torch.autocast(device, dtype=torch.bfloat16)
+            model.forward = autocast(model.forward)
+            model.register_forward_hook(_as_float)
+        if settings.compiled:
+            model.compile()
+
+    def _make_loader(
+        self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
+    ) -> None:
+        place, _ = call_place(self._places.own)
+        if place is not None and place.key == self._settings.loader:
+            args, kwargs = self._change_loader(original, this, args, kwargs)
+        original(this, *args, **kwargs)
+        self._places.note_loader(this, place)
+
+    def _change_loader(
+        self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Any]:
+        settings = self._settings
+        bound = inspect.signature(original).bind(this, *args, **kwargs)
+        values = bound.arguments
+        if settings.examples_in_memory:
+            values["dataset"] = InMemory(values["dataset"])
+        if settings.workers is not None:
+            values["num_workers"], values["persistent_workers"] = settings.workers, True
+        if settings.pinned:
+            values["pin_memory"] = True
+        return bound.args[1:], bound.kwargs
+
+
+def _with_groups(groups: list[Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments with a list instead of what may be a generator."""
+    if "params" in kwargs:
+        return args, {**kwargs, "params": groups}
+    return (groups, *itertools.islice(args, 1, None)), kwargs
+
+
+def _device_of(model: nn.Module) -> str:
+    param = next(model.parameters(), None)
+    return "cpu" if param is None else param.device.type
+
+
+def _as_float(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+    return output.float() if isinstance(output, Tensor) else output

@@ -1,0 +1,128 @@
+"""Test whether a dataset returns the same example each time, without drawing random numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_NUM: Final = 6
+_MAX_S: Final = 5.0
+_OTHER_SEED: Final = 987_654_321
+_OBJECT_BYTES: Final = 60.0
+
+
+def read_twice(dataset: Any, num: int) -> tuple[float | None, float | None, str | None]:
+    """Read a few examples twice, with different random states, and compare.
+
+    The random states are afterwards as before.
+
+    Args:
+        num: of examples in the dataset, at least 1.
+
+    Returns:
+        Bytes and seconds of an example (None: not read), and why examples cannot be kept in memory
+        (None: they can).
+    """
+    sizes: list[float] = []
+    seconds: list[float] = []
+    saved = _Random()
+    began = perf_counter()
+    try:
+        for idx in sorted({at * (num - 1) // (_NUM - 1) for at in range(_NUM)}):
+            before = perf_counter()
+            first = dataset[idx]
+            seconds.append(perf_counter() - before)
+            if not saved.is_unchanged():
+                return None, _mean(seconds), "reading an example draws random numbers"
+            seed_all(_OTHER_SEED)
+            second = dataset[idx]
+            saved.restore()
+            if not is_same(first, second):
+                return None, _mean(seconds), "two reads of one example differ"
+            size = _bytes(first)
+            if size is None:
+                return None, _mean(seconds), "examples have values other than tensors and numbers"
+            sizes.append(size)
+            if perf_counter() - began > _MAX_S:
+                break
+    except Exception as error:
+        return None, None, f"reading an example failed ({type(error).__name__})"
+    finally:
+        saved.restore()
+    return _mean(sizes), _mean(seconds), None
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+class _Random:
+    """The random states of Python, NumPy and torch on the CPU when it is made."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()
+
+    def is_unchanged(self) -> bool:
+        now: Any = np.random.get_state()
+        return (
+            torch.equal(self._torch, torch.get_rng_state())
+            and self._python == random.getstate()
+            and np.array_equal(self._numpy[1], now[1])
+            and self._numpy[2:] == now[2:]
+        )
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Return True if two examples are equal, number by number."""
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        is_like = type(first) is type(second) and first.dtype == second.dtype
+        return is_like and torch.equal(first, second)
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return type(first) is type(second) and np.array_equal(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(
+            is_same(value, second[key]) for key, value in first.items()
+        )
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(
+            is_same(*pair) for pair in zip(first, second, strict=True)
+        )
+    return bool(first == second)
+
+
+def _bytes(value: Any) -> float | None:
+    """Return the size of an example; None if it has other parts than tensors and numbers."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size() + 4 * _OBJECT_BYTES
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 2 * _OBJECT_BYTES
+    if value is None or isinstance(value, (bool, int, float, np.generic)):
+        return _OBJECT_BYTES
+    if isinstance(value, (str, bytes)):
+        return len(value) + _OBJECT_BYTES
+    if isinstance(value, (Mapping, list, tuple)):
+        parts = value.values() if isinstance(value, Mapping) else value
+        sizes = [_bytes(one) for one in parts]
+        known = [one for one in sizes if one is not None]
+        return sum(known) + _OBJECT_BYTES if len(known) == len(sizes) else None
+    return None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,231 @@
+"""Notes where a script makes its optimizers and loaders, and what they are like."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, dataloader
+
+from stepladder.records.script import MadeLoader, MadeOptimizer, Place
+from stepladder.scripts.inside.deterministic import read_twice
+from stepladder.watching.hooks.patches import Patches
+from stepladder.watching.script.own_code import OwnCode
+
+_MAX_FRAMES: Final = 40
+_HERE: Final = __name__.rpartition(".")[0]
+
+
+def call_place(own: OwnCode) -> tuple[Place | None, FrameType | None]:
+    """Return the innermost call in the script's own files that led here, and its frame."""
+    frame: FrameType | None = sys._getframe(1)
+    is_direct = True
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None, None
+        if frame.f_globals.get("__name__", "").startswith(_HERE):
+            frame = frame.f_back
+            continue
+        if own.is_own(frame.f_code.co_filename):
+            return _place_of(frame, is_direct=is_direct), frame
+        is_direct = False
+        frame = frame.f_back
+    return None, None
+
+
+def _place_of(frame: FrameType, *, is_direct: bool) -> Place | None:
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line, end_line, column, end_column = positions
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    return Place(
+        file=os.path.realpath(frame.f_code.co_filename),
+        line=line,
+        column=column,
+        end_line=end_line,
+        end_column=end_column,
+        is_direct=is_direct,
+    )
+
+
+def named_model(frame: FrameType | None, params: Iterable[Tensor]) -> tuple[str, nn.Module] | None:
+    """Return the variable, or attribute of self, whose module has these weights, and the module.
+
+    Of several, it is the one with the fewest weights beside them.
+    """
+    wanted = {id(param) for param in params}
+    if frame is None or not wanted:
+        return None
+    found: list[tuple[int, str, nn.Module]] = []
+    scopes = [frame.f_locals, frame.f_globals]
+    for scope in scopes:
+        for name, value in list(scope.items()):
+            if isinstance(value, nn.Module):
+                found.append((_num_beside(value, wanted), name, value))
+        if (owner := scope.get("self")) is not None and hasattr(owner, "__dict__"):
+            parts = {**vars(owner), **getattr(owner, "_modules", {})}
+            for name, value in list(parts.items()):
+                if isinstance(value, nn.Module) and name.isidentifier():
+                    found.append((_num_beside(value, wanted), f"self.{name}", value))
+        if any(num >= 0 for num, _, _ in found):
+            break
+    fitting = [one for one in found if one[0] >= 0 and one[1].replace(".", "").isidentifier()]
+    if not fitting:
+        return None
+    _, name, model = min(fitting, key=lambda one: one[0])
+    return name, model
+
+
+def _num_beside(model: nn.Module, wanted: set[int]) -> int:
+    """Return how many weights a model has beside these; -1 if it lacks one of them."""
+    own = {id(param) for param in model.parameters()}
+    return len(own - wanted) if wanted <= own else -1
+
+
+def params_of(groups: Any) -> list[Tensor]:
+    """Return the weights that an optimizer was given: a list, named ones, or groups."""
+    found: list[Tensor] = []
+    for entry in groups:
+        if isinstance(entry, dict):
+            inner = entry.get("params", ())
+            found += params_of([inner] if isinstance(inner, Tensor) else list(inner))
+        elif isinstance(entry, tuple) and len(entry) == 2:
+            found.append(entry[1])
+        elif isinstance(entry, Tensor):
+            found.append(entry)
+    return found
+
+
+class Places:
+    """What a script has made, in order.
+
+    Attributes:
+        models: identities of the models that the optimizers train.
+    """
+
+    def __init__(self, own: OwnCode) -> None:
+        self.own = own
+        self.optimizers: list[MadeOptimizer] = []
+        self.loaders: list[MadeLoader] = []
+        self.models: set[int] = set()
+        self._params: list[weakref.ref[Tensor]] = []
+        self._loaders: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._last: int | None = None
+
+    def note_optimizer(
+        self,
+        optimizer: Any,
+        place: Place | None,
+        named: tuple[str, nn.Module] | None,
+    ) -> None:
+        """Add an optimizer."""
+        params = [one for group in optimizer.param_groups for one in group["params"]]
+        model = named[1] if named is not None else None
+        self._params += [weakref.ref(param) for param in params]
+        if model is not None:
+            self.models.add(id(model))
+        convs = [one for one in model.modules() if isinstance(one, nn.Conv2d)] if model else []
+        is_fused = None
+        if "fused" in optimizer.defaults:
+            is_fused = bool(optimizer.defaults["fused"])
+        made = MadeOptimizer(
+            kind=type(optimizer).__name__,
+            place=place,
+            model=named[0] if named is not None else None,
+            is_fused=is_fused,
+            why_not_fused=_why_not_fused(optimizer, params),
+            num_conv2d=len(convs),
+            is_channels_last=bool(convs)
+            and all(one.weight.is_contiguous(memory_format=torch.channels_last) for one in convs)
+            and not all(one.weight.is_contiguous() for one in convs),
+            num_params=sum(param.numel() for param in params),
+            is_compiled=_is_compiled(model),
+        )
+        self.optimizers.append(made)
+
+    def note_loader(self, loader: Any, place: Place | None) -> None:
+        """Add a loader."""
+        is_stream = isinstance(loader.dataset, IterableDataset)
+        made = MadeLoader(
+            place=place,
+            num_workers=int(loader.num_workers),
+            keeps_workers=bool(loader.persistent_workers),
+            is_pinned=bool(loader.pin_memory),
+            is_stream=is_stream,
+            num_examples=None if is_stream else _length(loader.dataset),
+        )
+        self._loaders[id(loader)] = (weakref.ref(loader), len(self.loaders))
+        self.loaders.append(made)
+
+    def params(self) -> list[Tensor]:
+        """Return the weights of all optimizers that still exist."""
+        found = (ref() for ref in self._params)
+        return [param for param in found if param is not None]
+
+    def given(self, loader: Any) -> None:
+        """Note that a loader has returned a batch."""
+        found = self._loaders.get(id(loader))
+        self._last = found[1] if found is not None and found[0]() is loader else None
+
+    def stepped(self) -> None:
+        """Count a step for the loader that returned the last batch."""
+        if self._last is not None:
+            made = self.loaders[self._last]
+            self.loaders[self._last] = replace(made, num_steps=made.num_steps + 1)
+
+    def read_examples(self) -> None:
+        """Read a few examples of each training loader twice, in this process."""
+        for ref, idx in self._loaders.values():
+            loader, made = ref(), self.loaders[idx]
+            if loader is None or not made.num_steps or made.is_stream or not made.num_examples:
+                continue
+            size, seconds, why_not = read_twice(loader.dataset, made.num_examples)
+            self.loaders[idx] = replace(
+                made, example_bytes=size, example_s=seconds, why_not_kept=why_not
+            )
+
+
+def _why_not_fused(optimizer: Any, params: Sequence[Tensor]) -> str | None:
+    defaults = optimizer.defaults
+    for option in ("foreach", "capturable", "differentiable"):
+        if defaults.get(option):
+            return f"the script asks for {option}={defaults[option]}"
+    if any(not param.is_floating_point() or param.is_complex() for param in params):
+        return "not all weights are floating-point numbers"
+    if any(param.is_sparse for param in params):
+        return "some weights are sparse"
+    return None
+
+
+def _is_compiled(model: nn.Module | None) -> bool:
+    return model is not None and (
+        type(model).__name__ == "OptimizedModule"
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def install_places(places: Places, patches: Patches) -> None:
+    """Follow which loader returns each batch."""
+
+    def given(_note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        places.given(getattr(args[0], "_stepladder_loader", lambda: None)())
+
+    def begun(_note: Any, args: tuple[Any, ...], _kwargs: Any, iterator: Any) -> None:
+        iterator._stepladder_loader = weakref.ref(args[0])
+
+    patches.wrap(DataLoader, "__iter__", after=begun)
+    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", after=given)

@@ -1,0 +1,164 @@
+"""A private copy of the folder in which a script runs, so that its files are left alone.
+
+The copy has links to everything in the original folder. Before the script writes to a file or
+changes a folder, the link is replaced by a copy, or by a folder of links, so that only the private
+one changes. Other places are refused, apart from temporary files and caches.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGED: Final = {  # audit events, and which of their arguments are paths that they change
+    "os.mkdir": (0,),
+    "os.rename": (0, 1),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+    "os.utime": (0,),
+    "os.chmod": (0,),
+    "os.rmdir": (0,),
+    "os.remove": (0,),
+    "shutil.rmtree": (0,),
+    "shutil.move": (0, 1),
+    "shutil.copyfile": (1,),
+}
+_FREE: Final = ("/dev/null", "/dev/tty", "/dev/pts", "/dev/fd", "/proc", "/sys")
+_CACHES: Final = (".cache", ".triton", ".nv", ".config")
+_CACHE_VARIABLES: Final = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
+
+
+class WroteOutsideError(OSError):
+    """The script writes to a place that has no private copy."""
+
+
+def mirror(original: Path, private: Path, *, without: Path) -> None:
+    """Fill a new folder with links to what the original one has, except one of its folders."""
+    private.mkdir(parents=True)
+    for entry in original.iterdir():
+        if entry.resolve() != without.resolve():
+            (private / entry.name).symlink_to(entry)
+
+
+def replace_in_mirror(private: Path, relative: Path, text: str) -> None:
+    """Write another text instead of a file of the original folder."""
+    at = private
+    for part in relative.parts[:-1]:
+        at = at / part
+        if at.is_symlink():
+            _open_up(at)
+    file = private / relative
+    file.unlink(missing_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+class Private:
+    """Keeps what a script writes in its private folder.
+
+    Args:
+        original: the folder in which the user typed the command.
+        private: its mirror, in which the script runs.
+        refused: called with the path before a write to another place is refused.
+        free: folders to which it may write as well.
+    """
+
+    def __init__(
+        self,
+        original: Path,
+        private: Path,
+        refused: Callable[[str], None],
+        free: Sequence[Path] = (),
+    ) -> None:
+        self._original = original.resolve()
+        self._private = private.resolve()
+        self._refused = refused
+        self._is_busy = False
+        home = Path.home()
+        caches = [home / name for name in _CACHES]
+        caches += [Path(os.environ[name]) for name in _CACHE_VARIABLES if name in os.environ]
+        places = [*map(Path, _FREE), Path(tempfile.gettempdir()), Path(sys.prefix), *caches]
+        self._free = tuple(place.resolve() for place in (*places, *free))
+
+    def install(self) -> None:
+        """Follow what the script opens and changes, for as long as the process lives."""
+        sys.addaudithook(self._hear)
+
+    def prepare(self, path: Any) -> None:
+        """Make a path private before it is written to.
+
+        Raises:
+            WroteOutsideError: if it is in another place.
+        """
+        if isinstance(path, int) or path is None or self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            self._make_private(Path(os.path.normpath(Path.cwd() / os.fsdecode(path))))
+        finally:
+            self._is_busy = False
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            is_writing = (
+                any(letter in mode for letter in "wax+")
+                if isinstance(mode, str)
+                else bool(flags & _WRITES)
+            )
+            if is_writing:
+                self.prepare(path)
+        elif event in _CHANGED:
+            for at in _CHANGED[event]:
+                if at < len(args):
+                    self.prepare(args[at])
+
+    def _make_private(self, path: Path) -> None:
+        if not path.is_relative_to(self._private):
+            real = path.parent.resolve() / path.name
+            is_own = real.is_relative_to(self._private)
+            if is_own or "__pycache__" in real.parts or self._is_free(real):
+                return
+            self._refused(str(real))
+            raise WroteOutsideError(f"stepladder: the script writes outside of its folder: {real}")
+        at = self._private
+        for part in path.relative_to(self._private).parts[:-1]:
+            at = at / part
+            if at.is_symlink() and at.is_dir():
+                _open_up(at)
+        if path.is_symlink():
+            if path.is_dir():
+                _open_up(path)
+            elif path.exists():
+                _copy(path)
+
+    def _is_free(self, path: Path) -> bool:
+        """Return True for a temporary file or a cache; the original folder may be among them."""
+        is_original = path.is_relative_to(self._original)
+        return any(
+            path.is_relative_to(place)
+            and not (is_original and self._original.is_relative_to(place))
+            for place in self._free
+        )
+
+
+def _open_up(link: Path) -> None:
+    """Replace a link to a folder by a folder of links."""
+    folder = link.resolve()
+    link.unlink()
+    link.mkdir()
+    for entry in folder.iterdir():
+        (link / entry.name).symlink_to(entry)
+
+
+def _copy(link: Path) -> None:
+    """Replace a link to a file by a copy of it."""
+    file = link.resolve()
+    link.unlink()
+    shutil.copy2(file, link)

@@ -1,0 +1,372 @@
+"""Write what was kept as a small diff of the script's own files."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import libcst as cst
+from libcst.metadata import (
+    CodeRange,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+)
+
+from stepladder.ladder.summary.wording import gain_interval
+from stepladder.records.ladder import Interval
+from stepladder.records.script import Place, ScriptFacts
+from stepladder.scripts.contract import Edit, ScriptRung, Spot
+from stepladder.scripts.settings import Settings
+
+_ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.BEFORE, Spot.START)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A diff.
+
+    Attributes:
+        diff: unified; empty: nothing can be changed.
+        texts: the changed files, by absolute path.
+        only_outside: rungs that it does not have, with why.
+    """
+
+    diff: str = ""
+    texts: Mapping[Path, str] = field(default_factory=dict)
+    only_outside: Mapping[str, str] = field(default_factory=dict)
+
+
+def patch_of(
+    kept: Sequence[ScriptRung],
+    facts: ScriptFacts,
+    settings: Settings,
+    gains: Mapping[str, Interval | None],
+    *,
+    script: Path | None,
+    root: Path | None = None,
+) -> Patch:
+    """Return the diff of what was kept.
+
+    Args:
+        kept: rungs, in order.
+        settings: with all of them.
+        gains: by rung, for the comments.
+        script: the main file; None: a module, which gets no lines after its imports.
+        root: only files below this folder are changed; None: the current one.
+    """
+    root = (root or Path.cwd()).resolve()
+    only_outside: dict[str, str] = {}
+    by_file: dict[Path, list[Edit]] = {}
+    for rung in kept:
+        edits = rung.edits(facts, settings)
+        files = [] if isinstance(edits, str) else [_file_of(edit, script) for edit in edits]
+        if isinstance(edits, str):
+            only_outside[rung.name] = edits
+        elif any(file is None or not file.is_relative_to(root) for file in files):
+            only_outside[rung.name] = "the place is in no file below the current folder"
+        else:
+            for edit, file in zip(edits, files, strict=True):
+                if file is not None:
+                    by_file.setdefault(file, []).append(edit)
+    texts: dict[Path, str] = {}
+    diffs = []
+    for file, of_file in by_file.items():
+        before = file.read_text(encoding="utf-8")
+        after, missed = edited(before, of_file, gains)
+        only_outside.update(dict.fromkeys(missed, "its place was not found in the text"))
+        if after != before:
+            texts[file] = after
+            diffs.append(_diff(before, after, file.relative_to(root)))
+    return Patch(diff="".join(diffs), texts=texts, only_outside=only_outside)
+
+
+def _file_of(edit: Edit, script: Path | None) -> Path | None:
+    return Path(edit.place.file) if edit.place is not None else script
+
+
+def _diff(before: str, after: str, name: Path) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        f"a{os.sep}{name}",
+        f"b{os.sep}{name}",
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def edited(
+    text: str, edits: Sequence[Edit], gains: Mapping[str, Interval | None]
+) -> tuple[str, list[str]]:
+    """Return a changed text, and the rungs whose places were not found.
+
+    Args:
+        edits: of this file.
+        gains: by rung, for the comments.
+    """
+    wrapper = MetadataWrapper(cst.parse_module(text))
+    positions = wrapper.resolve(PositionProvider)
+    parents = wrapper.resolve(ParentNodeProvider)
+    calls = {_key(where): node for node, where in positions.items() if isinstance(node, cst.Call)}
+    arguments: dict[cst.CSTNode, list[Edit]] = {}
+    before: dict[cst.CSTNode, list[Edit]] = {}
+    at_start: list[Edit] = []
+    missed: list[str] = []
+    for edit in edits:
+        if edit.spot is Spot.START:
+            at_start.append(edit)
+            continue
+        call = calls.get(_place_key(edit.place, text)) if edit.place is not None else None
+        if call is None:
+            missed.append(edit.rung)
+        elif edit.spot is Spot.BEFORE:
+            statement = _statement(call, parents)
+            if statement is None:
+                missed.append(edit.rung)
+            else:
+                before.setdefault(statement, []).append(edit)
+        else:
+            arguments.setdefault(call, []).append(edit)
+    edit_module = _Editor(arguments, before, gains)
+    module = wrapper.module.visit(edit_module)
+    assert isinstance(module, cst.Module)
+    needed = {name for edit in edits if edit.rung not in missed for name in edit.imports}
+    module = _with_start(module, at_start, needed - _imported(module), gains)
+    return module.code, missed
+
+
+def _key(where: CodeRange) -> tuple[int, int, int, int]:
+    return where.start.line, where.start.column, where.end.line, where.end.column
+
+
+def _place_key(place: Place, text: str) -> tuple[int, int, int, int]:
+    """Return the place with columns in characters instead of bytes."""
+    lines = text.splitlines()
+
+    def column(line: int, num_bytes: int) -> int:
+        if line > len(lines):
+            return num_bytes
+        return len(lines[line - 1].encode()[:num_bytes].decode(errors="ignore"))
+
+    return (
+        place.line,
+        column(place.line, place.column),
+        place.end_line,
+        column(place.end_line, place.end_column),
+    )
+
+
+def _statement(
+    node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]
+) -> cst.SimpleStatementLine | None:
+    """Return the line of statements that a node is in; None if it is a part of a block's head."""
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, cst.SimpleStatementLine):
+            return node
+        if isinstance(node, cst.BaseCompoundStatement):
+            return None
+    return None
+
+
+class _Editor(cst.CSTTransformer):
+    """Changes calls, and puts lines before statements."""
+
+    def __init__(
+        self,
+        arguments: Mapping[cst.CSTNode, Sequence[Edit]],
+        before: Mapping[cst.CSTNode, Sequence[Edit]],
+        gains: Mapping[str, Interval | None],
+    ) -> None:
+        super().__init__()
+        self._arguments = arguments
+        self._before = before
+        self._gains = gains
+
+    def leave_Call(  # noqa: N802
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> cst.BaseExpression:
+        for edit in self._arguments.get(original_node, ()):
+            updated_node = (
+                _with_argument(updated_node, edit.name, edit.text)
+                if edit.spot is Spot.ARGUMENT
+                else _with_function(updated_node, edit.text)
+            )
+        return updated_node
+
+    def leave_SimpleStatementLine(  # noqa: N802
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        edits = self._before.get(original_node, ())
+        rungs = {edit.rung: edit for edit in self._of_calls(original_node)}
+        lines: list[cst.BaseStatement] = []
+        if rungs:
+            comments = [_comment(rung, self._gains.get(rung)) for rung in rungs]
+            updated_node = _commented(updated_node, comments)
+        for edit in edits:
+            lines += _statements(edit, self._gains.get(edit.rung))
+        if not lines:
+            return updated_node
+        first = lines[0]
+        assert isinstance(first, cst.SimpleStatementLine)
+        lines[0] = first.with_changes(
+            leading_lines=[
+                *[line for line in updated_node.leading_lines if line.comment is None],
+                *first.leading_lines,
+            ]
+        )
+        kept = [line for line in updated_node.leading_lines if line.comment is not None]
+        return cst.FlattenSentinel([*lines, updated_node.with_changes(leading_lines=kept)])
+
+    def _of_calls(self, statement: cst.CSTNode) -> list[Edit]:
+        found = _Calls(self._arguments)
+        statement.visit(found)
+        return found.edits
+
+
+class _Calls(cst.CSTVisitor):
+    """Collects the edits of the calls in a statement."""
+
+    def __init__(self, arguments: Mapping[cst.CSTNode, Sequence[Edit]]) -> None:
+        super().__init__()
+        self.edits: list[Edit] = []
+        self._arguments = arguments
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+        self.edits += self._arguments.get(node, ())
+
+
+def _with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
+    """Return a call with an argument by name, which replaces one of that name."""
+    expression = cst.parse_expression(value)
+    args = list(call.args)
+    for idx, arg in enumerate(args):
+        if arg.keyword is not None and arg.keyword.value == name:
+            args[idx] = arg.with_changes(value=expression)
+            return call.with_changes(args=args)
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = cst.Arg(keyword=cst.Name(name), value=expression, equal=equal)
+    if args:
+        last = args[-1]
+        between = args[-2].comma if len(args) > 1 else None
+        comma = between if isinstance(between, cst.Comma) else _comma()
+        if isinstance(last.comma, cst.Comma):  # as in a call with one argument a line
+            new = new.with_changes(comma=last.comma)
+            args[-1] = last.with_changes(comma=comma)
+        else:
+            new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+            args[-1] = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return call.with_changes(args=[*args, new])
+
+
+def _comma() -> cst.Comma:
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+def _with_function(call: cst.Call, name: str) -> cst.Call:
+    """Return a call with a function around its first argument, or the one named `dataset`."""
+    args = list(call.args)
+    for idx, arg in enumerate(args):
+        is_it = arg.keyword is None or arg.keyword.value == "dataset"
+        if is_it and not arg.star:
+            value = cst.Call(func=cst.Name(name), args=[cst.Arg(arg.value)])
+            args[idx] = arg.with_changes(value=value)
+            break
+    return call.with_changes(args=args)
+
+
+def _comment(rung: str, speed: Interval | None) -> str:
+    gain = f": {gain_interval(speed)}" if speed is not None else ""
+    return f"# stepladder, {rung}{gain}"
+
+
+def _commented(
+    statement: cst.SimpleStatementLine, comments: Sequence[str]
+) -> cst.SimpleStatementLine:
+    lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
+    return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
+
+
+def _statements(edit: Edit, speed: Interval | None) -> list[cst.BaseStatement]:
+    """Return the lines of an edit, with its comment before the first."""
+    body = list(cst.parse_module(edit.text).body)
+    comment = cst.EmptyLine(comment=cst.Comment(_comment(edit.rung, speed)))
+    first = body[0]
+    assert isinstance(first, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+    body[0] = first.with_changes(leading_lines=[*first.leading_lines, comment])
+    return list(body)
+
+
+def _imported(module: cst.Module) -> set[str]:
+    """Return the modules that `import NAME` binds at the top of a file."""
+    found = set()
+    for statement in module.body:
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
+        for part in statement.body:
+            if isinstance(part, cst.Import):
+                found |= {
+                    name.evaluated_name.partition(".")[0] for name in part.names if not name.asname
+                }
+    return found
+
+
+def _with_start(
+    module: cst.Module,
+    edits: Sequence[Edit],
+    imports: set[str],
+    gains: Mapping[str, Interval | None],
+) -> cst.Module:
+    """Return a module with imports, and with lines after its imports."""
+    body = list(module.body)
+    after = 0
+    for idx, statement in enumerate(body):
+        if _is_import(statement):
+            after = idx + 1
+        elif not _is_docstring(statement) and not _is_guarded_import(statement):
+            break
+    new: list[cst.BaseStatement] = [
+        cst.SimpleStatementLine([cst.Import([cst.ImportAlias(cst.Name(name))])])
+        for name in sorted(imports)
+    ]
+    for edit in edits:
+        lines = _statements(edit, gains.get(edit.rung))
+        first: Any = lines[0]
+        blank = [cst.EmptyLine(indent=False)]
+        if isinstance(first, cst.ClassDef):
+            blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+        lines[0] = first.with_changes(leading_lines=[*blank, *first.leading_lines])
+        new += lines
+    if not new:
+        return module
+    if any(isinstance(line, cst.ClassDef) for line in new) and after < len(body):
+        following: Any = body[after]
+        kept = [line for line in following.leading_lines if line.comment is not None]
+        blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+        body[after] = following.with_changes(leading_lines=[*blank, *kept])
+    return module.with_changes(body=[*body[:after], *new, *body[after:]])
+
+
+def _is_import(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and all(
+        isinstance(part, (cst.Import, cst.ImportFrom)) for part in statement.body
+    )
+
+
+def _is_docstring(statement: cst.CSTNode) -> bool:
+    return (
+        isinstance(statement, cst.SimpleStatementLine)
+        and isinstance(statement.body[0], cst.Expr)
+        and isinstance(statement.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
+    )
+
+
+def _is_guarded_import(statement: cst.CSTNode) -> bool:
+    """Return True for `try: import x`, which further imports may follow."""
+    return isinstance(statement, cst.Try) and any(_is_import(one) for one in statement.body.body)

@@ -1,0 +1,34 @@
+"""SCRIPT_RUNGS: the speed-ups of unmodified scripts, in climbing order, one per file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stepladder.scripts.contract import ScriptRung
+from stepladder.scripts.rungs.channels_last import ChannelsLast
+from stepladder.scripts.rungs.compile import Compile
+from stepladder.scripts.rungs.compute_threads import ComputeThreads
+from stepladder.scripts.rungs.cudnn_benchmark import CudnnBenchmark
+from stepladder.scripts.rungs.examples_in_memory import ExamplesInMemory
+from stepladder.scripts.rungs.fast_matmul import FastMatmul
+from stepladder.scripts.rungs.fused_optimizer import FusedOptimizer
+from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
+from stepladder.scripts.rungs.loader_workers import LoaderWorkers
+from stepladder.scripts.rungs.mixed_precision import MixedPrecision
+from stepladder.scripts.rungs.pinned_batches import PinnedBatches
+
+__all__ = ["SCRIPT_RUNGS"]
+
+SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
+    ExamplesInMemory(),
+    KeepFreedMemory(),
+    ComputeThreads(),
+    LoaderWorkers(),
+    PinnedBatches(),
+    CudnnBenchmark(),
+    FastMatmul(),
+    ChannelsLast(),
+    FusedOptimizer(),
+    MixedPrecision(),
+    Compile(),
+)

@@ -1,0 +1,38 @@
+"""The settings that are applied to a script from outside, as one immutable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is changed in a script that runs; by default nothing.
+
+    Attributes:
+        keep_freed_memory: configure malloc to keep large freed blocks.
+        threads: of one operation on a CPU; None: as the script has them.
+        fast_matmul: TF32, or bfloat16 passes, in products of fp32 matrices on a GPU.
+        cudnn_benchmark: let cuDNN choose its convolutions by trying them.
+        channels_last: lay out weights of convolutions as NHWC.
+        autocast: run the model in bfloat16 where that is safe, by autocast.
+        compiled: compile the model.
+        fused_optimizer: one kernel for all weights.
+        workers: processes of the loader that training reads from; None: as the script has them.
+        pinned: its batches are copied to pinned memory.
+        examples_in_memory: its examples are read once and then kept.
+        loader: key of the place where that loader is made.
+    """
+
+    keep_freed_memory: bool = False
+    threads: int | None = None
+    fast_matmul: bool = False
+    cudnn_benchmark: bool = False
+    channels_last: bool = False
+    autocast: bool = False
+    compiled: bool = False
+    fused_optimizer: bool = False
+    workers: int | None = None
+    pinned: bool = False
+    examples_in_memory: bool = False
+    loader: str | None = None

@@ -1,0 +1,141 @@
+"""Climb with a real script: it reads slowly, and reads the same in each epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepladder.cli.main import main
+
+SLOW = textwrap.dedent(
+    """
+    import argparse
+    import time
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
+
+    class Slow(Dataset):
+        def __init__(self):
+            draw = torch.Generator().manual_seed(0)
+            self.rows = torch.randn(16, 8, generator=draw)
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, idx):
+            time.sleep(0.004)
+            return self.rows[idx], int(self.rows[idx].sum() > 0)
+
+
+    def train(epochs):
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        loader = DataLoader(Slow(), batch_size=8, shuffle=True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(epochs):
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(net(inputs), targets)
+                loss.backward()
+                optimizer.step()
+            print(f"epoch {epoch} loss {loss.item():.6f}")
+        with open("weights.txt", "w") as file:
+            file.write(str(net[0].weight.sum().item()))
+        torch.save(net.state_dict(), "weights.pt")
+
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=1)
+    train(parser.parse_args().epochs)
+    """
+).lstrip()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SLOW)
+    (folder / "weights.txt").write_text("mine")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(script: str, *args: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, script, *args], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_a_script_that_reads_slowly_keeps_its_examples_in_memory(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert main(["climb", "train.py", "--budget", "15s", "--", "--epochs", "40"]) == 0
+    said = capsys.readouterr().out
+    folder = project / "climb-train"
+    found = json.loads((folder / "script.json").read_text())
+    assert "examples_in_memory" in found["kept"]
+    assert found["speedup"]["low"] > 1
+    assert found["patched"]["low"] > 1
+    assert found["is_repeatable"]
+    assert "patch -p1 < climb-train/train.patch" in said
+    page = (folder / "report.html").read_text()
+    assert "InMemory" in page
+    assert (folder / "watch.html").is_file()
+    # the script's own files are as before, and nothing of the climb is left running or lying about
+    assert (project / "weights.txt").read_text() == "mine"
+    assert sorted(os.listdir(project)) == ["climb-train", "train.py", "weights.txt"]  # noqa: PTH208
+    assert not (folder / "work").exists()
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    # the printed commands work, and what is learnt is the same
+    expected = run("train.py", "--epochs", "2", cwd=project)
+    outside = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "stepladder",
+            *["run", "--with", "climb", "train.py", "--", "--epochs", "2"],
+        ],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert outside.stdout == expected
+    patch = (folder / "train.patch").read_text()
+    subprocess.run(["patch", "-p1"], input=patch, cwd=project, text=True, check=True)
+    assert "InMemory(Slow())" in (project / "train.py").read_text()
+    assert run("train.py", "--epochs", "2", cwd=project) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("print('hello')\n", "takes no step of an optimizer"),
+        ("input()\n" + SLOW, "reads from the terminal"),
+        ("1 / 0\n" + SLOW, "ZeroDivisionError"),
+        (SLOW, "takes 2 steps in all"),
+        (SLOW.replace('"weights.txt"', '"/opt/weights.txt"'), "--allow-writes"),
+    ],
+    ids=["no steps", "terminal", "crash", "few steps", "writes elsewhere"],
+)
+def test_a_script_that_cannot_be_climbed_is_an_error(
+    project: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "train.py").write_text(text)
+    assert main(["climb", "train.py"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (project / "climb-train" / "work").exists()
+    assert (project / "weights.txt").read_text() == "mine"

@@ -1,0 +1,179 @@
+"""Edits of a script's text: at the calls that were seen, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from stepladder.records.ladder import Interval
+from stepladder.records.script import MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.scripts.patch import edited, patch_of
+from stepladder.scripts.rungs import SCRIPT_RUNGS
+from stepladder.scripts.settings import Settings
+
+RUNGS = {rung.name: rung for rung in SCRIPT_RUNGS}
+SCRIPT = textwrap.dedent(
+    '''
+    """Trains."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    SIZE = 4
+
+
+    def main(dataset):
+        net = torch.nn.Linear(3, 2)
+        loader = DataLoader(dataset, batch_size=SIZE, shuffle=True)
+        # the optimizer
+        opt = torch.optim.SGD(
+            net.parameters(),
+            lr=0.1,
+        )
+        return loader, opt
+    '''
+).lstrip()
+GAIN = Interval(estimate=1.5, low=1.4, high=1.6)
+
+
+def call(text: str, name: str, file: Path) -> Place:
+    """Return the place of the call of a function, as a frame has it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(name):
+            assert node.end_lineno is not None
+            assert node.end_col_offset is not None
+            return Place(
+                file=str(file),
+                line=node.lineno,
+                column=node.col_offset,
+                end_line=node.end_lineno,
+                end_column=node.end_col_offset,
+                is_direct=True,
+            )
+    raise AssertionError(name)
+
+
+def facts_of(text: str, file: Path) -> ScriptFacts:
+    optimizer = MadeOptimizer(
+        kind="SGD", place=call(text, "SGD", file), model="net", is_fused=False, num_conv2d=1
+    )
+    loader = MadeLoader(
+        place=call(text, "DataLoader", file), num_steps=5, num_examples=10, example_bytes=100
+    )
+    return ScriptFacts(
+        optimizers=(optimizer,),
+        loaders=(loader,),
+        num_cores=2,
+        memory_bytes=10**9,
+        output_is_tensor=True,
+        has_bfloat16=True,
+        has_compiler=True,
+    )
+
+
+def patched(text: str, names: list[str], tmp_path: Path) -> str:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    facts, settings = facts_of(text, file), Settings()
+    for name in names:
+        settings = RUNGS[name].apply(facts, settings)
+    found = patch_of(
+        [RUNGS[name] for name in names],
+        facts,
+        settings,
+        dict.fromkeys(names, GAIN),
+        script=file,
+        root=tmp_path,
+    )
+    assert found.only_outside == {}
+    assert found.diff.startswith("--- a/train.py\n+++ b/train.py\n")
+    ast.parse(found.texts[file])
+    return found.texts[file]
+
+
+def test_a_fused_optimizer_is_an_argument(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["fused_optimizer"], tmp_path)
+    assert text == SCRIPT.replace(
+        "    # the optimizer\n    opt",
+        "    # the optimizer\n    # stepladder, fused_optimizer: 1.5× [1.4, 1.6]\n    opt",
+    ).replace("        lr=0.1,\n    )", "        lr=0.1,\n        fused=True,\n    )")
+
+
+def test_workers_are_arguments_of_the_loader(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["loader_workers"], tmp_path)
+    assert "shuffle=True, num_workers=2, persistent_workers=True)" in text
+    assert text.count("# stepladder") == 1
+
+
+def test_an_argument_that_is_there_is_replaced(tmp_path: Path) -> None:
+    text = SCRIPT.replace("shuffle=True", "num_workers=0, shuffle=True")
+    assert "num_workers=2, shuffle=True, persistent_workers=True)" in patched(
+        text, ["loader_workers"], tmp_path
+    )
+
+
+def test_lines_for_the_model_come_before_the_optimizer(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["channels_last", "mixed_precision"], tmp_path)
+    lines = [line.strip() for line in text.splitlines()]
+    at = lines.index("net.to(memory_format=torch.channels_last)")
+    assert lines[at - 1] == "# stepladder, channels_last: 1.5× [1.4, 1.6]"
+    assert lines[at + 2].startswith("net.forward = torch.autocast(")
+    assert lines.index("opt = torch.optim.SGD(") > at
+
+
+def test_examples_in_memory_are_a_class_after_the_imports(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["examples_in_memory"], tmp_path)
+    assert "DataLoader(InMemory(dataset), batch_size=SIZE" in text
+    assert text.index("from torch.utils.data") < text.index("class InMemory") < text.index("SIZE =")
+
+
+def test_missing_imports_are_added(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["keep_freed_memory"], tmp_path)
+    assert "import ctypes\n" in text
+    compile(text, "train.py", "exec")
+
+
+def test_all_together_and_the_diff_applies(tmp_path: Path) -> None:
+    names = [
+        *("examples_in_memory", "keep_freed_memory", "channels_last", "fused_optimizer"),
+        *("mixed_precision", "compile"),
+    ]
+    text = patched(SCRIPT, names, tmp_path)
+    compile(text, "train.py", "exec")
+    assert text.count("# stepladder,") >= len(names)
+
+
+def test_a_call_with_other_letters_before_it_is_found(tmp_path: Path) -> None:
+    text = SCRIPT.replace("opt = torch", 'ö = "äöü"; opt = torch')
+    assert "fused=True" in patched(text, ["fused_optimizer"], tmp_path)
+
+
+@pytest.mark.parametrize("statement", ["return [torch.optim.SGD(net.parameters(), lr=0.1)]"])
+def test_a_call_within_an_expression(tmp_path: Path, statement: str) -> None:
+    text = f"import torch\n\n\ndef make(net, DataLoader):\n    DataLoader(1)\n    {statement}\n"
+    assert "lr=0.1, fused=True)]" in patched(text, ["fused_optimizer"], tmp_path)
+
+
+def test_a_place_that_is_not_in_the_text_is_reported() -> None:
+    file = Path("/x/train.py")
+    facts = facts_of(SCRIPT, file)
+    settings = RUNGS["fused_optimizer"].apply(facts, Settings())
+    edits = RUNGS["fused_optimizer"].edits(facts, settings)
+    assert not isinstance(edits, str)
+    text, missed = edited("import torch\n", edits, {})
+    assert text == "import torch\n"
+    assert missed == ["fused_optimizer"]
+
+
+def test_files_elsewhere_are_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    facts = facts_of(SCRIPT, file)
+    rung = RUNGS["fused_optimizer"]
+    found = patch_of(
+        [rung], facts, rung.apply(facts, Settings()), {}, script=file, root=tmp_path / "other"
+    )
+    assert found.diff == ""
+    assert list(found.only_outside) == ["fused_optimizer"]
