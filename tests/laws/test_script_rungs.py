@@ -20,6 +20,7 @@ SMALL = ScriptFacts(
     num_cores=4,
     num_steps=100,
     step_s=0.1,
+    batch_size=2,
     shares={"forward": 0.3, "backward": 0.3, "optimizer": 0.2, "data_wait": 0.2},
     optimizers=(MadeOptimizer(kind="SGD", place=PLACE, model="net", is_fused=False, num_conv2d=2),),
     loaders=(MadeLoader(place=PLACE, num_steps=100, num_examples=100, example_bytes=1e4),),

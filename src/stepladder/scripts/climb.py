@@ -232,15 +232,19 @@ class ScriptRun:
             return _FOREVER
         return self.options.budget_s - (time.monotonic() - self._began)
 
-    def _race(self, before: Version, after: Version) -> Raced:
+    def _race(self, before: Version, after: Version, *, steps_ratio: int = 1) -> Raced:
         one = self._work.arm(before.settings, instead=before.instead)
         two = self._work.arm(after.settings, instead=after.instead)
-        return race(one, two, self._plan(), what="starting the script twice")
+        return race(
+            one, two, self._plan(), what="starting the script twice", steps_ratio=steps_ratio
+        )
 
     def _try(self, rung: ScriptRung, settings: Settings) -> tuple[Trial, Settings]:
         """Return the trial of a rung, and the settings with it."""
         facts = self._facts
         why_not = rung.why_not(facts, settings)
+        if why_not is None and rung.needs_metric and self.options.metric is None:
+            why_not = "only the end of training shows whether it learns as well: pass --metric"
         if why_not is not None:
             return self._untried(rung, Decision.NOT_HERE, why_not), settings
         prediction = rung.predict(facts, settings)
@@ -288,8 +292,9 @@ class ScriptRun:
     ) -> Trial:
         began, usage = time.monotonic(), Usage.now()
         versions = Version(settings=settings), Version(settings=changed)
+        ratio = rung.steps_ratio(changed)
         try:
-            raced = self._race(*versions)
+            raced = self._race(*versions, steps_ratio=ratio // rung.steps_ratio(settings))
         except (UsageError, ScriptEndedError) as error:
             verdict = Verdict(decision=Decision.DROPPED, reason=f"with it, {error.what}")
             return replace(trial, verdict=verdict, took_s=time.monotonic() - began)
@@ -340,7 +345,10 @@ class ScriptRun:
     ) -> ScriptClimb:
         """Time the original and the result in turn, write the diff, and time what it makes."""
         self.say("timing the original and the result in turn …")
-        raced = self._race(Version(settings=Settings()), Version(settings=settings))
+        self._ratio = settings.batch_factor
+        raced = self._race(
+            Version(settings=Settings()), Version(settings=settings), steps_ratio=self._ratio
+        )
         self._notes += raced.problems
         speed = raced.speed
         gains = {
@@ -369,7 +377,7 @@ class ScriptRun:
         before = Version(settings=Settings())
         after = Version(settings=Settings(), instead=patch.texts)
         try:
-            raced = self._race(before, after)
+            raced = self._race(before, after, steps_ratio=self._ratio)
         except (UsageError, ScriptEndedError) as error:
             self._notes.append(f"The diff is not written, because with it {error.what}.")
             return found

@@ -18,12 +18,14 @@ class Spot(StrEnum):
     """Where an edit goes.
 
     START: after the imports. BEFORE: before the statement with the call. ARGUMENT: an argument of
-    the call. AROUND: around the first argument of the call.
+    the call. SCALE: a factor of an argument that the call has. AROUND: around the first argument of
+    the call.
     """
 
     START = "start"
     BEFORE = "before"
     ARGUMENT = "argument"
+    SCALE = "scale"
     AROUND = "around"
 
 
@@ -35,8 +37,10 @@ class Edit:
         rung: for the comment.
         spot: where.
         place: the call; None: the script itself, for START.
-        text: lines of code; for ARGUMENT its value, for AROUND the function that is put around.
+        text: lines of code; for ARGUMENT its value, for SCALE the factor, for AROUND the function
+            that is put around.
         name: of the argument.
+        position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.
     """
 
@@ -45,6 +49,7 @@ class Edit:
     place: Place | None = None
     text: str
     name: str = ""
+    position: int = 0
     imports: tuple[str, ...] = ()
 
 
@@ -58,6 +63,7 @@ class ScriptRung(ABC):
         is_for_gpu: it is applied only where the script trains on a GPU, which this project's tests
             do not have.
         is_for_process: it needs no model, optimizer or loader.
+        needs_metric: losses of single steps do not show whether it learns as well.
         remark: what has to be known about its gain if it is kept.
     """
 
@@ -67,6 +73,7 @@ class ScriptRung(ABC):
     is_for_gpu: ClassVar[bool] = False
     is_for_process: ClassVar[bool] = False
     remark: ClassVar[str] = ""
+    needs_metric: ClassVar[bool] = False
 
     @abstractmethod
     def why_not(self, facts: ScriptFacts, settings: Settings) -> str | None:
@@ -79,6 +86,10 @@ class ScriptRung(ABC):
     @abstractmethod
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
         """Return the changed settings."""
+
+    def steps_ratio(self, settings: Settings) -> int:  # noqa: ARG002
+        """Return how many steps of the script one step with these settings replaces."""
+        return 1
 
     @abstractmethod
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:

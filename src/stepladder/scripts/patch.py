@@ -114,31 +114,43 @@ def edited(
     positions = wrapper.resolve(PositionProvider)
     parents = wrapper.resolve(ParentNodeProvider)
     calls = {_key(where): node for node, where in positions.items() if isinstance(node, cst.Call)}
+    nodes = {id(edit): _node_of(edit, calls, parents, text) for edit in edits}
+    missed = list(
+        dict.fromkeys(
+            edit.rung for edit in edits if edit.spot is not Spot.START and nodes[id(edit)] is None
+        )
+    )
     arguments: dict[cst.CSTNode, list[Edit]] = {}
     before: dict[cst.CSTNode, list[Edit]] = {}
     at_start: list[Edit] = []
-    missed: list[str] = []
     for edit in edits:
-        if edit.spot is Spot.START:
-            at_start.append(edit)
+        node = nodes[id(edit)]
+        if edit.rung in missed:
             continue
-        call = calls.get(_place_key(edit.place, text)) if edit.place is not None else None
-        if call is None:
-            missed.append(edit.rung)
-        elif edit.spot is Spot.BEFORE:
-            statement = _statement(call, parents)
-            if statement is None:
-                missed.append(edit.rung)
-            else:
-                before.setdefault(statement, []).append(edit)
+        if node is None:
+            at_start.append(edit)
         else:
-            arguments.setdefault(call, []).append(edit)
+            target = before if edit.spot is Spot.BEFORE else arguments
+            target.setdefault(node, []).append(edit)
     edit_module = _Editor(arguments, before, gains)
     module = wrapper.module.visit(edit_module)
     assert isinstance(module, cst.Module)
     needed = {name for edit in edits if edit.rung not in missed for name in edit.imports}
     module = _with_start(module, at_start, needed - _imported(module), gains)
     return module.code, missed
+
+
+def _node_of(
+    edit: Edit,
+    calls: Mapping[tuple[int, int, int, int], cst.Call],
+    parents: Mapping[cst.CSTNode, cst.CSTNode],
+    text: str,
+) -> cst.CSTNode | None:
+    """Return the call that an edit changes, or the statement before which it goes."""
+    call = calls.get(_place_key(edit.place, text)) if edit.place is not None else None
+    if call is None or (edit.spot is Spot.SCALE and _argument(call, edit) is None):
+        return None
+    return _statement(call, parents) if edit.spot is Spot.BEFORE else call
 
 
 def _key(where: CodeRange) -> tuple[int, int, int, int]:
@@ -193,11 +205,13 @@ class _Editor(cst.CSTTransformer):
         self, original_node: cst.Call, updated_node: cst.Call
     ) -> cst.BaseExpression:
         for edit in self._arguments.get(original_node, ()):
-            updated_node = (
-                _with_argument(updated_node, edit.name, edit.text)
-                if edit.spot is Spot.ARGUMENT
-                else _with_function(updated_node, edit.text)
-            )
+            match edit.spot:
+                case Spot.ARGUMENT:
+                    updated_node = _with_argument(updated_node, edit.name, edit.text)
+                case Spot.SCALE:
+                    updated_node = _scaled(updated_node, edit)
+                case _:
+                    updated_node = _with_function(updated_node, edit.text)
         return updated_node
 
     def leave_SimpleStatementLine(  # noqa: N802
@@ -263,6 +277,37 @@ def _with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
             new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
             args[-1] = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*args, new])
+
+
+def _argument(call: cst.Call, edit: Edit) -> int | None:
+    """Return the index of the argument that an edit scales; None: the call does not have it."""
+    for idx, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        if arg.keyword is not None and arg.keyword.value == edit.name:
+            return idx
+        if arg.keyword is None and idx == edit.position:
+            return idx
+    return None
+
+
+def _scaled(call: cst.Call, edit: Edit) -> cst.Call:
+    """Return a call with one of its arguments multiplied."""
+    at = _argument(call, edit)
+    if at is None:
+        return call
+    args = list(call.args)
+    value = args[at].value
+    is_simple = isinstance(
+        value, (cst.Name, cst.Attribute, cst.Integer, cst.Float, cst.Call, cst.Subscript)
+    )
+    if not is_simple:
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    product = cst.BinaryOperation(
+        left=value, operator=cst.Multiply(), right=cst.parse_expression(edit.text)
+    )
+    args[at] = args[at].with_changes(value=product)
+    return call.with_changes(args=args)
 
 
 def _comma() -> cst.Comma:

@@ -95,14 +95,21 @@ class Raced:
         return max(0.0, self.warm_s[1] - WARM_UP * second - (self.warm_s[0] - WARM_UP * first))
 
 
-def race(before: Arm, after: Arm, plan: Plan, *, what: str) -> Raced:
+def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1) -> Raced:
     """Run blocks of both in turn: before, after, after, before, ...
+
+    Args:
+        before, after: the two versions, not started yet.
+        plan: how they are timed.
+        what: is shown while they start.
+        steps_ratio: steps of the first that take as many examples as one of the second.
 
     Raises:
         UsageError: if one of them fails, or does not get to its first step.
         ScriptEndedError: if one ends in its first steps.
     """
-    found = Raced(steps_per_block=plan.steps_per_block)
+    num_second = max(1, plan.steps_per_block // steps_ratio)
+    found = Raced(steps_per_block=num_second * steps_ratio)
     arms = (before, after)
     with opened(arms, wait_s=plan.wait_s, what=what):
         found.problems = after.problems
@@ -119,8 +126,8 @@ def race(before: Arm, after: Arm, plan: Plan, *, what: str) -> Raced:
                 steps = found.steps_per_block
                 if turn % 2 == 0:
                     one = before.block(steps, wait_s=most_s)
-                    return one, after.block(steps, wait_s=most_s)
-                two = after.block(steps, wait_s=most_s)
+                    return one, after.block(num_second, wait_s=most_s)
+                two = after.block(num_second, wait_s=most_s)
                 return before.block(steps, wait_s=most_s), two
 
             began = time.monotonic()

@@ -21,6 +21,8 @@ class Settings:
         workers: processes of the loader that training reads from; None: as the script has them.
         pinned: its batches are copied to pinned memory.
         examples_in_memory: its examples are read once and then kept.
+        batch_factor: times as many examples in each of its batches.
+        lr_factor: times the learning rate of each optimizer.
         loader: key of the place where that loader is made.
     """
 
@@ -35,4 +37,6 @@ class Settings:
     workers: int | None = None
     pinned: bool = False
     examples_in_memory: bool = False
+    batch_factor: int = 1
+    lr_factor: float = 1.0
     loader: str | None = None

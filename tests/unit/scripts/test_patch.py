@@ -60,12 +60,13 @@ def facts_of(text: str, file: Path) -> ScriptFacts:
         kind="SGD", place=call(text, "SGD", file), model="net", is_fused=False, num_conv2d=1
     )
     loader = MadeLoader(
-        place=call(text, "DataLoader", file), num_steps=5, num_examples=10, example_bytes=100
+        place=call(text, "DataLoader", file), num_steps=5, num_examples=1000, example_bytes=100
     )
     return ScriptFacts(
         optimizers=(optimizer,),
         loaders=(loader,),
         num_cores=2,
+        batch_size=4,
         memory_bytes=10**9,
         output_is_tensor=True,
         has_bfloat16=True,
@@ -133,6 +134,19 @@ def test_missing_imports_are_added(tmp_path: Path) -> None:
     text = patched(SCRIPT, ["keep_freed_memory"], tmp_path)
     assert "import ctypes\n" in text
     compile(text, "train.py", "exec")
+
+
+def test_a_larger_batch_scales_two_arguments(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["larger_batch"], tmp_path)
+    assert "batch_size=SIZE * 4, shuffle=True)" in text
+    assert "lr=0.1 * 4,\n" in text
+
+
+def test_a_sum_is_scaled_as_a_whole(tmp_path: Path) -> None:
+    text = SCRIPT.replace("batch_size=SIZE", "SIZE + 1")
+    assert "DataLoader(dataset, (SIZE + 1) * 4, shuffle=True)" in patched(
+        text, ["larger_batch"], tmp_path
+    )
 
 
 def test_all_together_and_the_diff_applies(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from stepladder.config.choices import ClimbAim
 class Flags(LadderFlags):
     """Try speed-ups in order: measure, predict, try, and keep what measurably helps; then train.
 
-    Verdicts of earlier climbs of the same job on the same machine are reused. The job may also be an
-    unmodified script: see `stepladder climb train.py --help`.
+    Verdicts of earlier climbs of the same job on the same machine are reused. The job may also be
+    an unmodified script: see `stepladder climb train.py --help`.
 
     Examples:
       stepladder climb demo.yaml                 try speed-ups, keep those that help, then train

@@ -121,8 +121,7 @@ def _ours_first(argv: Sequence[str]) -> list[str]:
 
 
 def _share(text: str) -> float:
-    """Return a share from text such as 0.1, or a
-    percentage.
+    """Return a share from text such as 0.1, or from a percentage.
 
     Raises:
         UsageError: if it is not one, or below 0.

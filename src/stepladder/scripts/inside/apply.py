@@ -107,6 +107,7 @@ class Applied:
             self._change_model(named[1], _device_of(named[1]))
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
+        args, kwargs = self._with_rate(original, this, args, kwargs)
         changed = self._fused(type(this), kwargs)
         try:
             original(this, *args, **changed)
@@ -116,6 +117,25 @@ class Applied:
             self.problems.append(f"the optimizer refused fused=True: {error}")
             original(this, *args, **kwargs)
         self._places.note_optimizer(this, place, named)
+
+    def _with_rate(
+        self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Return the arguments with a scaled learning rate, of all groups."""
+        factor = self._settings.lr_factor
+        if factor == 1:
+            return args, kwargs
+        bound = inspect.signature(original).bind(this, *args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        if not isinstance(values.get("lr"), (int, float)):
+            self.problems.append("the learning rate is not a number that can be scaled")
+            return args, kwargs
+        values["lr"] = factor * values["lr"]
+        for group in values["params"]:
+            if isinstance(group, dict) and "lr" in group:
+                group["lr"] = factor * group["lr"]
+        return bound.args[1:], bound.kwargs
 
     def _fused(self, kind: type, kwargs: dict[str, Any]) -> dict[str, Any]:
         is_known = any(one.__name__ in _FUSED for one in kind.__mro__)
@@ -163,6 +183,11 @@ class Applied:
             values["num_workers"], values["persistent_workers"] = settings.workers, True
         if settings.pinned:
             values["pin_memory"] = True
+        if settings.batch_factor > 1:
+            if isinstance(size := values.get("batch_size", 1), int):
+                values["batch_size"] = settings.batch_factor * size
+            else:
+                self.problems.append("the loader has no batch size that can be changed")
         return bound.args[1:], bound.kwargs
 
 

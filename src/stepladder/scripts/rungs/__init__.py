@@ -13,6 +13,7 @@ from stepladder.scripts.rungs.examples_in_memory import ExamplesInMemory
 from stepladder.scripts.rungs.fast_matmul import FastMatmul
 from stepladder.scripts.rungs.fused_optimizer import FusedOptimizer
 from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
+from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
@@ -31,4 +32,5 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     FusedOptimizer(),
     MixedPrecision(),
     Compile(),
+    LargerBatch(),
 )
