@@ -202,6 +202,15 @@ class Arm:
                 where=where,
                 fix="Give what it asks for as its arguments, after --.",
             )
+        is_refused = any(word in f"{crash}" for word in ("PermissionError", "Permission denied"))
+        if is_refused and self._spec.original is not None:
+            return UsageError(
+                f"the script failed: {crash}",
+                where=where,
+                why="While it is tried, it may write only below the current folder, and temporary "
+                "files.",
+                fix="Let it write where it does, each time that it is run: --allow-writes",
+            )
         if crash or found.get("exit_code"):
             return UsageError(
                 f"the script failed: {crash or found['words']}",

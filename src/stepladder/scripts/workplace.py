@@ -16,6 +16,8 @@ from stepladder.scripts.inside.spec import Mode, Spec
 from stepladder.scripts.settings import Settings
 
 WORK: Final = "work"
+COMPILED: Final = "compiled"
+_INDUCTOR: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(kw_only=True)
@@ -76,13 +78,23 @@ class Workplace:
             original=None if self.allows_writes else str(original),
             folder=str((folder or self.folder).resolve()),
         )
-        return Arm(spec, cwd=cwd, log=log, env=_environment())
+        temporary = place / "tmp"
+        temporary.mkdir()
+        return Arm(
+            spec, cwd=cwd, log=log, env=_environment(temporary, self.folder / WORK / COMPILED)
+        )
 
     def clean(self) -> None:
         """Remove the private copies."""
         shutil.rmtree(self.folder / WORK, ignore_errors=True)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of the script: as it is, with repeatable hashes and output at once."""
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+def _environment(temporary: Path, compiled: Path) -> dict[str, str]:
+    """Return the environment of the script: as it is, with repeatable hashes and output at once.
+
+    Its temporary files are in the folder of the climb, because the current folder may be below that
+    of all temporary files, where nothing may change.
+    """
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "TMPDIR": str(temporary)}
+    # what is compiled is shared, so that only the first process compiles it
+    return {_INDUCTOR: str(compiled), **os.environ, **own}

@@ -51,7 +51,7 @@ SLOW = textwrap.dedent(
             print(f"epoch {epoch} loss {loss.item():.6f}")
         with open("weights.txt", "w") as file:
             file.write(str(net[0].weight.sum().item()))
-        torch.save(net.state_dict(), "weights.pt")
+        torch.save(net.state_dict(), "runs/weights.pt")
 
 
     parser = argparse.ArgumentParser()
@@ -67,6 +67,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text(SLOW)
     (folder / "weights.txt").write_text("mine")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "weights.pt").write_text("mine")
     monkeypatch.chdir(folder)
     return folder
 
@@ -96,7 +98,8 @@ def test_a_script_that_reads_slowly_keeps_its_examples_in_memory(
     assert (folder / "watch.html").is_file()
     # the script's own files are as before, and nothing of the climb is left running or lying about
     assert (project / "weights.txt").read_text() == "mine"
-    assert sorted(os.listdir(project)) == ["climb-train", "train.py", "weights.txt"]  # noqa: PTH208
+    assert sorted(os.listdir(project)) == ["climb-train", "runs", "train.py", "weights.txt"]  # noqa: PTH208
+    assert (project / "runs" / "weights.pt").read_text() == "mine"
     assert not (folder / "work").exists()
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     # the printed commands work, and what is learnt is the same

@@ -17,7 +17,7 @@ WRITES = textwrap.dedent(
     original, private = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     os.chdir(private)
     refused = []
-    Private(original, private, refused.append).install()
+    Private(original, private, refused.append).install()  # at least the audit hook
     open("new.txt", "w").write("new")
     open("old.txt", "a").write(" and more")
     pathlib.Path("runs/deep/old.txt").write_text("changed")
@@ -71,3 +71,51 @@ def test_a_script_changes_only_its_private_copy(tmp_path: Path) -> None:
     assert not (private / "runs" / "gone.txt").exists()
     assert not (private / "logs").exists()
     assert (private / "data").is_symlink()
+
+
+NATIVE = textwrap.dedent(
+    """
+    import os, pathlib, sys
+    from stepladder.scripts.inside.private import Private
+
+    original, private = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    os.chdir(private)
+    guard = Private(original, private, print)
+    has_kernel = guard.install()
+    import torch
+    from safetensors.torch import save_file
+
+    unguarded = torch._C.PyTorchFileWriter
+    guard.follow_native()
+    torch.save({"a": torch.ones(3)}, "runs/weights.pt")
+    save_file({"a": torch.ones(3)}, "runs/weights.safetensors")
+    assert torch.load("runs/weights.pt")["a"].sum() == 3
+    if has_kernel:
+        try:
+            unguarded("data/weights.pt")  # native code, through a link to the original folder
+        except RuntimeError as error:
+            assert "data" in str(error) or "denied" in str(error), error
+        else:
+            raise AssertionError("written")
+    print("fine")
+    """
+)
+
+
+def test_native_code_changes_only_the_private_copy(tmp_path: Path) -> None:
+    original = tmp_path / "project"
+    for name in ("runs", "data"):
+        (original / name).mkdir(parents=True)
+        (original / name / "weights.pt").write_text("mine")
+    (original / "runs" / "weights.safetensors").write_text("mine")
+    private = original / "climb" / "work" / "folder"
+    mirror(original, private, without=original / "climb")
+    done = subprocess.run(
+        [sys.executable, "-c", NATIVE, str(original), str(private)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "fine", done.stderr
+    for name in ("runs/weights.pt", "data/weights.pt", "runs/weights.safetensors"):
+        assert (original / name).read_text() == "mine"

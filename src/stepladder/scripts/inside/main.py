@@ -18,6 +18,7 @@ from stepladder.watching.script.script import Ending, TorchImport, find_script, 
 
 if TYPE_CHECKING:
     from stepladder.scripts.inside.gate import Channel
+    from stepladder.scripts.inside.private import Private
     from stepladder.scripts.inside.scout import Scout
 
 
@@ -31,6 +32,7 @@ class Inside:
         self._own = OwnCode(file.resolve().parent, name)
         self._channel: Channel | None = None
         self._scout: Scout | None = None
+        self._private: Private | None = None
 
     def run(self) -> int:
         """Run the script, and return its exit code."""
@@ -52,6 +54,8 @@ class Inside:
         from stepladder.scripts.inside.seeds import shift_seeds
 
         spec = self._spec
+        if self._private is not None:
+            self._private.follow_native()
         if spec.mode is not Mode.RUN or spec.fd is not None:
             shift_seeds(spec.seed)
         places = Places(self._own)
@@ -83,7 +87,8 @@ class Inside:
             if self._spec.fd is not None:
                 self._to_parent().send(kind="wrote", path=path)
 
-        Private(original, Path.cwd(), refused, free=[Path(self._spec.folder)]).install()
+        self._private = Private(original, Path.cwd(), refused, free=[Path(self._spec.folder)])
+        self._private.install()
 
     def _end(self, ending: Ending) -> None:
         if self._scout is not None:

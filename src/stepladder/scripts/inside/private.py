@@ -2,11 +2,13 @@
 
 The copy has links to everything in the original folder. Before the script writes to a file or
 changes a folder, the link is replaced by a copy, or by a folder of links, so that only the private
-one changes. Other places are refused, apart from temporary files and caches.
+one changes. Other places are refused, apart from temporary files and caches; where the kernel has
+Landlock, native code is refused as well.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -14,6 +16,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from stepladder.scripts.inside.landlock import allow_writes_only
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGED: Final = {  # audit events, and which of their arguments are paths that they change
@@ -30,7 +34,9 @@ _CHANGED: Final = {  # audit events, and which of their arguments are paths that
     "shutil.move": (0, 1),
     "shutil.copyfile": (1,),
 }
-_FREE: Final = ("/dev/null", "/dev/tty", "/dev/pts", "/dev/fd", "/proc", "/sys")
+_FREE: Final = ("/dev", "/proc", "/sys")
+_DEVICES: Final = ("/dev/null", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/zero")
+"""What is free below /dev in any case: the original folder may be in /dev/shm."""
 _CACHES: Final = (".cache", ".triton", ".nv", ".config")
 _CACHE_VARIABLES: Final = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
 
@@ -83,12 +89,47 @@ class Private:
         home = Path.home()
         caches = [home / name for name in _CACHES]
         caches += [Path(os.environ[name]) for name in _CACHE_VARIABLES if name in os.environ]
-        places = [*map(Path, _FREE), Path(tempfile.gettempdir()), Path(sys.prefix), *caches]
-        self._free = tuple(place.resolve() for place in (*places, *free))
+        places = [
+            *map(Path, (*_FREE, *_DEVICES)),
+            Path(tempfile.gettempdir()),
+            Path(sys.prefix),
+            *caches,
+        ]
+        resolved = [place.resolve() for place in (*places, *free)]
+        self._free = [one for one in resolved if not self._original.is_relative_to(one)]
 
-    def install(self) -> None:
-        """Follow what the script opens and changes, for as long as the process lives."""
+    def install(self) -> bool:
+        """Follow what the script opens and changes, for as long as the process lives.
+
+        Returns:
+            Whether the kernel refuses what cannot be followed, such as writes of native code.
+        """
         sys.addaudithook(self._hear)
+        return allow_writes_only([self._private, *self._free])
+
+    def follow_native(self) -> None:
+        """Follow files that torch and safetensors write by native code; torch must be imported."""
+        import safetensors
+        import torch
+
+        for owner, name, at in (
+            (torch, "save", 1),
+            (torch.jit, "save", 1),
+            (safetensors, "serialize_file", 1),
+        ):
+            self._wrap(owner, name, at)
+
+    def _wrap(self, owner: Any, name: str, at: int) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            target = args[at] if len(args) > at else kwargs.get("f", kwargs.get("filename"))
+            if isinstance(target, (str, os.PathLike)):
+                self.prepare(target)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, wrapper)
 
     def prepare(self, path: Any) -> None:
         """Make a path private before it is written to.
@@ -139,13 +180,8 @@ class Private:
                 _copy(path)
 
     def _is_free(self, path: Path) -> bool:
-        """Return True for a temporary file or a cache; the original folder may be among them."""
-        is_original = path.is_relative_to(self._original)
-        return any(
-            path.is_relative_to(place)
-            and not (is_original and self._original.is_relative_to(place))
-            for place in self._free
-        )
+        """Return True for a temporary file, a cache or a device."""
+        return any(path.is_relative_to(place) for place in self._free)
 
 
 def _open_up(link: Path) -> None:
