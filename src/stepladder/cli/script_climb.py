@@ -16,9 +16,20 @@ from stepladder.cli.parse import Output, Switch, Unprefixed, parse
 from stepladder.cli.script_words import split
 from stepladder.errors import UsageError
 from stepladder.scripts.options import ScriptOptions
+from stepladder.scripts.rungs import SCRIPT_RUNGS
 
 _WITH_VALUE: Final = frozenset(
-    {"--out", "--budget", "--metric", "--max-wait", "--seeds", "--min-gain", "--module", "-m"}
+    {
+        "--out",
+        "--budget",
+        "--metric",
+        "--max-wait",
+        "--seeds",
+        "--min-gain",
+        "--only",
+        "--module",
+        "-m",
+    }
 )
 _TASK: Final = re.compile(r"^class \w+\(.*\bTask\b.*\)", re.MULTILINE)
 
@@ -60,6 +71,8 @@ class ScriptFlags:
     """Let the script write its files where it does, each time that it is run."""
     try_all: Switch = False
     """Try every speed-up, regardless of its predicted gain."""
+    only: str | None = None
+    """Names of the speed-ups to try, separated by commas; default: all."""
     fresh: Switch = False
     """Try every speed-up again, and ignore the results of earlier climbs."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
@@ -113,6 +126,7 @@ def run_script_climb(argv: Sequence[str]) -> int:
         allows_writes=flags.allow_writes,
         is_fresh=flags.fresh,
         try_all=flags.try_all,
+        only=_names(flags.only),
     )
     with flags.output.display() as display:
         climb_script(
@@ -135,6 +149,24 @@ def _script_first(argv: Sequence[str]) -> list[str]:
         return list(argv)
     ours.remove(script)
     return [*ours, script, *args]
+
+
+def _names(only: str | None) -> tuple[str, ...]:
+    """Return the names of rungs in a list.
+
+    Raises:
+        UsageError: if one is not the name of a rung.
+    """
+    names = tuple(name.strip() for name in only.split(",")) if only is not None else ()
+    known = [rung.name for rung in SCRIPT_RUNGS]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{name} is not the name of a speed-up of scripts",
+                where="--only",
+                fix=f"Use names of these: {', '.join(known)}",
+            )
+    return names
 
 
 def _checked(metric: str | None) -> str | None:

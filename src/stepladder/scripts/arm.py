@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -25,7 +24,6 @@ from stepladder.records import write_json
 from stepladder.scripts.inside.spec import Spec
 
 _TAIL_LINES: Final = 6
-_POLL_S: Final = 0.2
 _END_S: Final = 5.0
 
 
@@ -181,9 +179,11 @@ class Arm:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return None
-            if not select.select([self._socket], [], [], min(left_s, _POLL_S))[0]:
-                continue
-            part = self._socket.recv(1 << 16)
+            self._socket.settimeout(left_s)
+            try:
+                part = self._socket.recv(1 << 16)
+            except TimeoutError:
+                return None
             if not part:
                 code = self._process.wait()
                 how = f"signal {-code} ended it" if code < 0 else f"it exited with code {code}"

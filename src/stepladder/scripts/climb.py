@@ -113,7 +113,10 @@ class ScriptRun:
                 "over several seeds."
             )
         settings, kept = Settings(), []
+        only = self.options.only
         for rung in SCRIPT_RUNGS:
+            if only and rung.name not in only:
+                continue
             trial, changed = self._try(rung, settings)
             self._trials.append(trial)
             self._ledger.trial(trial)

@@ -21,6 +21,7 @@ class ScriptOptions:
         allows_writes: let the script write where it does, each time that it is run.
         is_fresh: try every rung, whatever earlier climbs found.
         try_all: try every rung, whatever its predicted gain.
+        only: names of the rungs that are tried; empty: all.
     """
 
     budget_s: float | None = None
@@ -33,3 +34,4 @@ class ScriptOptions:
     allows_writes: bool = False
     is_fresh: bool = False
     try_all: bool = False
+    only: tuple[str, ...] = ()

@@ -84,7 +84,7 @@ def test_a_script_that_reads_slowly_keeps_its_examples_in_memory(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    assert main(["climb", "train.py", "--budget", "15s", "--", "--epochs", "40"]) == 0
+    assert main(["climb", "train.py", "--only", "examples_in_memory", "--", "--epochs", "40"]) == 0
     said = capsys.readouterr().out
     folder = project / "climb-train"
     found = json.loads((folder / "script.json").read_text())
@@ -121,6 +121,24 @@ def test_a_script_that_reads_slowly_keeps_its_examples_in_memory(
     subprocess.run(["patch", "-p1"], input=patch, cwd=project, text=True, check=True)
     assert "InMemory(Slow())" in (project / "train.py").read_text()
     assert run("train.py", "--epochs", "2", cwd=project) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "faster"], "is not the name of a speed-up"),
+        (["--metric", "accuracy"], "0 groups"),
+        (["--metric", "("], "not a regular expression"),
+        (["--seeds", "1"], "3 or more"),
+        (["--epochs", "2"], "--epochs"),
+    ],
+)
+def test_a_wrong_flag_is_an_error(
+    project: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["climb", "train.py", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (project / "climb-train").exists()
 
 
 @pytest.mark.parametrize(

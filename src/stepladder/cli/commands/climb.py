@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from stepladder.api.devices import is_main
 from stepladder.api.ladder import climb
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
-from stepladder.cli.script_climb import names_script, run_script_climb
+from stepladder.cli.script_climb import ScriptFlags, names_script, run_script_climb
 from stepladder.config.choices import ClimbAim
 
 
@@ -36,6 +37,10 @@ class Flags(LadderFlags):
     """Try every rung again, and ignore the results of earlier climbs."""
     overwrite: Switch = False
     """Replace a run in the folder that is not a climb of this job."""
+
+
+OTHER_FLAGS: Final = (ScriptFlags,)
+"""Flags if the argument is a script."""
 
 
 def run(argv: list[str]) -> int:

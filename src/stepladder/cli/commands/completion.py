@@ -58,7 +58,9 @@ def flags_of_commands() -> dict[str, list[str]]:
 
 
 def _flags(command: Command) -> Iterator[str]:
-    return flag_names(importlib.import_module(command.module).Flags)
+    module = importlib.import_module(command.module)
+    for flags in (module.Flags, *getattr(module, "OTHER_FLAGS", ())):
+        yield from flag_names(flags)
 
 
 def _bash(flags: Mapping[str, list[str]]) -> str:
