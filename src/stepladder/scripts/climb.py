@@ -70,6 +70,7 @@ class ScriptRun:
     show: Callable[[Trial], None]
     _trials: list[Trial] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
+    _kept: list[ScriptRung] = field(default_factory=list)
 
     def climb(self) -> ScriptClimb:
         """Watch the script, try the rungs, write the diff, and prove it.
@@ -112,7 +113,7 @@ class ScriptRun:
                 "Two runs with the same seed have different losses, so every change is compared "
                 "over several seeds."
             )
-        settings, kept = Settings(), []
+        settings, kept = Settings(), self._kept
         only = self.options.only
         for rung in SCRIPT_RUNGS:
             if only and rung.name not in only:
@@ -219,9 +220,11 @@ class ScriptRun:
             files.add(str(Path(self.script).resolve()))
         return [Path(file).read_text(encoding="utf-8", errors="replace") for file in sorted(files)]
 
-    def _plan(self) -> Plan:
+    def _plan(self, rung: ScriptRung | None) -> Plan:
         facts = self._facts
+        rungs = [*self._kept, *([rung] if rung is not None else [])]
         return Plan(
+            wanted_warm_up=max((one.warm_up(facts) for one in rungs), default=0),
             step_s=facts.step_s,
             num_steps=facts.num_steps if facts.is_whole else None,
             num_blocks=self.options.num_blocks if not facts.is_whole else _FEW_BLOCKS,
@@ -235,11 +238,18 @@ class ScriptRun:
             return _FOREVER
         return self.options.budget_s - (time.monotonic() - self._began)
 
-    def _race(self, before: Version, after: Version, *, steps_ratio: int = 1) -> Raced:
+    def _race(
+        self,
+        before: Version,
+        after: Version,
+        *,
+        rung: ScriptRung | None = None,
+        steps_ratio: int = 1,
+    ) -> Raced:
         one = self._work.arm(before.settings, instead=before.instead)
         two = self._work.arm(after.settings, instead=after.instead)
         return race(
-            one, two, self._plan(), what="starting the script twice", steps_ratio=steps_ratio
+            one, two, self._plan(rung), what="starting the script twice", steps_ratio=steps_ratio
         )
 
     def _try(self, rung: ScriptRung, settings: Settings) -> tuple[Trial, Settings]:
@@ -297,7 +307,9 @@ class ScriptRun:
         versions = Version(settings=settings), Version(settings=changed)
         ratio = rung.steps_ratio(changed)
         try:
-            raced = self._race(*versions, steps_ratio=ratio // rung.steps_ratio(settings))
+            raced = self._race(
+                *versions, rung=rung, steps_ratio=ratio // rung.steps_ratio(settings)
+            )
         except (UsageError, ScriptEndedError) as error:
             verdict = Verdict(decision=Decision.DROPPED, reason=f"with it, {error.what}")
             return replace(trial, verdict=verdict, took_s=time.monotonic() - began)

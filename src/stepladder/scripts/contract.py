@@ -87,6 +87,10 @@ class ScriptRung(ABC):
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
         """Return the changed settings."""
 
+    def warm_up(self, facts: ScriptFacts) -> int:  # noqa: ARG002
+        """Return the steps after which its gain shows; 0: at once."""
+        return 0
+
     def steps_ratio(self, settings: Settings) -> int:  # noqa: ARG002
         """Return how many steps of the script one step with these settings replaces."""
         return 1

@@ -20,6 +20,7 @@ _BLOCK_S: Final = 0.6
 _SLOWEST: Final = 20.0  # a block may take this many times what is expected, and then some
 _SLACK_S: Final = 60.0
 _GROSSLY: Final = 4.0
+_MAX_WARM_UP_S: Final = 60.0
 CONFIDENCE: Final = 0.975
 
 
@@ -31,6 +32,7 @@ class Plan:
         step_s: expected seconds of a step.
         num_steps: steps that the script takes in all; None: more than were watched.
         num_blocks: pairs of blocks that are wanted, MIN_BLOCKS or more.
+        wanted_warm_up: steps of each before the first block, if the script takes so many.
         wait_s: seconds that a script may take to its first step.
         patience: for pairs that no other process disturbs.
         time_left: returns the seconds until no further pair is started.
@@ -39,9 +41,18 @@ class Plan:
     step_s: float
     num_steps: int | None
     num_blocks: int = MIN_BLOCKS
+    wanted_warm_up: int = WARM_UP
     wait_s: float = 600.0
     patience: Patience
     time_left: Callable[[], float]
+
+    @property
+    def warm_up(self) -> int:
+        """Steps of each before the first block: as wanted, if that is at most a minute of them."""
+        wanted = max(WARM_UP, self.wanted_warm_up)
+        is_long = wanted * self.step_s > _MAX_WARM_UP_S
+        is_too_much = self.num_steps is not None and self.num_steps - 1 - wanted < self.num_blocks
+        return WARM_UP if is_long or is_too_much else wanted
 
     @property
     def steps_per_block(self) -> int:
@@ -50,7 +61,7 @@ class Plan:
         if self.num_steps is None:
             return wanted
         # the first step is over before the first block
-        left = self.num_steps - 1 - WARM_UP
+        left = self.num_steps - 1 - self.warm_up
         return max(1, min(wanted, left // self.num_blocks))
 
 
@@ -61,7 +72,8 @@ class Raced:
     Attributes:
         before_s, after_s: seconds of each block, paired.
         losses: of each step after the first one: (before, after).
-        warm_s: seconds of the first steps of each.
+        warm_up: steps of each before the first block.
+        warm_s: seconds of these.
         steps_per_block: steps of a block.
         problems: what could not be applied to the second version.
         ended: why the measurement ended early; empty if it did not.
@@ -70,6 +82,7 @@ class Raced:
     before_s: list[float] = field(default_factory=list)
     after_s: list[float] = field(default_factory=list)
     losses: tuple[list[float | None], list[float | None]] = field(default_factory=lambda: ([], []))
+    warm_up: int = WARM_UP
     warm_s: tuple[float, float] = (0.0, 0.0)
     steps_per_block: int = 1
     problems: tuple[str, ...] = ()
@@ -92,7 +105,8 @@ class Raced:
     def one_time_s(self) -> float:
         """Seconds that the first steps of the second version take longer than later ones."""
         first, second = self.step_s
-        return max(0.0, self.warm_s[1] - WARM_UP * second - (self.warm_s[0] - WARM_UP * first))
+        num = self.warm_up
+        return max(0.0, self.warm_s[1] - num * second - (self.warm_s[0] - num * first))
 
 
 def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1) -> Raced:
@@ -114,7 +128,8 @@ def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1
     with opened(arms, wait_s=plan.wait_s, what=what):
         found.problems = after.problems
         wait_s = plan.wait_s
-        first, second = (arm.block(WARM_UP, wait_s=wait_s) for arm in arms)
+        first, second = (arm.block(plan.warm_up, wait_s=wait_s) for arm in arms)
+        found.warm_up = plan.warm_up
         found.warm_s = (first.seconds, second.seconds)
         _note(found, first, second)
         most_s = _SLACK_S + _SLOWEST * plan.step_s * found.steps_per_block

@@ -69,6 +69,12 @@ class ExamplesInMemory(ScriptRung):
         place = loader.place.key if loader is not None and loader.place is not None else None
         return replace(settings, examples_in_memory=True, loader=place)
 
+    def warm_up(self, facts: ScriptFacts) -> int:
+        """Return the steps of an epoch, in which examples are read as before."""
+        loader = facts.training_loader
+        num = loader.num_examples if loader is not None else None
+        return -(-num // facts.batch_size) if num and facts.batch_size else 0
+
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:  # noqa: ARG002
         """Return a small class, put around the dataset."""
         loader = facts.training_loader
