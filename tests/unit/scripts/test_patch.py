@@ -7,11 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from stepladder.records.ladder import Interval
 from stepladder.records.script import MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.scripts.inside.apply import InMemory
 from stepladder.scripts.patch import edited, patch_of
 from stepladder.scripts.rungs import SCRIPT_RUNGS
+from stepladder.scripts.rungs.examples_in_memory import KEEPER
 from stepladder.scripts.settings import Settings
 
 RUNGS = {rung.name: rung for rung in SCRIPT_RUNGS}
@@ -128,6 +131,18 @@ def test_examples_in_memory_are_a_class_after_the_imports(tmp_path: Path) -> Non
     text = patched(SCRIPT, ["examples_in_memory"], tmp_path)
     assert "DataLoader(InMemory(dataset), batch_size=SIZE" in text
     assert text.index("from torch.utils.data") < text.index("class InMemory") < text.index("SIZE =")
+
+
+def test_a_kept_dataset_does_not_read_batches_again() -> None:
+    scope: dict[str, object] = {"torch": torch}
+    exec(KEEPER, scope)
+    rows = torch.utils.data.TensorDataset(torch.arange(6))
+    for keeper in (scope["InMemory"], InMemory):
+        kept = keeper(torch.utils.data.Subset(rows, [5, 3, 1]))  # type: ignore[operator]
+        assert not hasattr(kept, "__getitems__")
+        assert kept[1] is kept[1]
+        assert len(kept) == 3
+        assert kept.indices == [5, 3, 1]
 
 
 def test_missing_imports_are_added(tmp_path: Path) -> None:

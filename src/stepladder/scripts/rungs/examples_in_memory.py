@@ -20,6 +20,8 @@ class InMemory(torch.utils.data.Dataset):
         self.examples, self.kept = examples, {}
 
     def __getattr__(self, name):
+        if name.startswith("__"):  # such as __getitems__, which would read again
+            raise AttributeError(name)
         return getattr(self.__dict__["examples"], name)
 
     def __len__(self):
