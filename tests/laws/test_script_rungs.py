@@ -69,10 +69,12 @@ def test_it_has_edits_that_name_it(rung: ScriptRung) -> None:
     assert {edit.rung for edit in edits} == {rung.name}
 
 
-@EACH
+@pytest.mark.parametrize(
+    "rung",
+    [rung for rung in SCRIPT_RUNGS if not rung.is_for_process],
+    ids=lambda rung: rung.name,
+)
 def test_it_says_no_to_a_script_without_anything(rung: ScriptRung) -> None:
-    if rung.is_for_process:
-        pytest.skip("it concerns the process")
     assert rung.why_not(ScriptFacts(has_gpu=rung.is_for_gpu), Settings())
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from stepladder.api.targets import PAGE, refuse_to_replace
 from stepladder.errors import UsageError
+from stepladder.machine import num_cores
+from stepladder.machine.openmp import user_environment
 from stepladder.records import read_json, write_json
 from stepladder.records.from_json import from_json
-from stepladder.records.script import SCRIPT_FILE, ScriptClimb
+from stepladder.records.script import SCRIPT_FILE, ScriptClimb, ScriptFacts
 from stepladder.records.watch import WATCH_FILE, WatchReport
 from stepladder.scripts.inside.spec import Mode, Spec
 from stepladder.scripts.options import ScriptOptions
@@ -123,7 +125,7 @@ def run_script_with(
         path = Path(place) / "spec.json"
         write_json(path, spec)
         command = [sys.executable, "-P", "-m", "stepladder.scripts.inside.main", str(path)]
-        process = subprocess.Popen(command)
+        process = subprocess.Popen(command, env=user_environment())
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -137,41 +139,21 @@ def _settings_of(what: str, script: str, *, is_module: bool) -> Settings:
         return from_json(Settings, read_json(file))
     known = {rung.name: rung for rung in SCRIPT_RUNGS}
     names = [name.strip() for name in what.split(",")]
-    if what != _ANY and all(name in known for name in names):
-        return _plain_settings(names)
-    raise UsageError(
-        "this is neither the folder of a climb with a script nor the name of a rung",
-        where=f"--with {what}",
-        fix=f"Climb first: stepladder climb {script}\n"
-        f"Or name rungs, separated by commas: {', '.join(_PLAIN)}",
-    )
-
-
-_PLAIN: Final = {
-    "keep_freed_memory": {"keep_freed_memory": True},
-    "fast_matmul": {"fast_matmul": True},
-    "cudnn_benchmark": {"cudnn_benchmark": True},
-    "channels_last": {"channels_last": True},
-    "mixed_precision": {"autocast": True},
-    "fused_optimizer": {"fused_optimizer": True},
-    "compile": {"compiled": True},
-}
-"""Rungs that need nothing measured, and their settings."""
-
-
-def _plain_settings(names: Sequence[str]) -> Settings:
-    """Return the settings of rungs that need no place in the script.
-
-    Raises:
-        UsageError: if one needs a climb, which finds its place.
-    """
-    found: dict[str, bool] = {}
+    if what == _ANY or not all(name in known for name in names):
+        plain = [rung.name for rung in SCRIPT_RUNGS if not rung.needs_loader]
+        raise UsageError(
+            "this is neither the folder of a climb with a script nor the name of a rung",
+            where=f"--with {what}",
+            fix=f"Climb first: stepladder climb {script}\n"
+            f"Or name rungs, separated by commas: {', '.join(plain)}",
+        )
+    settings, facts = Settings(), ScriptFacts(num_cores=num_cores())
     for name in names:
-        if name not in _PLAIN:
+        if known[name].needs_loader:
             raise UsageError(
                 "this rung concerns one loader of the script, which a climb finds",
                 where=f"--with {name}",
-                fix="Climb first: stepladder climb train.py",
+                fix=f"Climb first: stepladder climb {script}",
             )
-        found |= _PLAIN[name]
-    return Settings(**found)  # type: ignore[arg-type]
+        settings = known[name].apply(facts, settings)
+    return settings

@@ -82,6 +82,12 @@ def user_waiting_settings() -> dict[str, str]:
     return {} if _chosen and settings == {"GOMP_SPINCOUNT": _chosen[-1]} else settings
 
 
+def user_environment() -> dict[str, str]:
+    """Return the environment without the choice of this process, for scripts that run as they are."""
+    own = waiting_settings().keys() - user_waiting_settings().keys()
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
 def _has_busy_neighbors(load: Path) -> bool:
     """Return True if other processes leave fewer free cores than this process may use.
 

@@ -118,6 +118,7 @@ class ScriptFacts:
         dtype: of the weights.
         kernel_share: of the CPU time in steps, the part that the kernel takes.
         has_bfloat16: the processor, or GPU, has instructions for bfloat16.
+        is_guarded: the kernel refuses writes outside of the private folder; also True where none is.
         has_fast_matmul, has_cudnn_benchmark: the script has switched these on.
     """
 
@@ -139,6 +140,7 @@ class ScriptFacts:
     dtype: str = "float32"
     kernel_share: float = 0.0
     has_bfloat16: bool = False
+    is_guarded: bool = True
     has_fast_matmul: bool = False
     has_cudnn_benchmark: bool = False
 

@@ -39,15 +39,11 @@ class Block:
 
     Attributes:
         seconds: wall time of all steps.
-        cpu_s: CPU time of the script's process.
         losses: what backward was called on, a sum for each step; None: unknown.
-        step: number of the last step.
     """
 
     seconds: float
-    cpu_s: float
     losses: tuple[float | None, ...]
-    step: int
 
 
 class Arm:
@@ -109,7 +105,7 @@ class Arm:
         self.problems = tuple(found.get("problems", ()))
 
     def block(self, steps: int, *, wait_s: float) -> Block:
-        """Run a block of steps, while all else of the script's processes is stopped otherwise.
+        """Run a block of steps; before and after it, all processes of the script are stopped.
 
         Raises:
             ScriptEndedError: if the script ends meanwhile.
@@ -118,17 +114,8 @@ class Arm:
         self._resume()
         self._socket.sendall((json.dumps({"do": "go", "steps": steps}) + "\n").encode())
         found = self._receive(wait_s, f"{steps} steps did not end")
-        self._pause()
-        return Block(
-            seconds=found["seconds"],
-            cpu_s=found["cpu_s"],
-            losses=tuple(found["losses"]),
-            step=found["step"],
-        )
-
-    def pause(self) -> None:
-        """Stop all of its processes until the next block."""
-        self._pause()
+        self.pause()
+        return Block(seconds=found["seconds"], losses=tuple(found["losses"]))
 
     def wait(self, *, wait_s: float) -> dict[str, Any]:
         """Wait until the script has ended by itself, and return how.
@@ -240,7 +227,8 @@ class Arm:
             "Or make it write below the current folder, by a relative path.",
         )
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Stop all of its processes until the next block."""
         for process in self._tree():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGSTOP)

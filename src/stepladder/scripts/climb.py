@@ -40,7 +40,6 @@ from stepladder.scripts.workplace import WORK, Workplace
 
 SETTINGS_FILE: Final = "settings.json"
 _MIN_STEPS: Final = 16
-_FEW_BLOCKS: Final = 8
 _PROMISED: Final = 0.9
 _MUCH: Final = 1.2
 AGAIN: Final = f"{WORK}/again"
@@ -188,6 +187,11 @@ class ScriptRun:
                 where=self.script,
                 fix="Let it train longer, for example with more epochs, after --.",
             )
+        if not facts.is_guarded:
+            self._notes.append(
+                "This kernel has no Landlock: files that native code overwrites, other than by "
+                "torch.save and safetensors, are not protected."
+            )
         if facts.is_whole:
             self._notes.append(f"The script takes {facts.num_steps} steps in all.")
         return facts, report
@@ -227,7 +231,7 @@ class ScriptRun:
             wanted_warm_up=max((one.warm_up(facts) for one in rungs), default=0),
             step_s=facts.step_s,
             num_steps=facts.num_steps if facts.is_whole else None,
-            num_blocks=self.options.num_blocks if not facts.is_whole else _FEW_BLOCKS,
+            num_blocks=self.options.num_blocks,
             wait_s=self.options.max_wait_s,
             patience=self._patience,
             time_left=self._time_left,

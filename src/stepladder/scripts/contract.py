@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
 from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Provenance
 from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.settings import Settings
 
@@ -64,6 +66,7 @@ class ScriptRung(ABC):
             do not have.
         is_for_process: it needs no model, optimizer or loader.
         needs_metric: losses of single steps do not show whether it learns as well.
+        needs_loader: it changes one loader of the script, which a climb finds.
         remark: what has to be known about its gain if it is kept.
     """
 
@@ -72,6 +75,7 @@ class ScriptRung(ABC):
     exactness: ClassVar[Exactness] = Exactness.ROUNDING
     is_for_gpu: ClassVar[bool] = False
     is_for_process: ClassVar[bool] = False
+    needs_loader: ClassVar[bool] = False
     remark: ClassVar[str] = ""
     needs_metric: ClassVar[bool] = False
 
@@ -94,6 +98,44 @@ class ScriptRung(ABC):
     def steps_ratio(self, settings: Settings) -> int:  # noqa: ARG002
         """Return how many steps of the script one step with these settings replaces."""
         return 1
+
+    def of_computing(self, facts: ScriptFacts, times: float, note: str = "") -> Prediction:
+        """Return a prediction by a typical gain of forward and backward."""
+        share = facts.computing_share
+        return Prediction(
+            rung=self.name,
+            gain=1 / (1 - share + share / times),
+            provenance=Provenance.ASSUMED,
+            inputs={"computing_share": share},
+            note=f"forward and backward {times:g} times as fast, {note or 'a typical gain'}",
+        )
+
+    def typical(self, gain: float) -> Prediction:
+        """Return a prediction of a typical gain of the step."""
+        return Prediction(
+            rung=self.name, gain=gain, provenance=Provenance.ASSUMED, note="a typical gain"
+        )
+
+    def before_optimizers(
+        self, facts: ScriptFacts, lines: Callable[[str], str]
+    ) -> tuple[Edit, ...] | str:
+        """Return lines before each optimizer, or why there are none.
+
+        Args:
+            lines: returns them for the script's name of the model.
+        """
+        edits = [
+            Edit(
+                rung=self.name,
+                spot=Spot.BEFORE,
+                place=one.place,
+                text=(text := lines(one.model)),
+                imports=("torch",) if "torch." in text else (),
+            )
+            for one in facts.models
+            if one.place is not None and one.model is not None
+        ]
+        return tuple(edits) or NO_MODEL
 
     @abstractmethod
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from stepladder.machine.openmp import user_environment
 from stepladder.scripts.arm import Arm
 from stepladder.scripts.inside.private import mirror, replace_in_mirror
 from stepladder.scripts.inside.spec import Mode, Spec
@@ -90,11 +90,11 @@ class Workplace:
 
 
 def _environment(temporary: Path, compiled: Path) -> dict[str, str]:
-    """Return the environment of the script: as it is, with repeatable hashes and output at once.
+    """Return the environment of the script: the user's, with repeatable hashes and output at once.
 
     Its temporary files are in the folder of the climb, because the current folder may be below that
     of all temporary files, where nothing may change.
     """
     own = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "TMPDIR": str(temporary)}
     # what is compiled is shared, so that only the first process compiles it
-    return {_INDUCTOR: str(compiled), **os.environ, **own}
+    return {_INDUCTOR: str(compiled), **user_environment(), **own}

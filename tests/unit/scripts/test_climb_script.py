@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from stepladder.cli.main import main
+from stepladder.machine import openmp
 
 SLOW = textwrap.dedent(
     """
@@ -71,6 +72,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "runs" / "weights.pt").write_text("mine")
     monkeypatch.chdir(folder)
     return folder
+
+
+def test_a_script_waits_for_threads_as_the_user_has_set_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    monkeypatch.setattr(openmp, "_chosen", [])
+    assert openmp.user_environment()["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.setattr(openmp, "_chosen", ["7"])  # by stepladder, for its own training
+    assert "GOMP_SPINCOUNT" not in openmp.user_environment()
 
 
 def run(script: str, *args: str, cwd: Path) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stepladder.watching.step_times import has_gpu
-
-MAX_LOSSES = 20_000
 
 
 class Enough(SystemExit):
@@ -67,18 +65,15 @@ class Gate:
         self._pid = os.getpid()
         self._left = 0
         self._began = 0.0
-        self._cpu = 0.0
-        self._losses: list[float] = []
         self._open: list[Tensor] = []
         self._kept: list[list[Tensor]] = []
         self._step = 0
-        self._handles: list[Any] = []
 
     def install(self) -> None:
         """Follow the steps of optimizers, and what backward is called on."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._handles.append(register_optimizer_step_post_hook(self._stepped))
+        register_optimizer_step_post_hook(self._stepped)
         backward = torch.autograd.backward
 
         def noting(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,12 +99,10 @@ class Gate:
         self._left -= 1
         if self._left <= 0:
             _wait_for_device()
-            seconds, cpu = perf_counter() - self._began, process_time() - self._cpu
+            seconds = perf_counter() - self._began
             losses = [_value(tensors) for tensors in self._kept]
             self._kept = []
-            self._channel.send(
-                kind="block", seconds=seconds, cpu_s=cpu, losses=losses, step=self._step
-            )
+            self._channel.send(kind="block", seconds=seconds, losses=losses)
             self._wait()
 
     def _wait(self) -> None:
@@ -120,7 +113,7 @@ class Gate:
             raise Enough
         self._left = int(command["steps"])
         _wait_for_device()
-        self._began, self._cpu = perf_counter(), process_time()
+        self._began = perf_counter()
 
 
 def _value(tensors: list[Tensor]) -> float | None:

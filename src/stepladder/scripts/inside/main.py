@@ -33,6 +33,7 @@ class Inside:
         self._channel: Channel | None = None
         self._scout: Scout | None = None
         self._private: Private | None = None
+        self._is_guarded = True
 
     def run(self) -> int:
         """Run the script, and return its exit code."""
@@ -63,7 +64,7 @@ class Inside:
         if spec.mode is Mode.SCOUT:
             from stepladder.scripts.inside.scout import Scout
 
-            self._scout = Scout(spec, self._own, places)
+            self._scout = Scout(spec, self._own, places, is_guarded=self._is_guarded)
             self._scout.begin()
         applied.at_start()
         applied.install()
@@ -88,7 +89,7 @@ class Inside:
                 self._to_parent().send(kind="wrote", path=path)
 
         self._private = Private(original, Path.cwd(), refused, free=[Path(self._spec.folder)])
-        self._private.install()
+        self._is_guarded = self._private.install()
 
     def _end(self, ending: Ending) -> None:
         if self._scout is not None:

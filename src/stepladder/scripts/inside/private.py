@@ -37,7 +37,7 @@ _CHANGED: Final = {  # audit events, and which of their arguments are paths that
 _FREE: Final = ("/dev", "/proc", "/sys")
 _DEVICES: Final = ("/dev/null", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/zero")
 """What is free below /dev in any case: the original folder may be in /dev/shm."""
-_CACHES: Final = (".cache", ".triton", ".nv", ".config")
+_CACHES: Final = (".cache", ".triton", ".nv", ".config/matplotlib")
 _CACHE_VARIABLES: Final = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
 
 

@@ -33,7 +33,8 @@ _MALLOC: Final = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUN
 class Scout:
     """Watches a script until enough steps were seen."""
 
-    def __init__(self, spec: Spec, own: OwnCode, places: Places) -> None:
+    def __init__(self, spec: Spec, own: OwnCode, places: Places, *, is_guarded: bool) -> None:
+        self._is_guarded = is_guarded
         self._spec = spec
         self._places = places
         self._folder = Path(spec.folder)
@@ -127,6 +128,7 @@ class Scout:
             has_bfloat16=torch.cuda.is_bf16_supported()
             if has_gpu
             else any(name in _BFLOAT16 for name in instruction_set()),
+            is_guarded=self._is_guarded,
             has_fast_matmul=torch.get_float32_matmul_precision() != "highest",
             has_cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         )

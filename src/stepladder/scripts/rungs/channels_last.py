@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.records.ladder import Prediction
-from stepladder.records.profile import Provenance
 from stepladder.records.script import ScriptFacts
-from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung, Spot
+from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung
 from stepladder.scripts.settings import Settings
 
 _GAIN = 1.2
@@ -37,14 +36,7 @@ class ChannelsLast(ScriptRung):
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Return a typical gain of forward and backward."""
-        share = facts.computing_share
-        return Prediction(
-            rung=self.name,
-            gain=1 / (1 - share + share / _GAIN),
-            provenance=Provenance.ASSUMED,
-            inputs={"computing_share": share},
-            note=f"forward and backward {_GAIN:g} times as fast, a typical gain",
-        )
+        return self.of_computing(facts, _GAIN)
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:  # noqa: ARG002
         """Return the settings with it."""
@@ -52,14 +44,6 @@ class ChannelsLast(ScriptRung):
 
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:  # noqa: ARG002
         """Return the lines before each optimizer, with the script's name of its model."""
-        edits = []
-        for one in facts.models:
-            if one.place is None:
-                continue
-            text = f"{one.model}.to(memory_format=torch.channels_last)"
-            edits.append(
-                Edit(
-                    rung=self.name, spot=Spot.BEFORE, place=one.place, text=text, imports=("torch",)
-                )
-            )
-        return tuple(edits) or NO_MODEL
+        return self.before_optimizers(
+            facts, lambda model: f"{model}.to(memory_format=torch.channels_last)"
+        )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.records.ladder import Prediction
-from stepladder.records.profile import Provenance
 from stepladder.records.script import ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
@@ -35,9 +34,7 @@ class CudnnBenchmark(ScriptRung):
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Return a typical gain."""
-        return Prediction(
-            rung=self.name, gain=_GAIN, provenance=Provenance.ASSUMED, note="a typical gain"
-        )
+        return self.typical(_GAIN)
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:  # noqa: ARG002
         """Return the settings with it."""

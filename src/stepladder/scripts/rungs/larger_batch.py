@@ -31,6 +31,7 @@ class LargerBatch(ScriptRung):
 
     name: ClassVar[str] = "larger_batch"
     level: ClassVar[int] = 7
+    needs_loader: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     needs_metric: ClassVar[bool] = True
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Provenance
 from stepladder.records.script import ScriptFacts
-from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung, Spot
+from stepladder.scripts.contract import NO_MODEL, Edit, ScriptRung
 from stepladder.scripts.settings import Settings
 
 _GAIN = 1.5
@@ -40,14 +39,7 @@ class MixedPrecision(ScriptRung):
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Return a typical gain of forward and backward."""
-        share = facts.computing_share
-        return Prediction(
-            rung=self.name,
-            gain=1 / (1 - share + share / _GAIN),
-            provenance=Provenance.ASSUMED,
-            inputs={"computing_share": share},
-            note=f"forward and backward {_GAIN:g} times as fast, a typical gain",
-        )
+        return self.of_computing(facts, _GAIN)
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:  # noqa: ARG002
         """Return the settings with it."""
@@ -56,25 +48,14 @@ class MixedPrecision(ScriptRung):
     def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:  # noqa: ARG002
         """Return the lines before each optimizer, with the script's name of its model."""
         device = "cuda" if facts.has_gpu else "cpu"
-        edits = []
-        for one in facts.models:
-            if one.place is None:
-                continue
-            autocast = f'torch.autocast("{device}", dtype=torch.bfloat16)'
-            lines = [f"{one.model}.forward = {autocast}({one.model}.forward)"]
+        autocast = f'torch.autocast("{device}", dtype=torch.bfloat16)'
+
+        def lines(model: str) -> str:
+            found = [f"{model}.forward = {autocast}({model}.forward)"]
             if facts.output_is_tensor:
-                lines.append(
-                    f"{one.model}.register_forward_hook(lambda module, inputs, output: "
-                    "output.float())"
+                found.append(
+                    f"{model}.register_forward_hook(lambda module, inputs, output: output.float())"
                 )
-            text = "\n".join(lines)
-            edits.append(
-                Edit(
-                    rung=self.name,
-                    spot=Spot.BEFORE,
-                    place=one.place,
-                    text=text,
-                    imports=("torch",),
-                )
-            )
-        return tuple(edits) or NO_MODEL
+            return "\n".join(found)
+
+        return self.before_optimizers(facts, lines)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Provenance
 from stepladder.records.script import ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
@@ -23,6 +22,7 @@ class PinnedBatches(ScriptRung):
 
     name: ClassVar[str] = "pinned_batches"
     level: ClassVar[int] = 8
+    needs_loader: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.BITWISE
     is_for_gpu: ClassVar[bool] = True
 
@@ -37,9 +37,7 @@ class PinnedBatches(ScriptRung):
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Return a typical gain."""
-        return Prediction(
-            rung=self.name, gain=_GAIN, provenance=Provenance.ASSUMED, note="a typical gain"
-        )
+        return self.typical(_GAIN)
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
         """Return the settings with it."""
