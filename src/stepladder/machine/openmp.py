@@ -83,7 +83,7 @@ def user_waiting_settings() -> dict[str, str]:
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment without the choice of this process, for scripts that run as they are."""
+    """Return the environment without the choice of this process, for a script run as it is."""
     own = waiting_settings().keys() - user_waiting_settings().keys()
     return {name: value for name, value in os.environ.items() if name not in own}
 

@@ -118,7 +118,7 @@ class ScriptFacts:
         dtype: of the weights.
         kernel_share: of the CPU time in steps, the part that the kernel takes.
         has_bfloat16: the processor, or GPU, has instructions for bfloat16.
-        is_guarded: the kernel refuses writes outside of the private folder; also True where none is.
+        is_guarded: the kernel refuses writes outside of the private folder, if there is one.
         has_fast_matmul, has_cudnn_benchmark: the script has switched these on.
     """
 

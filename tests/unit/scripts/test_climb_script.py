@@ -75,8 +75,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_script_waits_for_threads_as_the_user_has_set_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in openmp.WAITING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     monkeypatch.setattr(openmp, "_chosen", [])
     assert openmp.user_environment()["GOMP_SPINCOUNT"] == "7"
