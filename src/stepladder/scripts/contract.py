@@ -119,7 +119,7 @@ class ScriptRung(ABC):
     def before_optimizers(
         self, facts: ScriptFacts, lines: Callable[[str], str]
     ) -> tuple[Edit, ...] | str:
-        """Return lines before each optimizer, or why there are none.
+        """Return lines before each optimizer, or why they cannot be placed.
 
         Args:
             lines: returns them for the script's name of the model.
