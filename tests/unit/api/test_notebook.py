@@ -54,7 +54,7 @@ CELLS = {
     "check": "stepladder.check(**{'run.dir': 'checked'}, **job);",
     "advise": "stepladder.advise(**{'run.dir': 'advised', 'ladder.block_s': 0.02}, **job);",
     "climb": "stepladder.climb(**{'run.dir': 'climbed', 'ladder.block_s': 0.02, "
-    "'ladder.budget_s': 5.0, 'run.checks': 'off'}, **job);",
+    "'run.checks': 'off'}, **job);",
     "export": "stepladder.export(trained.path, 'torch')",
 }
 

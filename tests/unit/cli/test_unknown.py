@@ -49,6 +49,8 @@ def test_the_names_of_flags_are_those_of_the_help(
 ) -> None:
     names = set(flag_names(flags_of(command)))
     assert names | {"-h", "--help"} == set(flags_in_help(command.name, capsys))
+    others = getattr(importlib.import_module(command.module), "OTHER_FLAGS", ())
+    names |= {name for flags in others for name in flag_names(flags)}
     assert completion.flags_of_commands()[command.name] == sorted(
         {name for name in names if name.startswith("--")} | {"--help"}
     )

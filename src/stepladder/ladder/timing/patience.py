@@ -75,10 +75,10 @@ class Patience:
         """Return when no other process uses this process's cores, or no time is left."""
         if self.left_s <= 0 or self._is_quiet(watchdog):
             return
-        began = time.monotonic()
+        enough_s = self.used_s + LASTING_S
         with doing("waiting until other processes leave the cores alone"):
             while self.left_s > 0 and not self._is_quiet(watchdog):
-                if time.monotonic() - began > LASTING_S:
+                if self.used_s > enough_s:
                     self.left_s = 0.0
 
     def is_wasted(self, start: Usage) -> bool:
@@ -98,7 +98,7 @@ class Patience:
         time.sleep(_LOOK_S)
         if cores_missing_since(start) <= _limit():
             return True
-        self._spend(_LOOK_S)
+        self._spend(time.monotonic() - start.wall_s)
         return False
 
     def _spend(self, seconds: float) -> None:
