@@ -15,6 +15,7 @@ from stepladder.cli.job_flags import seconds_of
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse
 from stepladder.cli.script_words import split
 from stepladder.errors import UsageError
+from stepladder.scripts.metric import metric_of
 from stepladder.scripts.options import ScriptOptions
 from stepladder.scripts.rungs import SCRIPT_RUNGS
 
@@ -46,6 +47,8 @@ class ScriptFlags:
       stepladder climb train.py --budget 10m            in about ten minutes
       stepladder climb --metric 'accuracy: ([0-9.]+)' train.py
                                                         judge by what it prints at its end
+      stepladder climb --metric results.json:accuracy train.py
+                                                        or by what it writes
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
@@ -57,8 +60,10 @@ class ScriptFlags:
     budget: str | None = None
     """Time after which no other speed-up is tried, such as 90s or 10m."""
     metric: str | None = None
-    """Regular expression whose first group is a number that the script prints: changes that are
-    not exact are compared by its last value at the end of training, not by the losses."""
+    """A number by which changes that are not exact are compared at the end of training, not by
+    the losses: a regular expression whose group is a number that the script prints (the last one
+    counts), `results.json:accuracy` for a key of a file that it writes, or `score.py:accuracy` for
+    a function that is called without arguments where the script has run."""
     lower_is_better: Switch = False
     """A smaller metric is better."""
     seeds: int = ScriptOptions.num_seeds
@@ -120,7 +125,7 @@ def run_script_climb(argv: Sequence[str]) -> int:
         budget_s=None if flags.budget is None else seconds_of(flags.budget, where="--budget"),
         min_gain=flags.min_gain,
         num_seeds=flags.seeds,
-        metric=_checked(flags.metric),
+        metric=None if flags.metric is None else metric_of(flags.metric),
         is_higher_better=not flags.lower_is_better,
         max_wait_s=seconds_of(flags.max_wait, where="--max-wait"),
         allows_writes=flags.allow_writes,
@@ -167,28 +172,3 @@ def _names(only: str | None) -> tuple[str, ...]:
                 fix=f"Use names of these: {', '.join(known)}",
             )
     return names
-
-
-def _checked(metric: str | None) -> str | None:
-    """Return a regular expression with a group.
-
-    Raises:
-        UsageError: if it is not one.
-    """
-    if metric is None:
-        return None
-    try:
-        num = re.compile(metric).groups
-    except re.error as error:
-        raise UsageError(
-            f"this is not a regular expression: {error}",
-            where=f"--metric {metric}",
-            fix=r"Type one such as: --metric 'accuracy: ([0-9.]+)'",
-        ) from None
-    if num != 1:
-        raise UsageError(
-            f"the regular expression has {num} groups, not one",
-            where=f"--metric {metric}",
-            fix=r"Put the number into brackets: --metric 'accuracy: ([0-9.]+)'",
-        )
-    return metric

@@ -54,13 +54,16 @@ class Arm:
         cwd: folder in which it runs.
         log: file for its output.
         env: its environment.
+
+    Attributes:
+        problems: what could not be applied to it.
     """
 
     def __init__(self, spec: Spec, *, cwd: Path, log: Path, env: dict[str, str]) -> None:
         self._spec = spec
-        self._cwd = cwd
+        self.cwd = cwd
         self._log = log
-        self._env = env
+        self.env = env
         self._received = b""
         self.problems: tuple[str, ...] = ()
 
@@ -73,8 +76,8 @@ class Arm:
             self._process = subprocess.Popen(
                 # -P: files beside the script must not replace modules that are imported before it
                 [sys.executable, "-P", "-m", "stepladder.scripts.inside.main", str(spec)],
-                cwd=self._cwd,
-                env=self._env,
+                cwd=self.cwd,
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepladder.scripts.metric import Metric
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOptions:
@@ -14,8 +16,8 @@ class ScriptOptions:
         min_gain: smallest gain of a step for which a rung is tried and kept.
         num_seeds: runs of each version, where the losses of several seeds are compared.
         num_blocks: pairs of blocks of a trial, 8 or more.
-        metric: regular expression whose first group is a number in the script's output, by which
-            versions that round more are compared at the end of training; None: by their losses.
+        metric: by which versions that round more are compared at the end of training; None: by
+            their losses.
         is_higher_better: of that number.
         max_wait_s: seconds that the script may take to its first step, and for `metric` to its end.
         allows_writes: let the script write where it does, each time that it is run.
@@ -28,7 +30,7 @@ class ScriptOptions:
     min_gain: float = 0.03
     num_seeds: int = 5
     num_blocks: int = 8
-    metric: str | None = None
+    metric: Metric | None = None
     is_higher_better: bool = True
     max_wait_s: float = 600.0
     allows_writes: bool = False

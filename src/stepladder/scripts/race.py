@@ -77,6 +77,7 @@ class Raced:
         steps_per_block: steps of a block.
         problems: what could not be applied to the second version.
         ended: why the measurement ended early; empty if it did not.
+        num_steps: steps that the script has at least, if it ended meanwhile; 0: it did not.
     """
 
     before_s: list[float] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Raced:
     steps_per_block: int = 1
     problems: tuple[str, ...] = ()
     ended: str = ""
+    num_steps: int = 0
 
     @property
     def speed(self) -> Interval | None:
@@ -154,6 +156,7 @@ def race(before: Arm, after: Arm, plan: Plan, *, what: str, steps_ratio: int = 1
                 )
             except ScriptEndedError:
                 found.ended = f"the script ended after {turn} pairs of blocks"
+                found.num_steps = 1 + found.warm_up + turn * found.steps_per_block
                 break
             found.before_s.append(one.seconds)
             found.after_s.append(two.seconds)

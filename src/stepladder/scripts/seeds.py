@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from stepladder.records.ladder import Decision
 from stepladder.scripts.arm import ScriptEndedError, opened
 from stepladder.scripts.inside.spec import Mode
 from stepladder.scripts.learning import Learnt, Losses, compare_seeds
+from stepladder.scripts.metric import Metric
 from stepladder.scripts.options import ScriptOptions
 from stepladder.scripts.settings import Settings
 from stepladder.scripts.workplace import Workplace
@@ -62,10 +63,12 @@ def compare_over_seeds(
         say: prints progress.
 
     Raises:
-        UsageError: if the script fails, or prints no metric.
+        UsageError: if the script fails, or leaves no metric.
     """
     if options.metric is not None:
-        return _compare_metric(workplace, before, after, options=options, say=say)
+        return _compare_metric(
+            workplace, before, after, metric=options.metric, options=options, say=say
+        )
     firsts: list[Losses] = []
     seconds: list[Losses] = []
     for idx in range(options.num_seeds):
@@ -93,42 +96,30 @@ def _compare_metric(
     before: Version,
     after: Version,
     *,
+    metric: Metric,
     options: ScriptOptions,
     say: Callable[[str], None],
 ) -> Learnt:
-    """Run both versions to their end with several seeds, and compare what they print."""
+    """Run both versions to their end with several seeds, and compare their metric."""
     values: tuple[list[float], list[float]] = ([], [])
     for idx in range(options.num_seeds):
         say(f"training to the end, seed {idx + 1} of {options.num_seeds} …")
         for one, found in zip((before, after), values, strict=True):
+            began = time.time()
             arm = workplace.arm(
                 one.settings, instead=one.instead, seed=idx * _SEEDS_APART, mode=Mode.RUN
             )
-            with arm:
-                arm.wait_for_success(wait_s=options.max_wait_s)
-                found.append(metric_in(arm.output(), options.metric or ""))
+            try:
+                with arm:
+                    arm.wait_for_success(wait_s=options.max_wait_s)
+                found.append(
+                    metric.value(output=arm.output(), folder=arm.cwd, began=began, env=arm.env)
+                )
+            except UsageError as error:
+                if one is before:
+                    raise
+                return Learnt(decision=Decision.DROPPED, found="", reason=f"with it, {error.what}")
     return judge_metric(*values, is_higher_better=options.is_higher_better)
-
-
-def metric_in(output: str, pattern: str) -> float:
-    """Return the last number in the output that a regular expression finds.
-
-    Raises:
-        UsageError: if it finds none.
-    """
-    found = re.findall(pattern, output)
-    last = found[-1] if found else None
-    text = last[0] if isinstance(last, tuple) else last
-    try:
-        return float(text or "")
-    except ValueError:
-        lines = [line for line in output.splitlines() if line.strip()]
-        raise UsageError(
-            "the output of the script has no number that this expression finds",
-            where=f"--metric {pattern}",
-            why=f"Its last line is: {lines[-1][:200]}" if lines else "It prints nothing.",
-            fix=r"Put the number into brackets: --metric 'accuracy: ([0-9.]+)'",
-        ) from None
 
 
 def judge_metric(before: list[float], after: list[float], *, is_higher_better: bool) -> Learnt:

@@ -173,3 +173,52 @@ def test_a_script_that_cannot_be_climbed_is_an_error(
     assert said in capsys.readouterr().err
     assert not (project / "climb-train" / "work").exists()
     assert (project / "weights.txt").read_text() == "mine"
+
+
+TINY_BATCHES = textwrap.dedent(
+    """
+    import json
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(3)
+    x = torch.randn(2048, 16)
+    y = (x.sum(1) > 0).long()
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    loader = DataLoader(TensorDataset(x, y), batch_size=2, shuffle=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for epoch in range(2):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(inputs), targets).backward()
+            optimizer.step()
+    found = (net(x).argmax(1) == y).float().mean().item()
+    with open("results.json", "w") as file:
+        json.dump({"val": {"accuracy": found}}, file)
+    """
+).lstrip()
+
+
+@pytest.mark.thorough
+def test_a_larger_batch_is_judged_by_what_the_script_writes(project: Path) -> None:
+    (project / "train.py").write_text(TINY_BATCHES)
+    words = ["--only", "larger_batch", "--metric", "results.json:val.accuracy", "--seeds", "3"]
+    assert main(["climb", "train.py", *words]) == 0
+    found = json.loads((project / "climb-train" / "script.json").read_text())
+    trial = json.loads((project / "climb-train" / "trials.jsonl").read_text().splitlines()[-1])
+    assert found["kept"] == ["larger_batch"], trial
+    assert "metric" in str(trial)
+    assert "batch_size=2 * 4" in found["patch"]
+    assert not (project / "results.json").exists()
+
+
+@pytest.mark.thorough
+def test_a_metric_that_the_script_does_not_write_is_an_error(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "train.py").write_text(TINY_BATCHES)
+    words = ["--only", "larger_batch", "--metric", "result.json:accuracy", "--seeds", "3"]
+    assert main(["climb", "train.py", *words]) == 2
+    assert "does not write result.json" in capsys.readouterr().err
