@@ -32,6 +32,7 @@ _WITH_VALUE: Final = frozenset(
         "-m",
     }
 )
+_SCRIPTS: Final = (".py", ".ipynb")
 _TASK: Final = re.compile(r"^class \w+\(.*\bTask\b.*\)", re.MULTILINE)
 
 
@@ -52,7 +53,7 @@ class ScriptFlags:
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
-    """The script, followed by its own arguments."""
+    """The script or notebook, followed by its own arguments."""
     module: Annotated[str | None, arg(aliases=["-m"], metavar="MODULE")] = None
     """A module instead, as with `python -m`."""
     out: Path | None = None
@@ -91,7 +92,7 @@ def names_script(argv: Sequence[str]) -> bool:
     for before, word in zip(["", *ours], ours, strict=False):
         if word.startswith("-") or before in ("--task", "--config"):
             continue
-        if word.endswith(".py"):
+        if word.endswith(_SCRIPTS):
             return not _has_task(Path(word))
     return False
 
@@ -149,7 +150,7 @@ def _script_first(argv: Sequence[str]) -> list[str]:
     """Return the words with all of our flags before the script; its own ones follow a `--`."""
     at = argv.index("--") if "--" in argv else len(argv)
     ours, args = list(argv[:at]), list(argv[at:])
-    script = next((word for word in ours if word.endswith(".py") and word[0] != "-"), None)
+    script = next((word for word in ours if word.endswith(_SCRIPTS) and word[0] != "-"), None)
     if script is None:
         return list(argv)
     ours.remove(script)

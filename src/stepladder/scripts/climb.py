@@ -37,6 +37,7 @@ from stepladder.scripts.rungs import SCRIPT_RUNGS
 from stepladder.scripts.seeds import Version, compare_over_seeds, num_compared
 from stepladder.scripts.settings import Settings
 from stepladder.scripts.workplace import WORK, Workplace
+from stepladder.watching.script.notebook import source_of
 
 SETTINGS_FILE: Final = "settings.json"
 _OF_VERDICT: Final = ("min_gain", "num_seeds", "num_blocks", "metric", "is_higher_better")
@@ -228,10 +229,10 @@ class ScriptRun:
         """Return the text of the script and of the files that make its optimizer and loaders."""
         places = [one.place for one in self._facts.optimizers]
         places += [one.place for one in self._facts.loaders]
-        files = {place.file for place in places if place is not None}
+        files = {Path(place.file) for place in places if place is not None}
         if not self.is_module:
-            files.add(str(Path(self.script).resolve()))
-        return [Path(file).read_text(encoding="utf-8", errors="replace") for file in sorted(files)]
+            files.add(Path(self.script).resolve())
+        return [source_of(file) for file in sorted(files)]
 
     def _plan(self, rung: ScriptRung | None) -> Plan:
         facts = self._facts

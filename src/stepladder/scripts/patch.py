@@ -22,6 +22,12 @@ from stepladder.records.ladder import Interval
 from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
+from stepladder.watching.script.notebook import (
+    cell_with_imports,
+    is_notebook,
+    source_of,
+    whole_files,
+)
 
 _ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.BEFORE, Spot.START)
 
@@ -73,20 +79,25 @@ def patch_of(
             for edit, file in zip(edits, files, strict=True):
                 if file is not None:
                     by_file.setdefault(file, []).append(edit)
-    texts: dict[Path, str] = {}
-    diffs = []
+    changed: dict[Path, str] = {}
     for file, of_file in by_file.items():
-        before = file.read_text(encoding="utf-8")
+        before = source_of(file)
         after, missed = edited(before, of_file, gains)
         only_outside.update(dict.fromkeys(missed, "its place was not found in the text"))
         if after != before:
-            texts[file] = after
-            diffs.append(_diff(before, after, file.relative_to(root)))
+            changed[file] = after
+    texts = whole_files(changed)
+    diffs = [
+        _diff(file.read_text(encoding="utf-8"), text, file.relative_to(root))
+        for file, text in texts.items()
+    ]
     return Patch(diff="".join(diffs), texts=texts, only_outside=only_outside)
 
 
 def _file_of(edit: Edit, script: Path | None) -> Path | None:
-    return Path(edit.place.file) if edit.place is not None else script
+    if edit.place is not None:
+        return Path(edit.place.file)
+    return cell_with_imports(script) if script is not None and is_notebook(script) else script
 
 
 def _diff(before: str, after: str, name: Path) -> str:

@@ -27,6 +27,7 @@ finding names the line of the script that led to the call.
 ```
 stepladder watch train.py -- --epochs 2      run the script to its end
 stepladder watch --steps 300 train.py        stop after 300 optimizer steps, with exit code 0
+stepladder watch train.ipynb                 a notebook: its cells are run in turn
 stepladder watch --probe -m package.train    and replay steps on a copy at the end
 ```
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -206,3 +208,30 @@ def test_files_elsewhere_are_not_changed(tmp_path: Path) -> None:
     )
     assert found.diff == ""
     assert list(found.only_outside) == ["fused_optimizer"]
+
+
+def test_a_notebook_is_changed_in_its_cells(tmp_path: Path) -> None:
+    imports, rest = SCRIPT.split("\n\n\n", 1)
+    cells = ["%matplotlib inline\n" + imports, rest]
+    document = {
+        "cells": [{"cell_type": "code", "source": text.splitlines(True)} for text in cells],
+        "nbformat": 4,
+    }
+    file = tmp_path / "train.ipynb"
+    file.write_text(json.dumps(document, indent=1))
+    facts = facts_of(rest, Path(f"{file} cell 2"))
+    settings = Settings()
+    names = ["fused_optimizer", "examples_in_memory"]
+    for name in names:
+        settings = RUNGS[name].apply(facts, settings)
+    rungs = [RUNGS[name] for name in names]
+    gains = dict.fromkeys(names, GAIN)
+    found = patch_of(rungs, facts, settings, gains, script=file, root=tmp_path)
+    assert found.only_outside == {}
+    changed = ["".join(cell["source"]) for cell in json.loads(found.texts[file])["cells"]]
+    assert changed[0].startswith('%matplotlib inline\n"""Trains."""')
+    assert "class InMemory" in changed[0]
+    assert "InMemory(dataset)" in changed[1]
+    assert "fused=True" in changed[1]
+    subprocess.run(["patch", "-p1"], input=found.diff, cwd=tmp_path, text=True, check=True)
+    assert file.read_text() == found.texts[file]

@@ -37,13 +37,14 @@ class Flags:
     Examples:
       stepladder watch train.py -- --epochs 2     where the time goes, and what is wrong
       stepladder watch --steps 300 train.py       stop after 300 optimizer steps
+      stepladder watch train.ipynb                a notebook, cell by cell
       stepladder watch --probe -m package.train   also test other settings at the end
       stepladder watch --baseline watch-train --max-slower 0.1 train.py
                                                   exit code 7 if it became slower, or worse
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
-    """The script, followed by its own arguments."""
+    """The script or notebook, followed by its own arguments."""
     module: Annotated[str | None, arg(aliases=["-m"], metavar="MODULE")] = None
     """Run a module instead, as with `python -m`."""
     out: Path | None = None

@@ -23,6 +23,7 @@ from typing import Any
 
 from stepladder.config.yaml_file import nearest_file
 from stepladder.errors import UsageError
+from stepladder.watching.script.notebook import SUFFIX, cells_of, is_notebook, run_cells
 
 _HERE = str(Path(__file__).resolve().parents[1])
 _GIVE = "Pass the path of a Python file."
@@ -91,9 +92,14 @@ def refuse_no_python(file: Path, shown: str) -> None:
         UsageError: if it is not a Python file; names the line.
     """
     try:
-        with warnings.catch_warnings(), io.open_code(str(file)) as opened:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are shown when it is run
-            compile(opened.read(), str(file), "exec", dont_inherit=True)
+            if is_notebook(file):
+                for cell in cells_of(file):
+                    compile(cell.text, f"{shown} cell {cell.number}", "exec", dont_inherit=True)
+                return
+            with io.open_code(str(file)) as opened:
+                compile(opened.read(), str(file), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise _no_python(error, shown) from None
     except OSError as error:
@@ -102,10 +108,12 @@ def refuse_no_python(file: Path, shown: str) -> None:
 
 
 def _no_python(error: SyntaxError | ValueError, shown: str) -> UsageError:
+    if isinstance(error, SyntaxError) and is_notebook(shown) and error.filename:
+        shown = error.filename
     line = error.lineno if isinstance(error, SyntaxError) else None
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = error.text if isinstance(error, SyntaxError) else None
-    is_python = shown.endswith(".py")
+    is_python = shown.endswith(".py") or SUFFIX in shown
     other = "Pass the Python script: `python train.py` becomes `stepladder watch train.py`."
     return UsageError(
         f"the script is not a valid Python file: {said}",
@@ -189,6 +197,9 @@ def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
 
 
 def _run_file(script: str, args: Sequence[str]) -> None:
+    if is_notebook(script):
+        _run_notebook(script, args)
+        return
     path = str(Path.cwd() / script)  # absolute, as in Python since 3.9
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -204,6 +215,18 @@ def _run_file(script: str, args: Sequence[str]) -> None:
         code: CodeType = compile(file.read(), path, "exec", dont_inherit=True)
     sys.modules["__main__"] = main
     exec(code, vars(main))
+
+
+def _run_notebook(script: str, args: Sequence[str]) -> None:
+    """Run the cells of a notebook; figures are drawn, but not shown, and nothing waits for them."""
+    os.environ.setdefault("MPLBACKEND", "agg")
+    if sys.excepthook is sys.__excepthook__:  # which shows no lines of cells
+        sys.excepthook = traceback.print_exception
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).resolve().parent)
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    run_cells(Path(script), vars(main), lambda line: sys.stderr.write(f"{line}\n"))
 
 
 def _run_module(name: str, args: Sequence[str]) -> None:
