@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.records.script import MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
 from stepladder.scripts.contract import ScriptRung
 from stepladder.scripts.rungs import SCRIPT_RUNGS
 from stepladder.scripts.settings import Settings
@@ -29,11 +29,22 @@ SMALL = ScriptFacts(
     has_bfloat16=True,
     output_is_tensor=True,
     kernel_share=0.2,
+    repeated_share=0.2,
+    logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
+)
+FULL = replace(  # its memory is
+    SMALL,
+    optimizers=tuple(replace(one, checkpoints_by="checkpoint") for one in SMALL.optimizers),
+    start_bytes=10**9,
+    peak_bytes=2 * 10**9,
+    capacity_bytes=3 * 10**9,
 )
 EACH = pytest.mark.parametrize("rung", SCRIPT_RUNGS, ids=lambda rung: rung.name)
 
 
 def facts_for(rung: ScriptRung) -> ScriptFacts:
+    if rung.name == "gradient_checkpointing":
+        return FULL
     return replace(SMALL, has_gpu=True) if rung.is_for_gpu else SMALL
 
 

@@ -140,7 +140,7 @@ def _settings_of(what: str, script: str, *, is_module: bool) -> Settings:
     known = {rung.name: rung for rung in SCRIPT_RUNGS}
     names = [name.strip() for name in what.split(",")]
     if what == _ANY or not all(name in known for name in names):
-        plain = [rung.name for rung in SCRIPT_RUNGS if not rung.needs_loader]
+        plain = [rung.name for rung in SCRIPT_RUNGS if not rung.needs_climb]
         raise UsageError(
             "this is neither the folder of a climb with a script nor the name of a rung",
             where=f"--with {what}",
@@ -149,9 +149,9 @@ def _settings_of(what: str, script: str, *, is_module: bool) -> Settings:
         )
     settings, facts = Settings(), ScriptFacts(num_cores=num_cores())
     for name in names:
-        if known[name].needs_loader:
+        if known[name].needs_climb:
             raise UsageError(
-                "this rung concerns one loader of the script, which a climb finds",
+                "this rung concerns places of the script that a climb finds",
                 where=f"--with {name}",
                 fix=f"Climb first: stepladder climb {script}",
             )

@@ -52,6 +52,7 @@ class MadeOptimizer:
         is_channels_last: their weights are in that layout already.
         num_params: weights.
         is_compiled: the model is.
+        checkpoints_by: its method that makes it recompute activations; None: it has none.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class MadeOptimizer:
     is_channels_last: bool = False
     num_params: int = 0
     is_compiled: bool = False
+    checkpoints_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,23 @@ class MadeLoader:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogCall:
+    """A line of the script that prints or logs in each step.
+
+    Attributes:
+        place: the call.
+        function: what it calls, such as `print` or `SummaryWriter.add_histogram`.
+        share: of the time of steps, in [0, 1].
+        num_per_step: calls in a step, a mean.
+    """
+
+    place: Place
+    function: str
+    share: float
+    num_per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScriptFacts:
     """What one run of the script has shown.
 
@@ -120,6 +139,12 @@ class ScriptFacts:
         has_bfloat16: the processor, or GPU, has instructions for bfloat16.
         is_guarded: the kernel refuses writes outside of the private folder, if there is one.
         has_fast_matmul, has_cudnn_benchmark: the script has switched these on.
+        repeated_share: of the time, forwards on the batch of the forward before.
+        why_not_once: why these differ from the first one; None: they do not.
+        logs: calls that log in each step.
+        start_bytes, peak_bytes: memory of the device in use before the first forward, and the most
+            that was used.
+        capacity_bytes: all of its memory that the script may use.
     """
 
     has_gpu: bool = False
@@ -143,6 +168,12 @@ class ScriptFacts:
     is_guarded: bool = True
     has_fast_matmul: bool = False
     has_cudnn_benchmark: bool = False
+    repeated_share: float = 0.0
+    why_not_once: str | None = None
+    logs: tuple[LogCall, ...] = ()
+    start_bytes: int = 0
+    peak_bytes: int = 0
+    capacity_bytes: int = 0
 
     @property
     def computing_share(self) -> float:
@@ -157,6 +188,10 @@ class ScriptFacts:
             key=lambda one: one.num_steps,
             default=None,
         )
+
+    def bytes_with(self, factor: float) -> float:
+        """Return the memory that a batch so many times as large takes at most."""
+        return self.peak_bytes + (factor - 1) * max(0, self.peak_bytes - self.start_bytes)
 
     @property
     def models(self) -> tuple[MadeOptimizer, ...]:

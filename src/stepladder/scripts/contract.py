@@ -19,13 +19,14 @@ NO_MODEL: Final = "no variable of the script holds the model where the optimizer
 class Spot(StrEnum):
     """Where an edit goes.
 
-    START: after the imports. BEFORE: before the statement with the call. ARGUMENT: an argument of
-    the call. SCALE: a factor of an argument that the call has. AROUND: around the first argument of
-    the call.
+    START: after the imports. BEFORE: before the statement with the call. GUARD: a condition around
+    the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
+    has. AROUND: around the first argument of the call.
     """
 
     START = "start"
     BEFORE = "before"
+    GUARD = "guard"
     ARGUMENT = "argument"
     SCALE = "scale"
     AROUND = "around"
@@ -38,9 +39,9 @@ class Edit:
     Attributes:
         rung: for the comment.
         spot: where.
-        place: the call; None: the script itself, for START.
-        text: lines of code; for ARGUMENT its value, for SCALE the factor, for AROUND the function
-            that is put around.
+        place: the call; for START, of which only the file matters, None is the script itself.
+        text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
+            for AROUND the function that is put around.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.
@@ -66,7 +67,7 @@ class ScriptRung(ABC):
             do not have.
         is_for_process: it needs no model, optimizer or loader.
         needs_metric: losses of single steps do not show whether it learns as well.
-        needs_loader: it changes one loader of the script, which a climb finds.
+        needs_climb: it changes places of the script that a climb finds.
         remark: what has to be known about its gain if it is kept.
     """
 
@@ -75,7 +76,7 @@ class ScriptRung(ABC):
     exactness: ClassVar[Exactness] = Exactness.ROUNDING
     is_for_gpu: ClassVar[bool] = False
     is_for_process: ClassVar[bool] = False
-    needs_loader: ClassVar[bool] = False
+    needs_climb: ClassVar[bool] = False
     remark: ClassVar[str] = ""
     needs_metric: ClassVar[bool] = False
 

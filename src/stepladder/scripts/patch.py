@@ -96,7 +96,7 @@ def patch_of(
 
 def _file_of(edit: Edit, script: Path | None) -> Path | None:
     if edit.place is not None:
-        return Path(edit.place.file)
+        return Path(edit.place.file)  # also for START
     return cell_with_imports(script) if script is not None and is_notebook(script) else script
 
 
@@ -133,6 +133,7 @@ def edited(
     )
     arguments: dict[cst.CSTNode, list[Edit]] = {}
     before: dict[cst.CSTNode, list[Edit]] = {}
+    guards: dict[cst.CSTNode, list[Edit]] = {}
     at_start: list[Edit] = []
     for edit in edits:
         node = nodes[id(edit)]
@@ -141,9 +142,9 @@ def edited(
         if node is None:
             at_start.append(edit)
         else:
-            target = before if edit.spot is Spot.BEFORE else arguments
+            target = {Spot.BEFORE: before, Spot.GUARD: guards}.get(edit.spot, arguments)
             target.setdefault(node, []).append(edit)
-    edit_module = _Editor(arguments, before, gains)
+    edit_module = _Editor(arguments, before, guards, gains)
     module = wrapper.module.visit(edit_module)
     assert isinstance(module, cst.Module)
     needed = {name for edit in edits if edit.rung not in missed for name in edit.imports}
@@ -158,9 +159,13 @@ def _node_of(
     text: str,
 ) -> cst.CSTNode | None:
     """Return the call that an edit changes, or the statement before which it goes."""
-    call = calls.get(_place_key(edit.place, text)) if edit.place is not None else None
+    if edit.place is None or edit.spot is Spot.START:
+        return None
+    call = calls.get(_place_key(edit.place, text))
     if call is None or (edit.spot is Spot.SCALE and _argument(call, edit) is None):
         return None
+    if edit.spot is Spot.GUARD:
+        return _statement_of(call, parents)
     return _statement(call, parents) if edit.spot is Spot.BEFORE else call
 
 
@@ -185,6 +190,15 @@ def _place_key(place: Place, text: str) -> tuple[int, int, int, int]:
     )
 
 
+def _statement_of(
+    call: cst.Call, parents: Mapping[cst.CSTNode, cst.CSTNode]
+) -> cst.SimpleStatementLine | None:
+    """Return the line that is only this call; None if there is none."""
+    line = _statement(call, parents)
+    is_all = line is not None and len(line.body) == 1 and isinstance(line.body[0], cst.Expr)
+    return line if is_all and isinstance(parents[call], cst.Expr) else None
+
+
 def _statement(
     node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]
 ) -> cst.SimpleStatementLine | None:
@@ -205,11 +219,13 @@ class _Editor(cst.CSTTransformer):
         self,
         arguments: Mapping[cst.CSTNode, Sequence[Edit]],
         before: Mapping[cst.CSTNode, Sequence[Edit]],
+        guards: Mapping[cst.CSTNode, Sequence[Edit]],
         gains: Mapping[str, Interval | None],
     ) -> None:
         super().__init__()
         self._arguments = arguments
         self._before = before
+        self._guards = guards
         self._gains = gains
 
     def leave_Call(  # noqa: N802
@@ -231,6 +247,8 @@ class _Editor(cst.CSTTransformer):
         edits = self._before.get(original_node, ())
         rungs = {edit.rung: edit for edit in self._of_calls(original_node)}
         lines: list[cst.BaseStatement] = []
+        for edit in self._guards.get(original_node, ()):
+            return _guarded(updated_node, edit, self._gains.get(edit.rung))
         if rungs:
             comments = [_comment(rung, self._gains.get(rung)) for rung in rungs]
             updated_node = _commented(updated_node, comments)
@@ -319,6 +337,16 @@ def _scaled(call: cst.Call, edit: Edit) -> cst.Call:
     )
     args[at] = args[at].with_changes(value=product)
     return call.with_changes(args=args)
+
+
+def _guarded(line: cst.SimpleStatementLine, edit: Edit, speed: Interval | None) -> cst.If:
+    """Return a line under a condition, with the comments that were before it."""
+    comment = cst.EmptyLine(comment=cst.Comment(_comment(edit.rung, speed)))
+    return cst.If(
+        test=cst.parse_expression(edit.text),
+        body=cst.IndentedBlock([line.with_changes(leading_lines=[])]),
+        leading_lines=[*line.leading_lines, comment],
+    )
 
 
 def _comma() -> cst.Comma:

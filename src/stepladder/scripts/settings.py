@@ -23,6 +23,11 @@ class Settings:
         examples_in_memory: its examples are read once and then kept.
         batch_factor: times as many examples in each of its batches.
         lr_factor: times the learning rate of each optimizer.
+        once_per_input: a second forward of the model on the same unchanged batch returns the output
+            of the first one.
+        log_every: of the calls in `log_places`, only those in each so many steps are made.
+        log_places: keys of the places of calls that log.
+        checkpointing: recompute activations in backward instead of keeping them.
         loader: key of the place where that loader is made.
     """
 
@@ -39,4 +44,8 @@ class Settings:
     examples_in_memory: bool = False
     batch_factor: int = 1
     lr_factor: float = 1.0
+    once_per_input: bool = False
+    log_every: int = 1
+    log_places: tuple[str, ...] = ()
+    checkpointing: bool = False
     loader: str | None = None

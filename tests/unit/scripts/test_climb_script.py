@@ -222,3 +222,51 @@ def test_a_metric_that_the_script_does_not_write_is_an_error(
     words = ["--only", "larger_batch", "--metric", "result.json:accuracy", "--seeds", "3"]
     assert main(["climb", "train.py", *words]) == 2
     assert "does not write result.json" in capsys.readouterr().err
+
+
+TWICE = textwrap.dedent(
+    """
+    import logging
+    import time
+
+    import torch
+    from torch import nn
+
+
+    class Slow(logging.Handler):
+        def emit(self, record):
+            time.sleep(0.02)
+
+
+    logger = logging.getLogger("train")
+    logger.addHandler(Slow())
+    logger.setLevel(logging.INFO)
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    batches = [torch.randn(512, 512) for _ in range(4)]
+    for step in range(600):
+        inputs = batches[step % 4]
+        loss = nn.functional.mse_loss(net(inputs), inputs)
+        with torch.no_grad():
+            error = (net(inputs) - inputs).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        logger.info("loss %f", loss.item())
+    print(error.item())
+    """
+).lstrip()
+
+
+@pytest.mark.thorough
+def test_logging_and_second_forwards_are_left_out(project: Path) -> None:
+    (project / "train.py").write_text(TWICE)
+    expected = run("train.py", cwd=project)
+    assert main(["climb", "train.py", "--only", "sparse_logging,repeated_forwards"]) == 0
+    found = json.loads((project / "climb-train" / "script.json").read_text())
+    assert found["kept"] == ["sparse_logging", "repeated_forwards"]
+    assert found["patched"]["low"] > 1
+    subprocess.run(["patch", "-p1"], input=found["patch"], cwd=project, text=True, check=True)
+    assert "OncePerInput(net)" in (project / "train.py").read_text()
+    assert float(run("train.py", cwd=project)) == pytest.approx(float(expected), rel=1e-4)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stepladder.records.ladder import Interval
-from stepladder.records.script import MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
 from stepladder.scripts.inside.apply import InMemory
 from stepladder.scripts.patch import edited, patch_of
 from stepladder.scripts.rungs import SCRIPT_RUNGS
@@ -235,3 +235,54 @@ def test_a_notebook_is_changed_in_its_cells(tmp_path: Path) -> None:
     assert "fused=True" in changed[1]
     subprocess.run(["patch", "-p1"], input=found.diff, cwd=tmp_path, text=True, check=True)
     assert file.read_text() == found.texts[file]
+
+
+LOGGING = textwrap.dedent(
+    """
+    import torch
+
+
+    def train(loss):
+        # for the curve
+        print("loss", loss.item())
+        found = print("loss")
+        return found
+    """
+).lstrip()
+
+
+def test_a_line_that_logs_gets_a_condition(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(LOGGING)
+    place = call(LOGGING, "print", file)
+    logs = (LogCall(place=place, function="print", share=0.5, num_per_step=1.0),)
+    facts = ScriptFacts(logs=logs)
+    rung = RUNGS["sparse_logging"]
+    settings = rung.apply(facts, Settings())
+    found = patch_of([rung], facts, settings, {}, script=file, root=tmp_path)
+    text = found.texts[file]
+    assert "\nimport itertools\n" in text
+    assert "\nlog_steps_6 = itertools.count()\n" in text
+    assert (
+        "    # for the curve\n    # stepladder, sparse_logging\n"
+        "    if next(log_steps_6) % 50 == 0:\n"
+        '        print("loss", loss.item())\n' in text
+    )
+
+
+def test_a_line_that_uses_what_is_returned_stays(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    text = LOGGING.replace('    # for the curve\n    print("loss", loss.item())\n', "")
+    file.write_text(text)
+    logs = (LogCall(place=call(text, "print", file), function="f", share=0.5, num_per_step=1.0),)
+    facts = ScriptFacts(logs=logs)
+    rung = RUNGS["sparse_logging"]
+    settings = rung.apply(facts, Settings())
+    found = patch_of([rung], facts, settings, {}, script=file, root=tmp_path)
+    assert rung.name in found.only_outside
+
+
+def test_a_second_forward_is_a_class_and_a_line(tmp_path: Path) -> None:
+    text = patched(SCRIPT, ["repeated_forwards"], tmp_path)
+    assert "class OncePerInput" in text
+    assert "    net.forward = OncePerInput(net)\n    # the optimizer\n" in text

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from stepladder.scripts.inside.places import Places, call_place, named_model, params_of
+from stepladder.scripts.inside.logs import Logs
+from stepladder.scripts.inside.places import (
+    Places,
+    call_place,
+    checkpoints_by,
+    named_model,
+    params_of,
+)
+from stepladder.scripts.inside.repeats import OncePerInput
 from stepladder.scripts.settings import Settings
 
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -76,6 +84,9 @@ class Applied:
             if issubclass(kind, Optimizer) and "__init__" in vars(kind):
                 self._wrap(kind, self._make_optimizer)
         self._wrap(DataLoader, self._make_loader)
+        settings = self._settings
+        if settings.log_every > 1:
+            Logs(self._places.own, every=settings.log_every, places=settings.log_places).install()
 
     def _wrap(self, owner: Any, make: Callable[..., None]) -> None:
         original = owner.__init__
@@ -159,6 +170,10 @@ class Applied:
             autocast = torch.autocast(device, dtype=torch.bfloat16)
             model.forward = autocast(model.forward)
             model.register_forward_hook(_as_float)
+        if settings.checkpointing and (name := checkpoints_by(model)) is not None:
+            getattr(model, name)()
+        if settings.once_per_input:
+            model.forward = OncePerInput(model)
         if settings.compiled:
             model.compile()
 

@@ -147,6 +147,7 @@ class Places:
             and not all(one.weight.is_contiguous() for one in convs),
             num_params=sum(param.numel() for param in params),
             is_compiled=_is_compiled(model),
+            checkpoints_by=checkpoints_by(model),
         )
         self.optimizers.append(made)
 
@@ -209,6 +210,14 @@ def _is_compiled(model: nn.Module | None) -> bool:
         type(model).__name__ == "OptimizedModule"
         or getattr(model, "_compiled_call_impl", None) is not None
     )
+
+
+def checkpoints_by(model: nn.Module | None) -> str | None:
+    """Return the method that makes a model recompute activations in backward; None: none does."""
+    if getattr(model, "supports_gradient_checkpointing", True):
+        names = ("gradient_checkpointing_enable", "set_grad_checkpointing")
+        return next((name for name in names if hasattr(model, name)), None)
+    return None
 
 
 def _length(dataset: Any) -> int | None:

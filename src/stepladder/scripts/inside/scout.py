@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -17,7 +19,9 @@ from stepladder.records import write_json
 from stepladder.records.script import ScriptFacts
 from stepladder.records.watch import WATCH_FILE, WatchReport
 from stepladder.scripts.inside.gate import Enough
+from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
+from stepladder.scripts.inside.repeats import Repeats
 from stepladder.scripts.inside.spec import Spec
 from stepladder.watching.hooks.patches import Patches, Switch, activate
 from stepladder.watching.script.own_code import OwnCode
@@ -48,11 +52,17 @@ class Scout:
         self._end_cpu = (0.0, 0.0)
         self._uses_autocast = False
         self._outputs: set[bool] = set()
+        self._logs = Logs(own)
+        self._repeats = Repeats(places.models)
+        self._start_bytes = 0
         self._is_enough = False
 
     def begin(self) -> None:
         """Install the watcher, and count steps."""
-        from torch.nn.modules.module import register_module_forward_hook
+        from torch.nn.modules.module import (
+            register_module_forward_hook,
+            register_module_forward_pre_hook,
+        )
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self._session.begin()
@@ -61,7 +71,9 @@ class Scout:
         install_places(self._places, patches)
         patches.wrap(torch.autocast, "__enter__", after=self._entered)
         activate(switch)
+        register_module_forward_pre_hook(self._called)
         register_module_forward_hook(self._answered)
+        self._logs.install()
         register_optimizer_step_post_hook(self._stepped)
 
     def _publish(self, report: WatchReport) -> None:
@@ -71,7 +83,13 @@ class Scout:
     def _entered(self, _note: Any, args: Any, _kwargs: Any, _result: Any) -> None:
         self._uses_autocast = self._uses_autocast or bool(args[0]._enabled)
 
-    def _answered(self, module: Any, _inputs: Any, output: Any) -> None:
+    def _called(self, module: Any, _inputs: Any) -> None:
+        if not self._start_bytes and id(module) in self._places.models:
+            self._start_bytes = _used_bytes(_device(module.parameters()))
+        self._repeats.called(module)
+
+    def _answered(self, module: Any, inputs: Any, output: Any) -> None:
+        self._repeats.answered(module, inputs, output)
         if id(module) in self._places.models and len(self._outputs) < 2:
             self._outputs.add(isinstance(output, Tensor) and output.is_floating_point())
 
@@ -106,7 +124,9 @@ class Scout:
         counted = max(1, self._num_steps - _FIRST)
         user_s, kernel_s = (b - a for a, b in zip(self._cpu, self._end_cpu, strict=True))
         params = self._places.params()
-        has_gpu = any(param.is_cuda for param in params)
+        device = _device(params)
+        has_gpu = device.type == "cuda"
+        elapsed_s = self._last - self._began
         facts = ScriptFacts(
             has_gpu=has_gpu,
             num_cores=num_cores(),
@@ -131,8 +151,38 @@ class Scout:
             is_guarded=self._is_guarded,
             has_fast_matmul=torch.get_float32_matmul_precision() != "highest",
             has_cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+            repeated_share=min(1.0, self._repeats.seconds / elapsed_s) if elapsed_s else 0.0,
+            why_not_once=self._repeats.why_not,
+            logs=self._logs.in_each_step(elapsed_s),
+            start_bytes=self._start_bytes,
+            peak_bytes=_peak_bytes(device),
+            capacity_bytes=_capacity_bytes(device),
         )
         write_json(self._folder / FACTS_FILE, facts)
+
+
+def _device(params: Iterable[Tensor]) -> torch.device:
+    """Return a GPU if one of the weights is there."""
+    devices = [param.device for param in params]
+    return next((one for one in devices if one.type == "cuda"), torch.device("cpu"))
+
+
+def _used_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    return psutil.Process().memory_info().rss
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _capacity_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return (available_memory_bytes() or 0) + psutil.Process().memory_info().rss
 
 
 def _cpu() -> tuple[float, float]:

@@ -12,16 +12,21 @@ from stepladder.scripts.rungs.cudnn_benchmark import CudnnBenchmark
 from stepladder.scripts.rungs.examples_in_memory import ExamplesInMemory
 from stepladder.scripts.rungs.fast_matmul import FastMatmul
 from stepladder.scripts.rungs.fused_optimizer import FusedOptimizer
+from stepladder.scripts.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
 from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
+from stepladder.scripts.rungs.repeated_forwards import RepeatedForwards
+from stepladder.scripts.rungs.sparse_logging import SparseLogging
 
 __all__ = ["SCRIPT_RUNGS"]
 
 SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
+    SparseLogging(),
+    RepeatedForwards(),
     KeepFreedMemory(),
     ComputeThreads(),
     LoaderWorkers(),
@@ -33,4 +38,5 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     MixedPrecision(),
     Compile(),
     LargerBatch(),
+    GradientCheckpointing(),
 )

@@ -30,6 +30,8 @@ class Compile(ScriptRung):
             return "already on"
         if not facts.models:
             return NO_MODEL
+        if settings.once_per_input:
+            return "it would replace what keeps outputs for a second forward"
         if not facts.has_compiler:
             return "torch.compile needs a C++ compiler (g++), and this machine has none"
         return None

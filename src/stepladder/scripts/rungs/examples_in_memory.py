@@ -42,7 +42,7 @@ class ExamplesInMemory(ScriptRung):
 
     name: ClassVar[str] = "examples_in_memory"
     level: ClassVar[int] = 8
-    needs_loader: ClassVar[bool] = True
+    needs_climb: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.BITWISE
     remark: ClassVar[str] = "from the second epoch on"
 

@@ -31,12 +31,21 @@ class LargerBatch(ScriptRung):
 
     name: ClassVar[str] = "larger_batch"
     level: ClassVar[int] = 7
-    needs_loader: ClassVar[bool] = True
+    needs_climb: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     needs_metric: ClassVar[bool] = True
 
     def why_not(self, facts: ScriptFacts, settings: Settings) -> str | None:
         """Return why it cannot be applied."""
+        if settings.batch_factor == 1 and facts.bytes_with(FACTOR) > facts.capacity_bytes:
+            return (
+                f"it may take {facts.bytes_with(FACTOR) / 1e9:.2g} of "
+                f"{facts.capacity_bytes / 1e9:.3g} GB of memory"
+            )
+        return self.why_not_larger(facts, settings)
+
+    def why_not_larger(self, facts: ScriptFacts, settings: Settings) -> str | None:
+        """Return why a larger batch cannot be applied, whatever memory it takes."""
         loader = facts.training_loader
         if settings.batch_factor > 1:
             return "already on"

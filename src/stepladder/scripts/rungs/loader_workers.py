@@ -21,7 +21,7 @@ class LoaderWorkers(ScriptRung):
 
     name: ClassVar[str] = "loader_workers"
     level: ClassVar[int] = 8
-    needs_loader: ClassVar[bool] = True
+    needs_climb: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, facts: ScriptFacts, settings: Settings) -> str | None:

@@ -22,7 +22,7 @@ class PinnedBatches(ScriptRung):
 
     name: ClassVar[str] = "pinned_batches"
     level: ClassVar[int] = 8
-    needs_loader: ClassVar[bool] = True
+    needs_climb: ClassVar[bool] = True
     exactness: ClassVar[Exactness] = Exactness.BITWISE
     is_for_gpu: ClassVar[bool] = True
 
