@@ -62,7 +62,7 @@ class Metric:
             env: its environment, for a function.
 
         Raises:
-            UsageError: if there is none, or it is not finite.
+            UsageError: if it is missing, or not finite.
         """
         if self.source is MetricFrom.OUTPUT:
             value = self._in_output(output)
@@ -159,7 +159,7 @@ def metric_of(text: str) -> Metric:
             or `FILE.py:FUNCTION`.
 
     Raises:
-        UsageError: if it is none of these.
+        UsageError: if it is something else.
     """
     if found := _FILE_AND_KEY.fullmatch(text):
         return Metric(text=text, source=MetricFrom.JSON, file=found["file"], name=found["key"])

@@ -193,7 +193,7 @@ def _place_key(place: Place, text: str) -> tuple[int, int, int, int]:
 def _statement_of(
     call: cst.Call, parents: Mapping[cst.CSTNode, cst.CSTNode]
 ) -> cst.SimpleStatementLine | None:
-    """Return the line that is only this call; None if there is none."""
+    """Return the line that is only this call; None if it has more."""
     line = _statement(call, parents)
     is_all = line is not None and len(line.body) == 1 and isinstance(line.body[0], cst.Expr)
     return line if is_all and isinstance(parents[call], cst.Expr) else None

@@ -16,7 +16,7 @@ _AGAIN = 1 / 3
 
 
 class GradientCheckpointing(LargerBatch):
-    """Recompute activations in backward, where memory stands in the way of a larger batch.
+    """Recompute activations in backward, where a larger batch would not fit into the memory.
 
     For models with a method for it: those of transformers and timm. It makes each step slower, and
     is tried only together with the batch that it makes possible.
@@ -33,7 +33,7 @@ class GradientCheckpointing(LargerBatch):
             return "already on"
         if facts.bytes_with(FACTOR) <= facts.capacity_bytes:
             return (
-                "memory does not stand in the way of a larger batch: "
+                "a larger batch fits into the memory without it: "
                 f"{facts.peak_bytes / 1e9:.2g} of {facts.capacity_bytes / 1e9:.3g} GB are used"
             )
         if not any(one.checkpoints_by for one in facts.models):

@@ -8,7 +8,7 @@ import json
 import linecache
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -78,7 +78,7 @@ def cells_of(file: Path) -> list[Cell]:
     return found
 
 
-def run_cells(file: Path, names: dict[str, Any], say: Any) -> None:
+def run_cells(file: Path, names: dict[str, Any], say: Callable[[str], object]) -> None:
     """Run the code cells in turn.
 
     Args:
@@ -96,7 +96,7 @@ def run_cells(file: Path, names: dict[str, Any], say: Any) -> None:
 
 
 def notebook_of(file: Path) -> tuple[Path, int] | None:
-    """Return the notebook of a cell and its number, from the name of the cell; None: it is none."""
+    """Return notebook and number of a cell, from the name of the cell; None: it is a file."""
     found = _CELL.fullmatch(str(file))
     return (Path(found["notebook"]), int(found["number"])) if found else None
 
@@ -145,8 +145,8 @@ def _with_cells(notebook: Path, texts: Mapping[int, str]) -> str:
     return dump(document)
 
 
-def _dump_like(text: str, document: Any) -> Any:
-    """Return a function that writes a document as it is written in a text, with its indents."""
+def _dump_like(text: str, document: Any) -> Callable[[Any], str]:
+    """Return a function that writes a document like a text, with its indents."""
     end = text[len(text.rstrip()) :]
 
     def dump(value: Any, indent: int | None = _INDENTS[0], *, is_ascii: bool = False) -> str:
