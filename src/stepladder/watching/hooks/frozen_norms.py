@@ -1,0 +1,175 @@
+"""Watch the BatchNorm statistics of layers whose weights are frozen."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from stepladder.watching.hooks.names import Names
+from stepladder.watching.hooks.optimizers import OptimizerWatch
+from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.watcher import Watcher
+from stepladder.watching.weights_seen import FrozenNormSeen
+
+_MAX_CHAINS: Final = 32
+_MAX_BEFORE: Final = 64
+_VALUES: Final = 64
+
+
+@dataclass
+class _Base:
+    """A layer when it was first seen to be frozen."""
+
+    step: int
+    mean: Tensor
+    var: Tensor
+    weight: Tensor
+    is_fresh: bool
+
+
+@dataclass
+class _Chain:
+    """The first BatchNorm layer of a call in training mode, and the layers before it.
+
+    Attributes:
+        is_fresh: its statistics were those before any batch when it was found.
+        num_closes: inspected steps since then.
+        num_looks: of these, those at which all of these layers were frozen, without the first.
+        mean: its means at the last of these.
+    """
+
+    norm: weakref.ref[Any]
+    before: list[weakref.ref[nn.Module]]
+    where: str | None
+    is_fresh: bool
+    num_closes: int = 0
+    num_looks: int = 0
+    base: _Base | None = None
+    mean: Tensor | None = None
+    last_step: int = 0
+
+
+class FrozenNormWatch:
+    """Follows the first BatchNorm layer of each model; those behind trained weights should move."""
+
+    def __init__(self, names: Names, optimizers: OptimizerWatch) -> None:
+        self._names = names
+        self._optimizers = optimizers
+        self._watcher: Watcher
+        self._chains: dict[int, _Chain] = {}
+        self._before: list[weakref.ref[nn.Module]] = []
+        self._has_norm = False
+        self._has_grad = True
+
+    def install(self, watcher: Watcher) -> None:
+        """Subscribe to calls of layers, in steps in which these are followed, and to steps."""
+        self._watcher = watcher
+        watcher.on_layer.append(self._called)
+        watcher.on_close.append(self._look)
+
+    def settle(self) -> None:
+        """Compare the statistics at the last inspected step with those at the first."""
+        seen = self._watcher.seen
+        seen.frozen_norms = [
+            one for chain in self._chains.values() if (one := self._moved(chain)) is not None
+        ]
+
+    def _called(self, module: nn.Module, is_outermost: bool) -> None:
+        has_grad = torch.is_grad_enabled()
+        if is_outermost or has_grad != self._has_grad:
+            self._before, self._has_norm, self._has_grad = [], False, has_grad
+        if not any(p is not None for p in module._parameters.values()):
+            return
+        if isinstance(module, _BatchNorm) and not self._has_norm and module.training:
+            self._has_norm = True
+            known = self._chains.get(id(module))
+            is_known = known is not None and known.norm() is module
+            if not is_known and _moves(module) and len(self._chains) < _MAX_CHAINS:
+                mean, var = _statistics(module)
+                self._chains[id(module)] = _Chain(
+                    weakref.ref(module),
+                    list(self._before),
+                    self._watcher.own.here(),
+                    is_fresh=not bool(mean.any()) and bool((var == 1).all()),
+                )
+        if len(self._before) < _MAX_BEFORE:
+            self._before.append(weakref.ref(module))
+
+    def _look(self) -> None:
+        held: set[int] | None = None
+        for chain in self._chains.values():
+            norm = chain.norm()
+            if norm is None or not norm.training:
+                continue
+            held = self._optimizers.held if held is None else held
+            if not self._is_frozen(chain, norm, held):
+                chain.base, chain.num_looks = None, 0
+            elif chain.base is None:
+                mean, var = _statistics(norm)
+                is_fresh = chain.is_fresh and chain.num_closes == 0
+                weight = part(norm.weight, _VALUES).clone()
+                chain.base = _Base(self._watcher.step, mean, var, weight, is_fresh)
+            else:
+                chain.num_looks += 1
+                chain.mean, chain.last_step = _statistics(norm)[0], self._watcher.step
+            chain.num_closes += 1
+
+    def _is_frozen(self, chain: _Chain, norm: Any, held: set[int]) -> bool:
+        """Return whether no optimizer trains a layer or those before it, but one trains others."""
+        modules = [norm, *(one for ref in chain.before if (one := ref()) is not None)]
+        params = [p for module in modules for p in module._parameters.values() if p is not None]
+        if any(p.requires_grad and id(p) in held for p in params) or not _moves(norm):
+            return False
+        base = chain.base
+        if base is not None and not torch.equal(part(norm.weight, _VALUES), base.weight):
+            return False  # it is moved in another way, such as an average of trained weights
+        return self._optimizers.has_learned()
+
+    def _moved(self, chain: _Chain) -> FrozenNormSeen | None:
+        base, mean, norm = chain.base, chain.mean, chain.norm()
+        if base is None or mean is None or norm is None or torch.equal(mean, base.mean):
+            return None
+        root = next((r for r in self._names.roots if id(norm) in r.modules and r.ref()), None)
+        model = None if root is None else root.ref()
+        if root is None or model is None:
+            return None
+        held = self._optimizers.held
+        frozen = [
+            name
+            for name, one in model.named_modules()
+            if isinstance(one, _BatchNorm) and one.training and _moves(one)
+            if not any(
+                p.requires_grad and id(p) in held for p in one._parameters.values() if p is not None
+            )
+        ]
+        prefix = os.path.commonprefix([name.split(".") for name in frozen])
+        if len(frozen) == 1:
+            prefix = prefix[:-1]
+        scale = (base.var.float() + 1e-5).sqrt()
+        return FrozenNormSeen(
+            model=root.seen.built,
+            name=".".join(prefix),
+            where=chain.where,
+            num_layers=max(1, len(frozen)),
+            num_looks=chain.num_looks,
+            first_step=base.step,
+            last_step=chain.last_step,
+            was_fresh=base.is_fresh,
+            shift=float(((mean - base.mean).float().abs() / scale).median()),
+        )
+
+
+def _moves(norm: Any) -> bool:
+    """Return whether a layer updates its statistics and has weights of its own."""
+    has_statistics = is_plain(norm.running_mean) and is_plain(norm.running_var)
+    return has_statistics and norm.momentum != 0 and isinstance(norm.weight, nn.Parameter)
+
+
+def _statistics(norm: Any) -> tuple[Tensor, Tensor]:
+    return part(norm.running_mean, _VALUES).clone(), part(norm.running_var, _VALUES).clone()
