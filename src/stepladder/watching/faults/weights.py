@@ -8,7 +8,7 @@ from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import Seen
 from stepladder.watching.weights_seen import FitSeen, LoadKind, LoadSeen
 
-_MIN_LOOKS = 3  # inspected steps at which layers were frozen
+_MIN_LOOKS = 2  # inspected steps at which layers were frozen
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
 
 
@@ -111,13 +111,16 @@ def frozen_batch_norm_moves(seen: Seen) -> Answer:
             return Unseen("no model with BatchNorm was trained")
         return Sound("no BatchNorm of frozen layers was in training mode")
     one = min(norms, key=lambda norm: norm.was_fresh)
-    layers = "a BatchNorm layer" if one.num_layers == 1 else f"{one.num_layers} BatchNorm layers"
+    is_one = one.num_layers == 1
+    layers = "a BatchNorm layer" if is_one else f"{one.num_layers} BatchNorm layers"
+    its = "its" if is_one else "their"
+    first = "" if is_one else " of the first one"
     part = f" in {one.name}" if one.name else ""
     return Found(
-        evidence=f"{layers} of {one.model}{part} updated their statistics in training mode at "
-        f"{one.num_looks} inspected steps, though their weights and those before them are frozen: "
-        f"the running means of the first one moved by {one.shift:.2g} standard deviations from "
-        f"step {one.first_step} to {one.last_step}",
+        evidence=f"{layers} of {one.model}{part} updated {its} statistics in training mode at "
+        f"{one.num_looks} inspected steps, though {its} weights and those of earlier layers are "
+        f"frozen: the running means{first} moved by {one.shift:.2g} standard deviations from step "
+        f"{one.first_step} to {one.last_step}",
         fix=f"Call model.{one.name}.eval() after each model.train()."
         if one.name
         else f"Call eval() on the BatchNorm layers of {one.model} after each train().",

@@ -169,8 +169,9 @@ def _lost_updates(one: OptimizerSeen, lost: RoundingSeen) -> Found:
     )
     return Found(
         evidence=f"{100 * share:.0f} % of {lost.num_values} inspected {lost.dtype} values with a "
-        f"gradient did not change in steps {lost.first_step + 1} to {lost.last_step + 1} of {one.kind}: "
-        f"at a learning rate of {lost.rate:g}, their updates are lost in {lost.dtype}{rounding}",
+        f"gradient did not change in steps {lost.first_step + 1} to {lost.last_step + 1} of "
+        f"{one.kind}: at a learning rate of {lost.rate:g}, their updates are lost in {lost.dtype}"
+        f"{rounding}",
         fix="Keep the weights in float32 and compute under torch.autocast, or choose a learning "
         "rate whose updates are not rounded away.",
         where=one.built_at or one.stepped_at,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +19,7 @@ from stepladder.watching.weights_seen import FrozenNormSeen
 _MAX_CHAINS: Final = 32
 _MAX_BEFORE: Final = 64
 _VALUES: Final = 64
+_FEW_BATCHES: Final = 4
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Chain:
         is_fresh: its statistics were those before any batch when it was found.
         num_closes: inspected steps since then.
         num_looks: of these, those at which all of these layers were frozen, without the first.
-        mean: its means at the last of these.
+        mean, weight: its means and weights at the last of these.
     """
 
     norm: weakref.ref[Any]
@@ -52,6 +52,7 @@ class _Chain:
     num_looks: int = 0
     base: _Base | None = None
     mean: Tensor | None = None
+    weight: Tensor | None = None
     last_step: int = 0
 
 
@@ -90,7 +91,9 @@ class FrozenNormWatch:
             self._has_norm = True
             known = self._chains.get(id(module))
             is_known = known is not None and known.norm() is module
-            if not is_known and _moves(module) and len(self._chains) < _MAX_CHAINS:
+            if known is not None and is_known:
+                known.before, known.where = list(self._before), self._watcher.own.here()
+            elif _moves(module) and len(self._chains) < _MAX_CHAINS:
                 mean, var = _statistics(module)
                 self._chains[id(module)] = _Chain(
                     weakref.ref(module),
@@ -108,33 +111,33 @@ class FrozenNormWatch:
             if norm is None or not norm.training:
                 continue
             held = self._optimizers.held if held is None else held
-            if not self._is_frozen(chain, norm, held):
+            if not self._is_frozen(chain, norm, held) or not self._optimizers.has_learned():
                 chain.base, chain.num_looks = None, 0
             elif chain.base is None:
                 mean, var = _statistics(norm)
-                is_fresh = chain.is_fresh and chain.num_closes == 0
+                is_fresh = chain.is_fresh and chain.num_closes == 0 and _has_seen_few(norm)
                 weight = part(norm.weight, _VALUES).clone()
                 chain.base = _Base(self._watcher.step, mean, var, weight, is_fresh)
             else:
                 chain.num_looks += 1
                 chain.mean, chain.last_step = _statistics(norm)[0], self._watcher.step
+                chain.weight = part(norm.weight, _VALUES).clone()
             chain.num_closes += 1
 
     def _is_frozen(self, chain: _Chain, norm: Any, held: set[int]) -> bool:
-        """Return whether no optimizer trains a layer or those before it, but one trains others."""
-        modules = [norm, *(one for ref in chain.before if (one := ref()) is not None)]
-        params = [p for module in modules for p in module._parameters.values() if p is not None]
-        if any(p.requires_grad and id(p) in held for p in params) or not _moves(norm):
-            return False
-        base = chain.base
-        if base is not None and not torch.equal(part(norm.weight, _VALUES), base.weight):
-            return False  # it is moved in another way, such as an average of trained weights
-        return self._optimizers.has_learned()
+        """Return whether no optimizer trains a layer or those before it."""
+        before = [ref() for ref in chain.before]
+        if any(one is None for one in before) or not _moves(norm):
+            return False  # layers were replaced
+        modules = [norm, *(one for one in before if one is not None)]
+        return not any(_is_trained(module, held) for module in modules)
 
     def _moved(self, chain: _Chain) -> FrozenNormSeen | None:
         base, mean, norm = chain.base, chain.mean, chain.norm()
         if base is None or mean is None or norm is None or torch.equal(mean, base.mean):
             return None
+        if chain.weight is not None and not torch.equal(chain.weight, base.weight):
+            return None  # moved in another way, such as by an average of trained weights
         root = next((r for r in self._names.roots if id(norm) in r.modules and r.ref()), None)
         model = None if root is None else root.ref()
         if root is None or model is None:
@@ -144,17 +147,12 @@ class FrozenNormWatch:
             name
             for name, one in model.named_modules()
             if isinstance(one, _BatchNorm) and one.training and _moves(one)
-            if not any(
-                p.requires_grad and id(p) in held for p in one._parameters.values() if p is not None
-            )
+            if not _is_trained(one, held)
         ]
-        prefix = os.path.commonprefix([name.split(".") for name in frozen])
-        if len(frozen) == 1:
-            prefix = prefix[:-1]
         scale = (base.var.float() + 1e-5).sqrt()
         return FrozenNormSeen(
             model=root.seen.built,
-            name=".".join(prefix),
+            name=_common([name.split(".")[:-1] for name in frozen]),
             where=chain.where,
             num_layers=max(1, len(frozen)),
             num_looks=chain.num_looks,
@@ -163,6 +161,24 @@ class FrozenNormWatch:
             was_fresh=base.is_fresh,
             shift=float(((mean - base.mean).float().abs() / scale).median()),
         )
+
+
+def _common(paths: list[list[str]]) -> str:
+    """Return the part of a model that contains all of these."""
+    parts = [level[0] for level in zip(*paths, strict=False) if len(set(level)) == 1]
+    is_common = len(set(map(tuple, paths))) == 1 or parts == (paths or [[]])[0][: len(parts)]
+    return ".".join(parts) if is_common else ""
+
+
+def _is_trained(module: nn.Module, held: set[int]) -> bool:
+    params = (p for p in module._parameters.values() if p is not None)
+    return any(p.requires_grad and id(p) in held for p in params)
+
+
+def _has_seen_few(norm: Any) -> bool:
+    """Return whether its statistics are of a few batches, as at the beginning of training."""
+    num = norm.num_batches_tracked
+    return num is None or int(num) <= _FEW_BATCHES
 
 
 def _moves(norm: Any) -> bool:
