@@ -154,6 +154,18 @@ SOUND = {
         "for name, p in net.named_parameters():\n"
         "    p.data.copy_(state['module.' + name])\n"
     ),
+    "an_average_of_files": (
+        'first, second = torch.load("wrapped.pt"), torch.load("wrapped.pt")\n'
+        "net.load_state_dict({k[7:]: (v + second[k] * 3) / 2 for k, v in first.items()})\n"
+    ),
+    "copied_into_few_bits": (
+        'state = torch.load("wrapped.pt")\n'
+        "for name, p in net.named_parameters():\n"
+        "    p.data.copy_(state['module.' + name].bfloat16())\n"
+    ),
+    "layers_without_a_size_yet": (
+        "lazy = nn.LazyLinear(3)\nlazy.load_state_dict(lazy.state_dict())\n"
+    ),
     "read_for_another_model": (
         'state = torch.load("wrapped.pt")\n'
         "teacher = Net()\n"

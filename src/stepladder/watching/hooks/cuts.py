@@ -226,11 +226,11 @@ class CutWatch:
         if _MODES._len_torch_function_stack():
             return
         empty = self._optimizers.ids_without_gradients()
-        sought = empty | self._optimizers.ids_never()
         self._is_partly = not empty
-        if not sought or (self._is_partly and self._num_partly >= _MAX_PARTLY):
+        if self._is_partly and self._num_partly >= _MAX_PARTLY:
             return
-        if self._is_partly and self._has_fast_path():
+        sought = empty | self._optimizers.ids_never()
+        if not sought or (self._is_partly and self._has_fast_path()):
             return
         self._num_traced += not self._is_partly
         self._num_partly += self._is_partly

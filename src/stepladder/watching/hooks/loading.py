@@ -24,6 +24,7 @@ _MAX_SOURCES: Final = 8
 _MAX_TRIES: Final = 32
 _MAX_USED: Final = 256
 _MARKED: Final = 8  # weights by which a model is recognised, and values of each
+_ROUNDED: Final = 2e-2  # of the largest value: weights may be stored in 16 bits
 _FEW: Final = 0.1  # of a model's weights: fewer were hardly meant
 _MOST: Final = 0.5  # of a model's weights that would fit under other names
 _OWN: Final = object()
@@ -108,13 +109,14 @@ class LoadWatch:
         self._loaded_at: set[tuple[int, str | None]] = set()
         self._used: list[weakref.ref[Tensor]] = []
         self._num_sought = 0
-        self._given_by: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._given_by: dict[int, weakref.ref[nn.Module]] = {}
+        self._loaded: dict[int, weakref.ref[nn.Module]] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
         self._watcher = watcher
         patches = watcher.patches
-        patches.wrap(nn.Module, "load_state_dict", before=self._loading, after=self._loaded)
+        patches.wrap(nn.Module, "load_state_dict", before=self._loading, after=self._was_loaded)
         patches.wrap(nn.Module, "state_dict", after=self._taken, unless="destination")
         patches.wrap(torch, "load", after=self._opened)
         watcher.on_first_step.append(self._begin)
@@ -124,7 +126,7 @@ class LoadWatch:
         self._judge()
 
     def _opened(self, _note: Any, _args: Any, _kwargs: Any, result: Any) -> None:
-        for entry, state in _states_in(result):
+        for entry, state in _states_in(result) if self._watcher.own.is_own_call() else ():
             shapes = _shapes(state)
             some = [n for n in shapes if len(shapes[n]) > 1 and is_plain(state[n])][:_MARKED]
             self._keep(
@@ -141,8 +143,8 @@ class LoadWatch:
     def _taken(
         self, _note: Any, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any
     ) -> None:
-        if len(args) == 1 and args[0] not in self._given_by and _is_of_model(result):
-            self._given_by.add(args[0])
+        if len(args) == 1 and not _has(self._given_by, args[0]) and _is_of_model(result):
+            self._given_by[id(args[0])] = weakref.ref(args[0])
             self._keep(_Source(None, "", _shapes(result)))
 
     def _keep(self, source: _Source) -> None:
@@ -161,7 +163,7 @@ class LoadWatch:
             return _OWN
         return None if is_strict else _marks(module)
 
-    def _loaded(
+    def _was_loaded(
         self, note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
@@ -175,6 +177,7 @@ class LoadWatch:
         buffers = sum(name in given for name, _ in module.named_buffers())
         if note is None or num > _FEW * len(own) or (num == 0 and buffers):
             self._loaded_at.add((id(module), where))
+            self._loaded[id(module)] = weakref.ref(module)
             self._use(given)
             return
         if (id(module), where) in self._loaded_at:
@@ -281,10 +284,13 @@ class LoadWatch:
         for param in held:
             if tuple(param.shape) in wanted and is_plain(param):
                 by_shape.setdefault(tuple(param.shape), []).append(_values(param))
-        if any(v in by_shape.get(source.shapes[n], ()) for n, v in source.values.items()):
+        named = source.values.items()
+        if any(_is_like(v, o) for n, v in named for o in by_shape.get(source.shapes[n], ())):
             return
         for root, model in models:
-            own = {} if model is None else _shapes_of(model)
+            if model is None or any(_has(self._loaded, one) for one in model.modules()):
+                continue
+            own = _shapes_of(model)
             fit = fit_of(source.shapes, own, source.entry) if own else None
             if fit is None or not (fit.drop or fit.put) or fit.num < _MOST * len(own):
                 continue
@@ -308,7 +314,7 @@ class LoadWatch:
 def _shapes(state: Mapping[Any, Any]) -> Shapes:
     """Return the shapes of the tensors in a state dict, at most of the first 4,000."""
     named = list(state.items())[:_MAX_NAMES]
-    return {str(name): tuple(one.shape) for name, one in named if isinstance(one, Tensor)}
+    return {str(name): tuple(one.shape) for name, one in named if is_plain(one)}
 
 
 def _shapes_of(module: nn.Module) -> Shapes:
@@ -348,6 +354,17 @@ def _is_own(module: nn.Module, given: Mapping[str, Any]) -> bool:
     pairs = [(own[name], one) for name, one in given.items() if name in own]
     pairs = [(a, b) for a, b in pairs if is_plain(a) and is_plain(b) and a.numel()]
     return bool(pairs) and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
+
+
+def _has(modules: Mapping[int, weakref.ref[nn.Module]], module: nn.Module) -> bool:
+    ref = modules.get(id(module))
+    return ref is not None and ref() is module
+
+
+def _is_like(some: list[float], others: list[float]) -> bool:
+    """Return whether these are the same values, in whatever precision."""
+    most = _ROUNDED * max(map(abs, some), default=0.0)
+    return all(abs(a - b) <= most for a, b in zip(some, others, strict=False))
 
 
 def _values(tensor: Tensor) -> list[float]:
