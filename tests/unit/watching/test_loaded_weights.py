@@ -112,6 +112,14 @@ FAULTY = {
         "are in none of the models",
         'removeprefix("module.")',
     ),
+    "only_the_head_has_its_name": (
+        Outcome.WARNED,
+        "state = {k.replace('trunk', 'body'): v for k, v in torch.load('old.pt').items()}\n"
+        "net.load_state_dict(state, strict=False)\n",
+        "net.load_state_dict",
+        'loaded only 2 of 6 weights of Net; 4 of 6 would fit with "trunk." instead of',
+        "missing_keys",
+    ),
     "not_from_a_file": (
         FAILED,
         "state = {'encoder.' + k: v for k, v in old.trunk.state_dict().items()}\n"
@@ -177,6 +185,16 @@ SOUND = {
         "if state:\n    net.load_state_dict(state)\n"
     ),
     "its_own_weights": "net.load_state_dict(net.state_dict())\n",
+    "its_own_weights_after_those_of_a_file": (
+        "whole = torch.load('whole.pt')\nnet.load_state_dict(whole['model'])\n"
+        "net.load_state_dict(net.state_dict())\n"
+    ),
+    "one_entry_of_several": (
+        "old = {'module.' + k: v for k, v in Net().state_dict().items()}\n"
+        "torch.save({'model': net.state_dict(), 'average': old}, 'both.pt')\n"
+        "net = Net()\nstate = torch.load('both.pt')['model']\n"
+        "for name, p in net.named_parameters():\n    p.data.copy_(state[name])\n"
+    ),
     "never_used": (
         "spare = Net()\n"
         "spare.load_state_dict({'no.' + k: v for k, v in old.state_dict().items()}, strict=False)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -87,6 +87,7 @@ class _Try:
         marks: values of some weights of the model before it, by name.
         given: what could have been loaded: entry, and shapes by name.
         tensors: some of what was given.
+        missing: names of the model that were not loaded; None if that is all of them.
     """
 
     module: weakref.ref[nn.Module]
@@ -94,6 +95,7 @@ class _Try:
     marks: dict[str, list[float]]
     given: list[tuple[str, Shapes]]
     tensors: list[weakref.ref[Tensor]]
+    missing: Container[str] | None = None
     is_judged: bool = False
 
 
@@ -169,21 +171,26 @@ class LoadWatch:
         module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
         where = self._watcher.own.here()
         if note is _OWN:
-            self._try(module, given, where, LoadKind.OWN, num_loaded=0, marks=_marks(module))
+            self._try(module, given, where, LoadKind.OWN, marks=_marks(module))
             return
         missing = set(getattr(result, "missing_keys", ()))
         own = [name for name, _ in module.named_parameters()]
         num = sum(name not in missing for name in own)
         buffers = sum(name in given for name, _ in module.named_buffers())
-        if note is None or num > _FEW * len(own) or (num == 0 and buffers):
+        if note is None or num or buffers:
             self._loaded_at.add((id(module), where))
             self._loaded[id(module)] = weakref.ref(module)
-            self._use(given)
+            unexpected = set(getattr(result, "unexpected_keys", ()))
+            self._use({key: one for key, one in given.items() if key not in unexpected})
+            others = {key: one for key, one in given.items() if key in unexpected}
+            if num and others and missing:
+                self._try(
+                    module, others, where, LoadKind.FEW, marks=_marks(module), missing=missing
+                )
             return
-        if (id(module), where) in self._loaded_at:
-            return  # one of several parts that this line loads
-        kind = LoadKind.FEW if num else LoadKind.NAMES if given else LoadKind.EMPTY
-        self._try(module, given, where, kind, num_loaded=num, marks=note)
+        if (id(module), where) not in self._loaded_at:  # one of several parts that it loads
+            kind = LoadKind.NAMES if given else LoadKind.EMPTY
+            self._try(module, given, where, kind, marks=note)
 
     def _try(
         self,
@@ -192,8 +199,8 @@ class LoadWatch:
         where: str | None,
         kind: LoadKind,
         *,
-        num_loaded: int,
         marks: dict[str, list[float]],
+        missing: Container[str] | None = None,
     ) -> None:
         if len(self._tries) >= _MAX_TRIES:
             return
@@ -204,7 +211,7 @@ class LoadWatch:
             kind=kind,
             num_given=len(given),
             num_own=len(own),
-            num_loaded=num_loaded,
+            num_loaded=0 if missing is None else sum(name not in missing for name in own),
             given=next((str(name) for name in given if name not in own), ""),
             own=own[0],
         )
@@ -213,7 +220,7 @@ class LoadWatch:
             could += [(entry, _shapes(state)) for entry, state in _states_in(given) if entry]
         tensors = [one for one in given.values() if isinstance(one, Tensor)][:_MARKED]
         refs = [weakref.ref(one) for one in tensors]
-        self._tries.append(_Try(weakref.ref(module), seen, marks, could, refs))
+        self._tries.append(_Try(weakref.ref(module), seen, marks, could, refs, missing))
 
     def _use(self, given: Mapping[str, Any]) -> None:
         """Note that some tensors were loaded into a model."""
@@ -222,10 +229,12 @@ class LoadWatch:
 
     def _begin(self) -> None:
         self._judge()
-        for source in self._sources[self._num_sought :]:
-            if source.values:
-                self._seek(source)
+        files = [one for one in self._sources[self._num_sought :] if one.values]
         self._num_sought = len(self._sources)
+        in_use = {one.where for one in files if self._is_found(one)}
+        for source in files:
+            if source.where not in in_use:
+                self._seek(source)
 
     def _judge(self) -> None:
         """Find the loads after which a model that is in use has the values it had before."""
@@ -234,10 +243,11 @@ class LoadWatch:
             if one.is_judged or module is None or not self._is_in_use(module):
                 continue
             one.is_judged = True
-            is_used = one.seen.kind is not LoadKind.OWN and self._are_used(one.tensors)
-            if is_used or _marks(module, one.marks) != one.marks:
-                continue
-            self._explain(one, _shapes_of(module))
+            is_filtered = one.seen.kind in (LoadKind.EMPTY, LoadKind.OWN)
+            if _has(self._loaded, module) if is_filtered else self._are_used(one.tensors):
+                continue  # other weights were loaded, or these were into another model
+            if _marks(module, one.marks) == one.marks:
+                self._explain(one, _shapes_of(module))
 
     def _are_used(self, tensors: list[weakref.ref[Tensor]]) -> bool:
         """Return whether some of these were loaded into a model."""
@@ -255,16 +265,16 @@ class LoadWatch:
         seen, kind = one.seen, one.seen.kind
         is_filtered = kind in (LoadKind.EMPTY, LoadKind.OWN)
         known = [s for s in self._sources if s.is_file or not own.items() <= s.shapes.items()]
-        sources = [(one.entry, one.shapes) for one in known]
+        sources = [(source.entry, source.shapes) for source in known]
         given = sources if is_filtered else one.given
+        if one.missing is not None:
+            own = {name: shape for name, shape in own.items() if name in one.missing}
         fits = [fit for entry, shapes in given if (fit := fit_of(shapes, own, entry)) is not None]
         fits = [fit for fit in fits if fit.drop or fit.put or fit.entry]
         seen.fit = max(fits, key=lambda fit: fit.num, default=None)
-        if seen.fit is not None and seen.fit.num <= seen.num_loaded:
-            seen.fit = None
         if is_filtered and seen.fit is None:
             seen.shapes = next((x for _, s in sources if (x := _misshapen(s, own))), None)
-        has_fit = seen.fit is not None and seen.fit.num >= _MOST * len(own)
+        has_fit = seen.fit is not None and seen.fit.num >= _MOST * seen.num_own
         is_known = {
             LoadKind.OWN: has_fit or seen.shapes is not None,
             LoadKind.EMPTY: bool(sources),
@@ -273,21 +283,23 @@ class LoadWatch:
         if is_known.get(kind, True):
             self._watcher.seen.loads.append(seen)
 
-    def _seek(self, source: _Source) -> None:
-        """Find weights of a file that would fit a model under other names, and are in none."""
+    def _is_found(self, source: _Source) -> bool:
+        """Return whether weights of a file are in a model, or were loaded into one."""
         if self._are_used(source.tensors):
-            return
-        models = [(root, root.ref()) for root in self._names.roots]
-        held = [by for _, model in models if model is not None for by in model.parameters()]
+            return True
+        models = (model for root in self._names.roots if (model := root.ref()) is not None)
         by_shape: dict[tuple[int, ...], list[list[float]]] = {}
         wanted = {source.shapes[name] for name in source.values}
-        for param in held:
-            if tuple(param.shape) in wanted and is_plain(param):
+        for param in (param for model in models for param in model.parameters()):
+            if is_plain(param) and tuple(param.shape) in wanted:
                 by_shape.setdefault(tuple(param.shape), []).append(_values(param))
         named = source.values.items()
-        if any(_is_like(v, o) for n, v in named for o in by_shape.get(source.shapes[n], ())):
-            return
-        for root, model in models:
+        return any(_is_like(v, o) for n, v in named for o in by_shape.get(source.shapes[n], ()))
+
+    def _seek(self, source: _Source) -> None:
+        """Find a model that weights of a file would fit under other names."""
+        for root in self._names.roots:
+            model = root.ref()
             if model is None or any(_has(self._loaded, one) for one in model.modules()):
                 continue
             own = _shapes_of(model)
