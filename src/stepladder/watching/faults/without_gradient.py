@@ -12,7 +12,10 @@ _MIN_ROUNDED = 5  # inspected steps before a lost update counts
 _MOST_LOST = 0.6  # of the values that had a gradient
 _MIN_VALUES = 64
 _BITS = {"bfloat16": 8, "float16": 11}  # of the significand
-_NEW_OPTIMIZER = "Create the optimizer from model.parameters() after the model is final, or copied."
+_NEW_OPTIMIZER = (
+    "Create the optimizer from model.parameters() after the model is final, not before it is "
+    "copied or its layers are replaced."
+)
 
 
 def without_gradients(one: OptimizerSeen, seen: Seen) -> Found:

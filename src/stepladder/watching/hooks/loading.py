@@ -168,7 +168,8 @@ class LoadWatch:
     def _was_loaded(
         self, note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
+        module: nn.Module = args[0]
+        given: Mapping[str, Any] = args[1] if len(args) > 1 else kwargs["state_dict"]
         where = self._watcher.own.here()
         if note is _OWN:
             self._try(module, given, where, LoadKind.OWN, marks=_marks(module))
