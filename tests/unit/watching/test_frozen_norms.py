@@ -150,6 +150,13 @@ def test_statistics_that_should_move_or_stay_are_not(watched: Watched, name: str
     assert one.fault is None, one.evidence
 
 
+def test_a_model_of_a_function_is_followed_as_well(watched: Watched) -> None:
+    code = (START + FROZEN + HEAD + TRAIN).replace("MODE", "pass")
+    start = code.index("net = Net()")
+    inside = code[start:].replace("\n", "\n    ")
+    assert found_in(watched(f"{code[:start]}def main():\n    {inside}\nmain()\n")).is_alarm
+
+
 def test_a_trunk_that_never_had_statistics_is_no_fault(watched: Watched) -> None:
     code = START + "net = Net()\n" + FROZEN + HEAD + TRAIN.replace("MODE", "pass")
     report = watched(code)

@@ -238,5 +238,10 @@ def test_a_second_training_is_judged_as_well(watched: Watched) -> None:
 
 
 def test_a_load_for_the_evaluation_is_judged_as_well(watched: Watched) -> None:
-    end = 'net.load_state_dict(torch.load("wrapped.pt"), strict=False)\nnet.eval()\nnet(x)\n'
+    end = (
+        "def evaluate(net):\n"
+        '    net.load_state_dict(torch.load("wrapped.pt"), strict=False)\n'
+        "    net.eval()\n    net(x)\n"
+        "evaluate(net)\ndel net\n"
+    )
     assert found_in(watched(START + "train(net)\n" + end)).outcome is FAILED

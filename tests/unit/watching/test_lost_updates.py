@@ -115,6 +115,12 @@ def test_updates_that_are_rounded_away_are_reported(watched: Watched, name: str)
     assert int(one.numbers["num_still"]) > 0.6 * int(one.numbers["num_values"])  # type: ignore[call-overload, operator]
 
 
+def test_a_model_that_is_deleted_at_the_end_is_judged_as_well(watched: Watched) -> None:
+    dtype, opt, before, _ = FAULTY["a_rate_of_fine_tuning"]
+    after = "if step == 39: del net, opt"
+    assert found(watched, dtype, opt, before, after).outcome is Outcome.WARNED
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_weights_that_can_move_or_are_meant_to_stay_are_not(watched: Watched, name: str) -> None:
     one = found(watched, *SOUND[name])

@@ -184,6 +184,14 @@ def test_weights_that_get_a_gradient_in_another_way_are_not_reported(
     assert one.fault is None, one.evidence
 
 
+def test_the_cause_is_named_if_the_model_is_deleted_at_the_end(watched: Watched) -> None:
+    code = code_of(NAMED["detach"][0])
+    start = code.index("net = Net()")
+    inside = code[start:].replace("\n", "\n    ")
+    one = found(watched(f"{code[:start]}def main():\n    {inside}\nmain()\n"))
+    assert "detach() at snippet.py:17 cuts them off" in one.evidence
+
+
 def test_a_copied_model_is_named_as_such(watched: Watched) -> None:
     one = found(watched(code_of(BOTH, "net = copy.deepcopy(net)")), "parameters_never_step")
     assert one.outcome is Outcome.FAILED

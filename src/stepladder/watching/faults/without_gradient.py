@@ -110,7 +110,7 @@ def _reasons(causes: tuple[WithoutSeen, ...], total: int) -> str:
     said = []
     for one in causes[:3]:
         num, cause = len(one.names), one.cause
-        them = "them" if num == total else f"{num} of them"
+        them = ("it" if num == 1 else "them") if num == total else f"{num} of them"
         if cause.kind == "cut":
             said.append(f"{_operation(cause)} cuts {them} off from the loss")
         elif cause.kind == "uncalled":

@@ -42,6 +42,7 @@ class _Chain:
         num_closes: inspected steps since then.
         num_looks: of these, those at which all of these layers were frozen, without the first.
         mean, weight: its means and weights at the last of these.
+        layers: the model that has it, the part with all frozen layers, and how many these are.
     """
 
     norm: weakref.ref[Any]
@@ -54,6 +55,7 @@ class _Chain:
     mean: Tensor | None = None
     weight: Tensor | None = None
     last_step: int = 0
+    layers: tuple[str, str, int] = ("", "", 0)
 
 
 class FrozenNormWatch:
@@ -75,10 +77,10 @@ class FrozenNormWatch:
         watcher.on_close.append(self._look)
 
     def settle(self) -> None:
-        """Compare the statistics at the last inspected step with those at the first."""
+        """Find the layers whose statistics have moved."""
         seen = self._watcher.seen
         seen.frozen_norms = [
-            one for chain in self._chains.values() if (one := self._moved(chain)) is not None
+            one for chain in self._chains.values() if (one := _moved(chain)) is not None
         ]
 
     def _called(self, module: nn.Module, is_outermost: bool) -> None:
@@ -122,6 +124,8 @@ class FrozenNormWatch:
                 chain.num_looks += 1
                 chain.mean, chain.last_step = _statistics(norm)[0], self._watcher.step
                 chain.weight = part(norm.weight, _VALUES).clone()
+                if chain.num_looks == 1:
+                    chain.layers = self._layers(norm, held)
             chain.num_closes += 1
 
     def _is_frozen(self, chain: _Chain, norm: Any, held: set[int]) -> bool:
@@ -132,35 +136,42 @@ class FrozenNormWatch:
         modules = [norm, *(one for one in before if one is not None)]
         return not any(_is_trained(module, held) for module in modules)
 
-    def _moved(self, chain: _Chain) -> FrozenNormSeen | None:
-        base, mean, norm = chain.base, chain.mean, chain.norm()
-        if base is None or mean is None or norm is None or torch.equal(mean, base.mean):
-            return None
-        if chain.weight is not None and not torch.equal(chain.weight, base.weight):
-            return None  # moved in another way, such as by an average of trained weights
-        root = next((r for r in self._names.roots if id(norm) in r.modules and r.ref()), None)
-        model = None if root is None else root.ref()
-        if root is None or model is None:
-            return None
-        held = self._optimizers.held
-        frozen = [
-            name
-            for name, one in model.named_modules()
-            if isinstance(one, _BatchNorm) and one.training and _moves(one)
-            if not _is_trained(one, held)
-        ]
-        scale = (base.var.float() + 1e-5).sqrt()
-        return FrozenNormSeen(
-            model=root.seen.built,
-            name=_common([name.split(".")[:-1] for name in frozen]),
-            where=chain.where,
-            num_layers=max(1, len(frozen)),
-            num_looks=chain.num_looks,
-            first_step=base.step,
-            last_step=chain.last_step,
-            was_fresh=base.is_fresh,
-            shift=float(((mean - base.mean).float().abs() / scale).median()),
-        )
+    def _layers(self, norm: Any, held: set[int]) -> tuple[str, str, int]:
+        """Return the model with a frozen layer, the part that has all such layers, and how many."""
+        for root in self._names.roots:
+            model = root.ref()
+            if model is None or id(norm) not in root.modules:
+                continue
+            frozen = [
+                name
+                for name, one in model.named_modules()
+                if isinstance(one, _BatchNorm) and one.training and _moves(one)
+                if not _is_trained(one, held)
+            ]
+            return root.seen.built, _common([name.split(".")[:-1] for name in frozen]), len(frozen)
+        return "", "", 0
+
+
+def _moved(chain: _Chain) -> FrozenNormSeen | None:
+    """Compare the statistics at the last inspected step with those at the first."""
+    base, mean, weight = chain.base, chain.mean, chain.weight
+    model, name, num_layers = chain.layers
+    if base is None or mean is None or weight is None or not num_layers:
+        return None
+    if torch.equal(mean, base.mean) or not torch.equal(weight, base.weight):
+        return None  # or moved in another way, such as by an average of trained weights
+    scale = (base.var.float() + 1e-5).sqrt()
+    return FrozenNormSeen(
+        model=model,
+        name=name,
+        where=chain.where,
+        num_layers=num_layers,
+        num_looks=chain.num_looks,
+        first_step=base.step,
+        last_step=chain.last_step,
+        was_fresh=base.is_fresh,
+        shift=float(((mean - base.mean).float().abs() / scale).median()),
+    )
 
 
 def _common(paths: list[list[str]]) -> str:

@@ -281,7 +281,7 @@ class HeldOptimizer:
         return {id(p): tuple(p.shape) for p in params if self.is_empty or id(p) in never}
 
     def _by_cause(self) -> tuple[WithoutSeen, ...]:
-        missing = self.missing()
+        missing = self.ids if self.is_empty else self.never or {}  # the weights may be deleted
         by_cause: dict[CauseSeen, list[str]] = {}
         for key, cause in self.causes.items():
             if key in missing:

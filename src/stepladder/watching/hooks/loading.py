@@ -122,6 +122,7 @@ class LoadWatch:
         patches.wrap(nn.Module, "state_dict", after=self._taken, unless="destination")
         patches.wrap(torch, "load", after=self._opened)
         watcher.on_first_step.append(self._begin)
+        watcher.on_evaluation.append(self._evaluated)
 
     def settle(self) -> None:
         """Judge what was loaded after training had begun, or without any training."""
@@ -236,6 +237,10 @@ class LoadWatch:
         for source in files:
             if source.where not in in_use:
                 self._seek(source)
+
+    def _evaluated(self, is_on: bool) -> None:
+        if not is_on and any(not one.is_judged for one in self._tries):
+            self._judge()
 
     def _judge(self) -> None:
         """Find the loads after which a model that is in use has the values it had before."""

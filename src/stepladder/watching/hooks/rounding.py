@@ -30,6 +30,7 @@ class _Followed:
         first: the values at that time.
         had_update: values that had a gradient at some inspected step.
         has_moved: values that changed at some inspected step.
+        last: the values after the last of these steps.
         before: the values before the current step, and which of them have a gradient.
     """
 
@@ -37,6 +38,7 @@ class _Followed:
     first: Tensor
     had_update: Tensor
     has_moved: Tensor
+    last: Tensor
     before: tuple[Tensor, Tensor] | None = None
 
 
@@ -64,7 +66,7 @@ class Rounding:
                     continue
                 now = part(param, _VALUES).clone()
                 nothing = torch.zeros_like(now, dtype=torch.bool)
-                one = _Followed(weakref.ref(param), now, nothing, nothing.clone())
+                one = _Followed(weakref.ref(param), now, nothing, nothing.clone(), now)
                 self._followed[id(param)] = one
             values, slope = part(param, _VALUES), part(param.grad, _VALUES)
             update = slope.float().abs() * scale
@@ -80,7 +82,8 @@ class Rounding:
                 continue
             values, has_update = noted
             one.had_update |= has_update
-            one.has_moved |= part(param, _VALUES) != values
+            one.last = part(param, _VALUES).clone()
+            one.has_moved |= one.last != values
             is_compared = True
         if not is_compared:
             return
@@ -97,13 +100,7 @@ class Rounding:
             return None
         num_values = num_still = 0
         for one in self._followed.values():
-            param = one.ref()
-            if param is None:
-                continue
-            now = part(param, _VALUES)
-            if now.shape != one.first.shape or now.dtype is not one.first.dtype:
-                continue
-            still = one.had_update & ~one.has_moved & (now == one.first)
+            still = one.had_update & ~one.has_moved & (one.last == one.first)
             num_values += int(one.had_update.sum())
             num_still += int(still.sum())
         self._seen.num_values, self._seen.num_still = num_values, num_still
