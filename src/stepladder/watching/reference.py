@@ -58,8 +58,8 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
 - **Operations are followed only if gradients are missing.** If an optimizer steps although none of
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
   one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
-  none, this is done in two steps, to tell whether they are cut off, their layers are not called, or
-  they belong to layers that were replaced. Compiled models, attention in evaluation mode, and
+  none, this is done in two steps, and shows which of them are cut off, are in layers that are not
+  called, or belong to layers that were replaced. Compiled models, attention in evaluation mode, and
   scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
   the end of the step, are left alone; then no operation is named.
 - **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
