@@ -54,7 +54,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("parameters_never_step", "weights in use are not updated by any optimizer", _WATCH),
     _fault("parameters_not_in_optimizer", "some weights are missing from the optimizer", _BOTH),
     _fault("parameters_twice", "weights are updated twice with the same gradients", _WATCH),
-    _fault("frozen_by_accident", "weights that should be trained get no gradient", _BOTH),
+    _fault(
+        "frozen_by_accident",
+        "weights that should be trained get no gradient or do not change",
+        _BOTH,
+    ),
     _fault("unregistered_modules", "layers in a plain list are not registered in the model", _BOTH),
     _fault("loss_maximised", "the step increases the loss: its sign is wrong", _BOTH),
     _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH + _AUDIT),
@@ -80,7 +84,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
     _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),
-    _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _CHECK),
+    _fault(
+        "frozen_batch_norm_moves", "BatchNorm of frozen layers still updates its statistics", _WATCH
+    ),
+    _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _BOTH),
     _fault("uninitialised_module_state", "a layer's state is used before it is set", _CHECK),
     # the loss
     _fault("softmax_before_loss", "softmax or sigmoid before a loss that applies it itself", _BOTH),

@@ -7,7 +7,16 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import inputs, learning, loss, stepping, unread, validation
+from stepladder.watching.faults import (
+    inputs,
+    learning,
+    loss,
+    stepping,
+    unread,
+    validation,
+    weights,
+    without_gradient,
+)
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -19,6 +28,7 @@ _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
+_TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchNormalization'
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
@@ -33,7 +43,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("parameters_not_in_optimizer", _WARNING, _TORCH, learning.parameters_not_in_optimizer),
     Detector("parameters_twice", _WARNING, _TORCH, learning.parameters_twice),
-    Detector("frozen_by_accident", _WARNING, _CHECKER, learning.frozen_by_accident),
+    Detector("frozen_by_accident", _WARNING, _CHECKER, without_gradient.frozen_by_accident),
     Detector("unregistered_modules", _WARNING, _TORCH, learning.unregistered_modules),
     Detector("loss_maximised", _WARNING, _CHECKER, learning.loss_maximised),
     Detector("learning_rate_too_high", _WARNING, _CHECKER, learning.learning_rate_too_high),
@@ -58,6 +68,8 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
     Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
+    Detector("frozen_batch_norm_moves", _WARNING, _TRANSFER, weights.frozen_batch_norm_moves),
+    Detector("pretrained_not_loaded", _ERROR, _SAVING, weights.pretrained_not_loaded),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),

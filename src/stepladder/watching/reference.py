@@ -56,9 +56,11 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   than 50 µs per step on average (after the first 15 ms), later steps are inspected less often, but
   at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
   it.
-- **Operations are followed only if there are no gradients.** If an optimizer steps although none of
+- **Operations are followed only if gradients are missing.** If an optimizer steps although none of
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
-  one that cut the graph, such as `argmax()` or `detach()`, with its line. Compiled models, and
+  one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
+  none, this is done in two steps, and shows which of them are cut off, are in layers that are not
+  called, or belong to layers that were replaced. Compiled models, attention in evaluation mode, and
   scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
   the end of the step, are left alone; then no operation is named.
 - **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
@@ -133,6 +135,11 @@ Results on published training scripts, run unmodified, with repository, path and
 - Whether ranks hold the same weights (`ranks_differ`): each watched process reports for itself.
 - The first of several validations without a loader, in training mode and with gradients, if it
   comes after step 64: it is taken for the step's own call. All later steps are followed.
+- Weights that were read from a file and lost on the way without `load_state_dict`, unless the
+  script reads them with `torch.load`, before its first step, and their names differ from the
+  model's by a prefix.
+- Lost updates of optimizers that are not torch's: these may round at random, or keep precise copies
+  of the weights.
 - Intentions. Weights that are frozen or left out of the optimizer on purpose look the same as by
   accident if they could still learn: these findings are therefore warnings.
 - Where a warning comes from: a warning raised by torch in a wrapped function names a file of

@@ -8,6 +8,7 @@ from typing import Any, Final
 from stepladder.records.watch import Clearing
 from stepladder.watching.hooks.graph import Activation
 from stepladder.watching.hooks.tensors import Spread
+from stepladder.watching.weights_seen import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
 
 OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its labels itself
 
@@ -69,6 +70,8 @@ class OptimizerSeen:
         windows: the backwards of the steps that were followed.
         tails: by pass over a loader, the backwards at its end whose gradients were cleared before
             a step.
+        rounding: of weights with few bits; None if it has none.
+        causes: why weights never had a gradient, as far as that is proven.
     """
 
     kind: str
@@ -105,6 +108,8 @@ class OptimizerSeen:
     num_waiting: int = 0
     windows: list[WindowSeen] = field(default_factory=list)
     tails: list[int] = field(default_factory=list)
+    rounding: RoundingSeen | None = None
+    causes: tuple[WithoutSeen, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -500,6 +505,7 @@ class Seen:
     Attributes:
         is_over: the script ended, in whatever way.
         was_cut: it failed or was stopped early: what never happened might have happened later.
+        num_loads: calls of `load_state_dict`.
     """
 
     num_steps: int = 0
@@ -517,6 +523,9 @@ class Seen:
     clippings: list[ClippingSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    loads: list[LoadSeen] = field(default_factory=list)
+    num_loads: int = 0
+    frozen_norms: list[FrozenNormSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None

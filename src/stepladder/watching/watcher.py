@@ -48,6 +48,9 @@ class Watcher:
         inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: weak references to the last input of the outermost module.
+        on_first_step: called before the first step of each optimizer.
+        on_layer: called with each module that is called, and whether it is an outermost one, in
+            steps with hooks on modules.
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
@@ -75,6 +78,8 @@ class Watcher:
         self.began = perf_counter()
         self.usage = Usage.now()
         self.input_refs: list[Any] = []
+        self.on_first_step: list[Callable[[], None]] = []
+        self.on_layer: list[Callable[[Any, bool], None]] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []

@@ -205,6 +205,33 @@ CLIPPED = BASE.replace(
 )
 
 
+FROZEN_TRUNK = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+y = x[:, :3].argmax(1)
+net = nn.Module()
+net.trunk = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+net.head = nn.Linear(16, 3)
+net.forward = lambda x: net.head(net.trunk(x))
+with torch.no_grad():
+    for _ in range(20):
+        net(x)
+net.trunk.requires_grad_(False)
+optimizer = torch.optim.SGD(net.head.parameters(), lr=0.05)
+for step in range(30):
+    net.train()
+    net.trunk.eval()
+    rows = torch.randperm(320)[:32]
+    optimizer.zero_grad()
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    optimizer.step()
+"""
+
+
 def _edit(sound: str, *pairs: tuple[str, str]) -> tuple[str, str]:
     broken = sound
     for old, new in pairs:
@@ -320,6 +347,15 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         + "    if epoch == 1:\n        best = copy.deepcopy(model.state_dict())\n"
         "model.load_state_dict(best)\n",
         ("copy.deepcopy(model.state_dict())", "model.state_dict()"),
+    ),
+    "frozen_batch_norm_moves": _edit(FROZEN_TRUNK, ("    net.trunk.eval()\n", "")),
+    "pretrained_not_loaded": _edit(
+        BASE.replace(
+            "losses = []",
+            "losses = []\nstate = {k: v.clone() for k, v in model.state_dict().items()}\n"
+            "model.load_state_dict(state, strict=False)",
+        ),
+        ("{k: v.clone()", "{'module.' + k: v.clone()"),
     ),
     "batch_norm_stale": _edit(
         AVERAGE,

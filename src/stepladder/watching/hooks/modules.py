@@ -284,6 +284,8 @@ class ModuleWatch:
                 self._enter(module, args, {})
         elif not is_outermost:
             self._find_unregistered(module)
+        for listener in self._watcher.on_layer:
+            listener(module, is_outermost)
         if torch.is_grad_enabled() and self._watcher.is_close and args:
             self._look_at_input(module, args[0])
 

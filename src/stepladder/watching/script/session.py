@@ -87,7 +87,9 @@ class Session:
         from stepladder.watching.hooks.backwards import BackwardWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
+        from stepladder.watching.hooks.frozen_norms import FrozenNormWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
+        from stepladder.watching.hooks.loading import LoadWatch
         from stepladder.watching.hooks.losses import LossWatch
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
@@ -105,7 +107,7 @@ class Session:
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
         losses = LossWatch(kept=kept)
-        cuts = CutWatch(optimizers)
+        cuts = CutWatch(names, optimizers)
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
@@ -123,7 +125,9 @@ class Session:
                 precision,
                 FileWatch(),
                 StateWatch(),
+                LoadWatch(names, optimizers),
                 StatisticsWatch(names),
+                FrozenNormWatch(names, optimizers),
                 *((kept,) if kept is not None else ()),
             ]
         )
