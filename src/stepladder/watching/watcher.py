@@ -48,10 +48,12 @@ class Watcher:
         inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: weak references to the last input of the outermost module.
+        batch_refs: weak references to the numbers in the last batch of a loader, apart from images.
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
         on_any_pass: called when any pass over a loader begins.
+        on_backward: called at each inspected backward, before it.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
@@ -75,8 +77,10 @@ class Watcher:
         self.began = perf_counter()
         self.usage = Usage.now()
         self.input_refs: list[Any] = []
+        self.batch_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
+        self.on_backward: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
         self.on_any_pass: list[Callable[[], None]] = []
         self.wants_input_gradient = False

@@ -89,6 +89,8 @@ class Session:
         from stepladder.watching.hooks.dropout import DropoutWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.losses import LossWatch
+        from stepladder.watching.hooks.lost_terms import LostTermWatch
+        from stepladder.watching.hooks.margins import MarginWatch
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
@@ -117,6 +119,8 @@ class Session:
                 backwards,
                 modules,
                 losses,
+                MarginWatch(),
+                LostTermWatch(),
                 LoaderWatch(),
                 DropoutWatch(names),
                 ScheduleWatch(optimizers),
