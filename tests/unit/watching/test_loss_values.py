@@ -289,6 +289,10 @@ SOUND = {
         BINARY.replace("+ 1.2 ", "") + LOOP,
         "loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(20.0))(out, b)",
     ),
+    "precision_before_recall": (
+        BINARY.replace("+ 1.2 ", "- 1.0 ") + LOOP,
+        "loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(0.5))(out, b)",
+    ),
     "counts": (
         CLASSES + LOOP,
         "loss = nn.CrossEntropyLoss(weight=counts.sum() / counts)(out, b)",

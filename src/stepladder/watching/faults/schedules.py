@@ -18,7 +18,7 @@ _NEAR = 0.02  # by which a number of steps may differ from those that were taken
 _MIN_METRICS = 5
 _FALLS = 0.25  # of the calls: more is not a metric that rises
 _SCORES = re.compile(
-    r"(?<![a-z])(acc|accuracy|score|f1|auc|auroc|iou|miou|map|bleu|rouge|r2|dice|precision|recall|"
+    r"(?<![a-z])(acc|accuracy|score|f1|auc|auroc|iou|miou|map|bleu|r2|dice|precision|recall|"
     r"psnr|ssim)(?![a-z])",
     re.IGNORECASE,
 )

@@ -15,6 +15,7 @@ _IMBALANCE = 2.0  # of frequencies: less may be chance, or unimportant
 _UNEQUAL = 1.5  # weights
 _CLEAR = 4.0  # standard errors of a logarithm of two frequencies
 _PROPORTIONAL = (0.4, 1.6)  # slope of log weight over log frequency; 0.5 is a square root
+_OF_TWO = (0.7, 1.4)  # the same for two classes, where the costs of errors may be the reason
 _LARGE = 3.0  # weights and frequencies, if weights are not proportional to frequencies
 
 
@@ -48,7 +49,8 @@ def _of_classes(call: LossSeen) -> Found | None:
     x = [math.log(num) for _, num in known.values()]
     y = [math.log(weight) for weight, _ in known.values()]
     slope = linear_regression(x, y).slope
-    is_proportional = _PROPORTIONAL[0] <= slope <= _PROPORTIONAL[1]
+    low, high = _OF_TWO if len(known) == 2 else _PROPORTIONAL
+    is_proportional = low <= slope <= high
     if len(known) == 2 and not is_proportional:
         if slope < 0 or min(many / few, spread) < _LARGE:
             return None
@@ -87,7 +89,7 @@ def _of_positives(call: LossSeen) -> Found | None:
         return None
     odds = num / (total - num)
     slope = math.log(weight) / math.log(odds)
-    is_proportional = _PROPORTIONAL[0] <= slope <= _PROPORTIONAL[1]
+    is_proportional = _OF_TWO[0] <= slope <= _OF_TWO[1]
     raises_majority = odds > 1 and weight >= _UNEQUAL
     if slope <= 0 or max(weight, 1 / weight) < _UNEQUAL:
         return None

@@ -18,7 +18,7 @@ from stepladder.watching.watcher import Watcher
 _MODES: Any = torch.overrides
 _MAX_TRACED: Final = 3  # steps whose operations are followed
 _MAX_PLACES: Final = 4  # lines of backward whose source is read
-_MAX_LINES: Final = 3000  # of a file
+_MAX_LINES: Final = 1500  # of a file
 _NUMBERS: Final = {"item": "item()", "tolist": "tolist()", "numpy": "numpy()", "detach": "detach()"}
 _SPELLED: Final = {**_NUMBERS, "__float__": "float()", "tensor": "tensor()"}
 

@@ -101,7 +101,8 @@ def _as_rows(target: Tensor, given: Any, tokens: list[Ends]) -> Iterator[Tensor]
         yield target.t()
     elif target.dim() == 1:
         sizes = [len(one.lengths) for one in tokens if len(one.lengths) < _MAX_ROWS]
-        if isinstance(given, Tensor) and 2 <= given.dim() <= 3:
+        is_table = given is None or (given.dim() == 2 and given.is_floating_point())
+        if not is_table and 2 <= given.dim() <= 3:
             sizes += [int(size) for size in given.shape[:2]]
         for num in dict.fromkeys(sizes):
             if num > 1 and target.numel() % num == 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _LEAVING: Final = frozenset({"item", "tolist", "numpy", "detach"})
@@ -12,7 +13,13 @@ _ENTERING: Final = frozenset({"tensor", "as_tensor", "FloatTensor", "from_numpy"
 _PASSING: Final = frozenset({
     "cpu", "cuda", "to", "float", "double", "mean", "sum", "clone", "squeeze", "requires_grad_",
 })  # fmt: skip
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ROOT: Final = re.compile(r"(\w+)\.backward\(|backward\(\s*(\w+)")
+_MADE: Final = re.compile(r"\.(item|detach|numpy|tolist)\(|\bfloat\(|\.data\b|[tT]ensor\(")
+_GIVEN: Final = re.compile(r"\s*(\w+)\s*(?::[^=]+)?([-+*/]?=)(?!=)(.*)")
+_END: Final = 1 << 30  # any line
 _HOOKS: Final = frozenset({"training_step", "compute_loss"})  # of libraries that call backward
+_OTHER: Final = (ast.Mult, ast.Div, ast.Pow, ast.MatMult, ast.Mod, ast.FloorDiv)
 _MAX_DEPTH: Final = 8
 _MAX_SUSPECTS: Final = 16
 
@@ -51,10 +58,60 @@ class _Place:
     names: frozenset[str] = frozenset()
 
 
-@dataclass
 class _Reader:
-    tree: ast.Module
-    found: list[Suspect] = field(default_factory=list)
+    """Reads sums in one file.
+
+    Attributes:
+        functions: its functions and the `forward` of its classes, by name of function or class.
+        calls: its calls of backward, and the innermost function that contains each.
+        kinds: the classes or functions whose results are assigned to a name.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.found: list[Suspect] = []
+        self.functions: dict[str, list[ast.AST]] = {}
+        self.calls: list[tuple[ast.Call, ast.AST]] = []
+        self.kinds: dict[str, str] = {}
+        self._values: dict[int, dict[str, list[tuple[ast.expr, bool, int]]]] = {}
+        stack: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+        while stack:
+            node, scope = stack.pop()
+            self._index(node, scope)
+            inner = node if isinstance(node, _FUNCTIONS) else scope
+            stack.extend((child, inner) for child in ast.iter_child_nodes(node))
+
+    def _index(self, node: ast.AST, scope: ast.AST) -> None:
+        if isinstance(node, _FUNCTIONS):
+            self.functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            own = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]
+            self.functions.setdefault(node.name, []).extend(own)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("backward", "manual_backward"):
+                self.calls.append((node, scope))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value:
+            self._index_value(node, scope)
+
+    def _index_value(
+        self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: ast.AST
+    ) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        operation = node.op if isinstance(node, ast.AugAssign) else None
+        value = node.value
+        for one in targets:
+            name = one.id if isinstance(one, ast.Name) else getattr(one, "attr", "")
+            if value is None or not name or isinstance(operation, _OTHER):
+                continue
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                self.kinds[name] = value.func.id
+            if isinstance(one, ast.Name):
+                known = self._values.setdefault(id(scope), {}).setdefault(name, [])
+                known.append((value, operation is not None, node.lineno))
+
+    def _assigned(self, scope: ast.AST, name: str, until: int) -> list[tuple[ast.expr, bool]]:
+        """Return the values that a name receives up to a line, and whether they are added."""
+        known = self._values.get(id(scope), {}).get(name, [])
+        return [(value, is_added) for value, is_added, line in known if line <= until]
 
     def read(self, node: ast.expr, at: _Place) -> None:
         """Collect the suspects below an expression of a sum."""
@@ -93,7 +150,7 @@ class _Reader:
     def _read_name(self, name: str, at: _Place) -> None:
         if name in at.names:
             return
-        values = list(_assigned(at.scope, name, at.until))
+        values = self._assigned(at.scope, name, at.until)
         if at.names and len(values) > 1 and at.is_added:
             return  # a number in one case only
         if at.is_added and _num_loads(at.scope, name) > 1:
@@ -107,7 +164,7 @@ class _Reader:
     def _may_vary(self, factor: ast.expr, at: _Place) -> bool:
         """Return whether a factor may be another one by the time of the sum."""
         names = [one for one in ast.walk(factor) if isinstance(one, ast.Name)]
-        values = [v for one in names for v, _ in _assigned(at.scope, one.id, 1 << 30)]
+        values = [v for one in names for v, _ in self._assigned(at.scope, one.id, _END)]
         return any(not isinstance(value, ast.Constant) for value in values)
 
     def _read_call(self, node: ast.Call, at: _Place) -> None:
@@ -124,26 +181,11 @@ class _Reader:
             self.read(function.value, at)
         else:
             called = name or (function.id if isinstance(function, ast.Name) else "")
-            for one in self._functions(called):
-                place = _Place(at.loss, one, 1 << 30, at.factors, at.is_added, True, at.depth + 1)
-                for value in _returned(one):
+            called = self.kinds.get(called, called)
+            for function in self.functions.get(called, ())[:4]:
+                place = _Place(at.loss, function, _END, at.factors, at.is_added, True, at.depth + 1)
+                for value in _returned(function):
                     self.read(value, place)
-
-    def _functions(self, name: str) -> Iterator[ast.AST]:
-        """Yield the functions of the file that a call may reach, such as `forward` of a loss."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                yield node
-        kinds = {
-            value.func.id
-            for value, _ in _assigned(self.tree, name, 1 << 30)
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
-        }
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.ClassDef) and node.name in kinds:
-                for one in node.body:
-                    if isinstance(one, ast.FunctionDef) and one.name == "forward":
-                        yield one
 
 
 def suspects(source: str, line: int) -> list[Suspect]:
@@ -152,21 +194,43 @@ def suspects(source: str, line: int) -> list[Suspect]:
     Args:
         line: where backward is called, or where a library that calls it is.
     """
-    tree = ast.parse(source)
-    reader = _Reader(tree)
-    calls = [one for one in ast.walk(tree) if _is_backward(one, line)]
-    for call in calls:
-        assert isinstance(call, ast.Call)
+    if not _may_have(source):
+        return []
+    reader = _Reader(ast.parse(source))
+    calls = [(c, scope) for c, scope in reader.calls if c.lineno <= line <= (c.end_lineno or 0)]
+    for call, scope in calls:
         assert isinstance(call.func, ast.Attribute)
-        scope = _scope_of(tree, call)
         for root in (call.func.value, *call.args[:1]):
             reader.read(root, _Place(ast.unparse(root), scope, line))
-    if not calls:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name in _HOOKS:
-                for root in _returned(node):
-                    reader.read(root, _Place(ast.unparse(root), node, 1 << 30))
+    for name in () if calls else _HOOKS:
+        for function in reader.functions.get(name, ()):
+            for root in _returned(function):
+                reader.read(root, _Place(ast.unparse(root), function, _END))
     return reader.found
+
+
+def _may_have(source: str) -> bool:
+    """Return whether any line may turn a term into a number, without parsing the source."""
+    roots = {name for pair in _ROOT.findall(source) for name in pair if name}
+    for line in source.splitlines():
+        if _MADE.search(line) is None:
+            continue
+        given = _GIVEN.match(line)
+        if given is None:
+            if "+" in line or "-" in line or "sum(" in line or "stack(" in line:
+                return True
+            continue
+        name, sign, value = given.groups()
+        if sign != "=":
+            is_summed = name in roots
+        else:
+            name = re.escape(name)
+            is_summed = re.search(r"[+-]|\b(sum|stack)\(", value) is not None or (
+                re.search(rf"[-+*/]\s*{name}\b|\b{name}\s*[-+*/]", source) is not None
+            )
+        if is_summed:
+            return True
+    return False
 
 
 def _to(
@@ -189,25 +253,6 @@ def _to(
     )
 
 
-def _is_backward(node: ast.AST, line: int) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("backward", "manual_backward")
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
-    )
-
-
-def _scope_of(tree: ast.Module, inner: ast.AST) -> ast.AST:
-    """Return the innermost function that contains a node, or the module."""
-    found: ast.AST = tree
-    for node in ast.walk(tree):
-        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        if is_function and any(one is inner for one in ast.walk(node)):
-            found = node  # walk goes from outer to inner ones
-    return found
-
-
 def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function without those of functions within it."""
     stack = list(ast.iter_child_nodes(scope))
@@ -216,27 +261,6 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             stack.extend(ast.iter_child_nodes(node))
-
-
-def _assigned(scope: ast.AST, name: str, until: int) -> Iterator[tuple[ast.expr, bool]]:
-    """Yield the values that a name receives up to a line, and whether they are added to it."""
-    for node in _own(scope):
-        if getattr(node, "lineno", 0) > until:
-            continue
-        if isinstance(node, ast.Assign):
-            is_it = any(_is_name(target, name) for target in node.targets)
-        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-            is_it = _is_name(node.target, name)
-        else:
-            continue
-        is_added = isinstance(node, ast.AugAssign)
-        is_other = is_added and not isinstance(node.op, (ast.Add, ast.Sub))
-        if is_it and node.value is not None and not is_other:
-            yield node.value, is_added
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
 
 
 def _num_loads(scope: ast.AST, name: str) -> int:
