@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch.overrides import _len_torch_function_stack
+from torch.overrides import _len_torch_function_stack  # type: ignore[attr-defined]
 
 from stepladder.records.findings import Outcome
 from stepladder.records.watch import WatchReport

@@ -54,7 +54,7 @@ def _of_classes(call: LossSeen) -> Found | None:
     if len(known) == 2 and not is_proportional:
         if slope < 0 or min(many / few, spread) < _LARGE:
             return None
-        severity = Severity.INFO  # as the costs of both errors may demand
+        severity: Severity | None = Severity.INFO  # as the costs of both errors may demand
     elif correlation(x, y) < (0.9 if len(known) < 5 else 0.8) or slope < _PROPORTIONAL[0]:
         return None
     else:

@@ -40,17 +40,17 @@ def note_weights(
 ) -> None:
     """Note weights of classes or of positives that a loss receives, and how common these are."""
     if seen.kind == "binary_cross_entropy_with_logits":
-        weight = args[6] if len(args) > 6 else kwargs.get("pos_weight")
-        if weight is None:
+        positive: Any = args[6] if len(args) > 6 else kwargs.get("pos_weight")
+        if positive is None:
             by_example = args[2] if len(args) > 2 else kwargs.get("weight")
             _note_by_example(seen, by_example, target)
-        elif is_plain(weight) and weight.numel() <= _MAX_CLASSES:
-            _note_positives(seen, tuple(float(w) for w in weight.detach().flatten()), target)
+        elif is_plain(positive) and positive.numel() <= _MAX_CLASSES:
+            _note_positives(seen, tuple(positive.detach().flatten().tolist()), target)
         return
     if seen.kind == "binary_cross_entropy":
         _note_by_example(seen, args[2] if len(args) > 2 else kwargs.get("weight"), target)
         return
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    weight: Any = args[2] if len(args) > 2 else kwargs.get("weight")
     if is_plain(weight) and weight.dim() == 1 and 2 <= weight.numel() <= _MAX_CLASSES:
         seen.weights = seen.weights or WeightsSeen()
         seen.weights.by_class = dict(enumerate(weight.detach().tolist()))

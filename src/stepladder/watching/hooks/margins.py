@@ -62,7 +62,7 @@ class MarginWatch:
 
     def _pairs(self, kind: str, at: int) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            target = args[at] if len(args) > at else kwargs.get("target")
+            target: Any = args[at] if len(args) > at else kwargs.get("target")
             seen = self._of(kind) if is_plain(target) and target.numel() else None
             if seen is None:
                 return
@@ -80,7 +80,9 @@ class MarginWatch:
     def _triplets(self, kind: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             names = ("anchor", "positive", "negative")
-            some = [args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names)]
+            some: list[Any] = [
+                args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names)
+            ]
             is_first = self._watcher.step < _FIRST
             if not is_first or not all(is_plain(one) and one.dim() == 2 for one in some):
                 return
@@ -104,8 +106,8 @@ def _note_pairs(
 ) -> None:
     """Note the distances of pairs that are labelled as alike, and of the others."""
     if kind == "cosine_embedding_loss":
-        first = args[0] if args else kwargs.get("input1")
-        second = args[1] if len(args) > 1 else kwargs.get("input2")
+        first: Any = args[0] if args else kwargs.get("input1")
+        second: Any = args[1] if len(args) > 1 else kwargs.get("input2")
         if not is_plain(first) or not is_plain(second) or first.dim() != 2:
             return
         if first.shape != second.shape or target.shape != first.shape[:1]:
@@ -114,7 +116,7 @@ def _note_pairs(
         a, b = first.detach()[:_MAX_ROWS].float(), second.detach()[:_MAX_ROWS].float()
         distance = 1 - (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)).clamp_min(1e-12)
     else:
-        given = args[0] if args else kwargs.get("input")
+        given: Any = args[0] if args else kwargs.get("input")
         if not is_plain(given) or given.shape != target.shape or given.numel() > 4 * _MAX_TARGETS:
             return
         distance = given.detach().flatten()[:_MAX_ROWS].float()

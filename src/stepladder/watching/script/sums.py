@@ -182,9 +182,9 @@ class _Reader:
         else:
             called = name or (function.id if isinstance(function, ast.Name) else "")
             called = self.kinds.get(called, called)
-            for function in self.functions.get(called, ())[:4]:
-                place = _Place(at.loss, function, _END, at.factors, at.is_added, True, at.depth + 1)
-                for value in _returned(function):
+            for scope in self.functions.get(called, ())[:4]:
+                place = _Place(at.loss, scope, _END, at.factors, at.is_added, True, at.depth + 1)
+                for value in _returned(scope):
                     self.read(value, place)
 
 
