@@ -94,7 +94,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault("nll_without_log_softmax", "negative log-likelihood of raw scores", _BOTH),
     _fault("softmax_wrong_dim", "softmax over the batch instead of the classes", _BOTH),
     _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
-    _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _CHECK),
+    _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _BOTH),
+    _fault(
+        "contrastive_loss_misused", "targets or roles of pairs and triplets are exchanged", _WATCH
+    ),
+    _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
+    _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
     _fault("loss_reduction_mismatch", "the loss is a sum where a mean is intended", _BOTH),
     _fault(
         "metric_wrong", "a metric differs from the value computed from the outputs", _CHECK + _AUDIT

@@ -9,9 +9,12 @@ from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
     inputs,
+    kinds,
     learning,
     loss,
+    loss_weights,
     stepping,
+    terms,
     unread,
     validation,
     weights,
@@ -29,6 +32,7 @@ _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchNormalization'
+_KING = "King & Zeng 2001, Logistic Regression in Rare Events Data (section 4)"
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
@@ -74,6 +78,10 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),
     Detector("target_broadcast", _WARNING, _TORCH, loss.target_broadcast),
+    Detector("loss_kind_mismatch", _WARNING, _TORCH, kinds.loss_kind_mismatch),
+    Detector("contrastive_loss_misused", _WARNING, _TORCH, kinds.contrastive_loss_misused),
+    Detector("loss_term_lost", _ERROR, _TORCH, terms.loss_term_lost),
+    Detector("loss_weights_inverted", _WARNING, _KING, loss_weights.loss_weights_inverted),
     Detector("loss_reduction_mismatch", _WARNING, _TORCH, loss.loss_reduction_mismatch),
     Detector("label_range", _WARNING, _TORCH, loss.label_range),
     Detector("unnormalised_input", _WARNING, _KARPATHY, inputs.unnormalised_input),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from stepladder.records.watch import Clearing
-from stepladder.watching.hooks.graph import Activation
 from stepladder.watching.hooks.tensors import Spread
+from stepladder.watching.seen_losses import LossSeen, LostTermSeen, MarginSeen, RatesSeen
 from stepladder.watching.weights_seen import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
-
-OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its labels itself
 
 
 @dataclass(kw_only=True)
@@ -53,6 +51,7 @@ class OptimizerSeen:
         without_grad: names of weights that had no gradient at any inspected step.
         ratios: by step, the median over matrices of |update| / |weights|.
         rates: by step, the first group's learning rate.
+        schedule: the rates of all steps.
         losses: by step, the mean of what backward was called on.
         decayed: weights of one dimension that are decayed, by name.
         has_closure: its step calls backward itself, any number of times.
@@ -89,6 +88,7 @@ class OptimizerSeen:
     without_grad: tuple[str, ...] = ()
     ratios: list[tuple[int, float]] = field(default_factory=list)
     rates: list[tuple[int, float]] = field(default_factory=list)
+    schedule: RatesSeen = field(default_factory=RatesSeen)
     losses: list[tuple[int, float]] = field(default_factory=list)
     backwards: dict[int, int] = field(default_factory=dict)
     decayed: tuple[str, ...] = ()
@@ -125,6 +125,9 @@ class ScheduleSeen:
         is_early: it stepped before its optimizer's first step.
         is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
         metrics: the metrics that it received.
+        metric_code: the line that passes them.
+        counts: whole numbers in the function that computes its factor.
+        peak_rate: the highest learning rate that it is set to; None if it has no such value.
         num_rebuilt: how often the same line created it again for the same optimizer.
         num_cut: of these, those that came before it had followed much of its schedule.
         longest_life: the most steps that one of the replaced schedulers took.
@@ -133,6 +136,9 @@ class ScheduleSeen:
     kind: str
     is_for_max: bool = False
     metrics: list[float] = field(default_factory=list)
+    metric_code: str = ""
+    counts: tuple[int, ...] = ()
+    peak_rate: float | None = None
     built_at: str | None = None
     stepped_at: str | None = None
     num_stepped: int = 0
@@ -179,54 +185,6 @@ class ClippingSeen:
     is_own: bool = True
     shares: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-
-
-@dataclass(kw_only=True)
-class LossSeen:
-    """The calls of one loss function from one line.
-
-    Attributes:
-        where: the line of the script that called it, or that called the layer that did.
-        num_looked: calls that were inspected.
-        num_classes: size of the class dimension, or None.
-        activation: softmax or sigmoid that its input comes from.
-        is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
-            inspected.
-        is_probability: the values of its input are at least 0 and sum to 1 over the classes; None
-            if not inspected.
-        step_classes: by step, the classes of its training batches of eight or more labels.
-        classes: labels that were seen.
-        num_labels: number of labels that were inspected.
-        bad_range: lowest and highest label outside the classes.
-    """
-
-    kind: str
-    where: str | None
-    num_looked: int = 0
-    input_shape: tuple[int, ...] = ()
-    reduction: str = "mean"
-    ignore_index: int | None = None
-    has_int_target: bool = False
-    num_classes: int | None = None
-    activation: Activation | None = None
-    is_log_probability: bool | None = None
-    is_probability: bool | None = None
-    broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    target_low: float | None = None
-    target_high: float | None = None
-    input_low: float | None = None
-    input_high: float | None = None
-    step_classes: dict[int, set[int]] = field(default_factory=dict)
-    classes: set[int] = field(default_factory=set)
-    num_labels: int = 0
-    label_counts: dict[int, int] = field(default_factory=dict)
-    bad_range: tuple[int, int, int] | None = None
-
-    @property
-    def is_soft(self) -> bool:
-        """Return whether its input is the log of a softmax, with at most its shape changed."""
-        one = self.activation
-        return one is not None and one.is_bare and (one.kind == "LogSoftmax" or one.has_log)
 
 
 @dataclass(kw_only=True)
@@ -513,6 +471,8 @@ class Seen:
     backward_at: str | None = None
     optimizers: list[OptimizerSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
+    margins: list[MarginSeen] = field(default_factory=list)
+    lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)

@@ -51,10 +51,12 @@ class Watcher:
         on_first_step: called before the first step of each optimizer.
         on_layer: called with each module that is called, and whether it is an outermost one, in
             steps with hooks on modules.
+        batch_refs: weak references to the numbers in the last batch of a loader, apart from images.
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
         on_any_pass: called when any pass over a loader begins.
+        on_backward: called at each inspected backward, before it.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
@@ -80,8 +82,10 @@ class Watcher:
         self.input_refs: list[Any] = []
         self.on_first_step: list[Callable[[], None]] = []
         self.on_layer: list[Callable[[Any, bool], None]] = []
+        self.batch_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
+        self.on_backward: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
         self.on_any_pass: list[Callable[[], None]] = []
         self.wants_input_gradient = False

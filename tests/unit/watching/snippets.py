@@ -124,6 +124,41 @@ for step in range(20):
     optimizer.step()
 """
 
+PAIRS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+centres = torch.randn(8, 12)
+
+def draw(labels):
+    return centres[labels] + 0.5 * torch.randn(len(labels), 12)
+
+model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 8))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(30):
+    labels = torch.randint(0, 8, (32,))
+    others = (labels + torch.randint(1, 8, (32,))) % 8
+    anchor, positive, negative = model(draw(labels)), model(draw(labels)), model(draw(others))
+    optimizer.zero_grad()
+    loss = F.triplet_margin_loss(anchor, positive, negative)
+    loss.backward()
+    optimizer.step()
+"""
+
+TERMS = BASE.replace(
+    "loss = F.cross_entropy(model(xb), yb)",
+    "size = model[0].weight.abs().mean()\n"
+    "        loss = F.cross_entropy(model(xb), yb) + 0.1 * size",
+)
+
+WEIGHTED = (
+    BASE.replace("losses = []", "losses = []\ncounts = torch.bincount(y).float()")
+    .replace("model(xb), yb)", "model(xb), yb, weight=counts.sum() / counts)")
+    .replace("(x[:, 1] > 0).long()", "(x[:, 1] > 1).long()")
+)
+
 ACCUMULATION = BASE.replace(
     """        optimizer.zero_grad()
         loss = F.cross_entropy(model(xb), yb)
@@ -300,6 +335,12 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         REGRESSION.replace("F.mse_loss(out, y[order])", "((out - y[order]) ** 2).mean()"),
         (".squeeze(1)", ""),
     ),
+    "loss_kind_mismatch": _edit(REGRESSION, ("nn.Linear(16, 1))", "nn.Linear(16, 1), nn.ReLU())")),
+    "contrastive_loss_misused": _edit(
+        PAIRS, ("loss(anchor, positive, negative)", "loss(anchor, negative, positive)")
+    ),
+    "loss_term_lost": _edit(TERMS, ("0.1 * size", "0.1 * size.item()")),
+    "loss_weights_inverted": _edit(WEIGHTED, ("counts.sum() / counts", "counts / counts.sum()")),
     "loss_reduction_mismatch": _edit(BASE, ("yb)\n", 'yb, reduction="sum")\n')),
     "label_range": _edit(
         BASE, (".long()\n", ".long() + 1\n"), ("nn.Linear(32, 3)", "nn.Linear(32, 4)")

@@ -231,6 +231,8 @@ class BackwardWatch:
                 )
             )
             self._losses.look_at_own(node)
+            for listener in watcher.on_backward:
+                listener()
             self._names.find_constant_factors(node)
 
     def _sizes(self) -> tuple[int, ...]:

@@ -199,6 +199,10 @@ class HeldOptimizer:
 
     def count_step(self, optimizer: Optimizer) -> None:
         """Count a step; after the first, note whether the optimizer has a state."""
+        groups = optimizer.param_groups
+        rate = groups[0].get("lr") if groups else None
+        if type(rate) is float:
+            self.seen.schedule.note(self.seen.num_steps, rate)
         self.seen.num_steps += 1
         self.num_since_built += 1
         if self.num_since_built == 1:

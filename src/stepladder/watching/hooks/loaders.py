@@ -218,6 +218,8 @@ class LoaderWatch:
         phases.drop_forward()
         watcher.new_batches += 1
         one.num_batches += 1
+        if watcher.is_close:
+            watcher.batch_refs = [weakref.ref(t) for t in tensors_in(batch) if _is_numbers(t)]
         if one.num_batches == 1:
             self._first(one, batch)
 
@@ -244,6 +246,11 @@ class LoaderWatch:
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1
         self.settle()
+
+
+def _is_numbers(value: Any) -> bool:
+    """Return whether a tensor of a batch may be targets of a regression."""
+    return is_plain(value) and value.dim() <= 2 and value.is_floating_point()
 
 
 def _num_examples(loader: Any, sampler: Any) -> int | None:

@@ -31,13 +31,19 @@ class OwnCode:
 
     def here(self) -> str | None:
         """Return the innermost line of the call stack that is the script's, as `train.py:12`."""
+        frame = self.frame()
+        return None if frame is None else f"{self._name(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+    def frame(self) -> FrameType | None:
+        """Return the innermost frame of the call stack that is the script's."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            name = self._name(frame.f_code.co_filename)
-            if name is not None:
-                return f"{name}:{frame.f_lineno}"
+        while frame is not None and self._name(frame.f_code.co_filename) is None:
             frame = frame.f_back
-        return None
+        return frame
+
+    def name_of(self, filename: str) -> str | None:
+        """Return the name under which a file is shown; None if it is not the script's."""
+        return self._name(filename)
 
     def is_own(self, filename: str) -> bool:
         """Return whether a file is the script's."""
@@ -59,6 +65,12 @@ class OwnCode:
                 return self._name(file) is not None
             frame = frame.f_back
         return False
+
+    def code_of(self, where: str | None) -> str:
+        """Return the code of a line such as `train.py:12`; empty if it is unknown."""
+        name, _, line = (where or "").rpartition(":")
+        file = next((known for known, shown in self._known.items() if shown == name), None)
+        return linecache.getline(file, int(line)) if file is not None and line.isdigit() else ""
 
     def is_assigned_and_called(self, where: str | None, method: str) -> bool:
         """Return whether the file calls a method of what a line assigns, as in `plan.step(`.

@@ -91,6 +91,8 @@ class Session:
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.loading import LoadWatch
         from stepladder.watching.hooks.losses import LossWatch
+        from stepladder.watching.hooks.lost_terms import LostTermWatch
+        from stepladder.watching.hooks.margins import MarginWatch
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
@@ -119,6 +121,8 @@ class Session:
                 backwards,
                 modules,
                 losses,
+                MarginWatch(),
+                LostTermWatch(),
                 LoaderWatch(),
                 DropoutWatch(names),
                 ScheduleWatch(optimizers),
