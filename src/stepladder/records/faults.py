@@ -107,7 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),
     _fault("loader_left_early", "a loader is left early, so most examples are never seen", _WATCH),
     _fault("sampler_without_set_epoch", "a distributed sampler repeats its order", _WATCH),
-    _fault("split_leakage", "examples of one split are also in another", _CHECK),
+    _fault("split_leakage", "examples of one split are also in another", _BOTH),
     _fault("same_draws_in_workers", "all workers draw the same random numbers", _BOTH),
     _fault("input_too_large", "inputs are far larger than the model was designed for", _BOTH),
     _fault(

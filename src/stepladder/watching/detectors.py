@@ -7,7 +7,15 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import inputs, learning, loss, stepping, unread, validation
+from stepladder.watching.faults import (
+    examples,
+    inputs,
+    learning,
+    loss,
+    stepping,
+    unread,
+    validation,
+)
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -18,6 +26,7 @@ _ACCUMULATION = 'PyTorch, "CUDA Automatic Mixed Precision examples": gradient ac
 _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
+_LEAKAGE = "Kapoor & Narayanan 2023, doi:10.1016/j.patter.2023.100804 (no clean split)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
@@ -77,6 +86,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         "PyTorch, DistributedSampler.set_epoch",
         inputs.sampler_without_set_epoch,
     ),
+    Detector("split_leakage", _WARNING, _LEAKAGE, examples.split_leakage),
     Detector("same_draws_in_workers", _WARNING, _WORKERS, inputs.same_draws_in_workers),
     Detector(
         "input_too_large",

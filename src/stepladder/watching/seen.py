@@ -306,11 +306,32 @@ class PassSeen:
 
 
 @dataclass(kw_only=True)
+class DrawsSeen:
+    """The indices that the samplers of one dataset returned.
+
+    Attributes:
+        num_stored: length of the dataset.
+        num_drawn: indices that the sampler of this loader returned.
+        num_distinct, highest: distinct ones of all loaders of the dataset, and the highest.
+        sampler: its class.
+        num_weights, num_zero: length of its weights, and how many are 0; 0 if it has none.
+    """
+
+    sampler: str
+    num_stored: int
+    num_drawn: int = 0
+    num_distinct: int = 0
+    highest: int = -1
+    num_weights: int = 0
+    num_zero: int = 0
+
+
+@dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.
 
     Attributes:
-        where: the line that iterates it.
+        where, line: the line that iterates it, as text, and as file and number.
         num_examples: examples of a whole pass; None if unknown, as of a stream.
         keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
@@ -318,9 +339,13 @@ class LoaderSeen:
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: number of set_epoch calls.
+        num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
+            followed, and how many of them are distinct.
+        draws: what its sampler returned; None if the dataset has no indices.
     """
 
     where: str | None
+    line: tuple[str, int] | None = None
     dataset: str = ""
     dataset_id: int = 0
     sampler: str = ""
@@ -335,6 +360,9 @@ class LoaderSeen:
     num_set_epoch: int = 0
     num_stored: int = 0
     num_distinct: int = 0
+    num_learnt: int = 0
+    num_learnt_distinct: int = 0
+    draws: DrawsSeen | None = None
     passes: list[PassSeen] = field(default_factory=list)
 
     @property
@@ -372,6 +400,39 @@ class StatisticsSeen:
 
 
 @dataclass(kw_only=True)
+class EvaluatedSeen:
+    """The examples that a model was evaluated on: those of a loader, or at a line of the script.
+
+    Attributes:
+        where: the line of the last evaluation.
+        is_named: the variables in the lines that led to it are named after held-out examples.
+        num_rows, num_calls: examples of the last evaluation, and calls of the model.
+        num_new: of these examples, those in calls with none that was learned from before.
+        num_distinct, num_known: distinct examples, and those that had been learned from.
+        num_learnt, num_learnt_rows: distinct examples and all examples that were learned from, as
+            far as they were followed.
+        is_whole_batch: all steps learned from one and the same batch.
+    """
+
+    where: str | None
+    is_of_loader: bool
+    is_named: bool
+    num_rows: int
+    num_calls: int
+    num_new: int
+    num_distinct: int
+    num_known: int
+    num_learnt: int
+    num_learnt_rows: int
+    is_whole_batch: bool
+
+    @property
+    def share(self) -> float:
+        """Return the share of its examples that were learned from."""
+        return self.num_known / max(1, self.num_distinct)
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -394,6 +455,10 @@ class ModelSeen:
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
         statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
+        bits: an estimate of the bits that tell its examples apart; 0 if unknown.
+        is_continuous: most values of its inputs are distinct.
+        num_learnt: distinct examples that it learned from, as far as they were followed.
+        evaluated: the examples that it was evaluated on after it had begun to learn.
     """
 
     built: str
@@ -429,6 +494,10 @@ class ModelSeen:
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
     statistics: StatisticsSeen | None = None
+    bits: float = 0.0
+    is_continuous: bool = False
+    num_learnt: int = 0
+    evaluated: list[EvaluatedSeen] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

@@ -303,6 +303,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "    for _ in range(len(train)):\n        xb, yb = next(iter(train))\n",
         ),
     ),
+    "split_leakage": _edit(BASE, ("x[128:], y[128:]", "x[96:], y[96:]")),
     "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),

@@ -167,7 +167,8 @@ class LoaderWatch:
         return perf_counter()
 
     def _describe(self, loader: Any) -> None:
-        seen = LoaderSeen(where=self._watcher.own.here())
+        lines = self._watcher.own.lines()
+        seen = LoaderSeen(where=self._watcher.own.here(), line=lines[0] if lines else None)
         batches = loader.batch_sampler
         sampler = getattr(batches, "sampler", loader.sampler)
         seen.dataset = type(loader.dataset).__name__

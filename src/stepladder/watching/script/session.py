@@ -87,6 +87,7 @@ class Session:
         from stepladder.watching.hooks.backwards import BackwardWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
+        from stepladder.watching.hooks.examples import ExampleWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.losses import LossWatch
         from stepladder.watching.hooks.modules import ModuleWatch
@@ -124,6 +125,7 @@ class Session:
                 FileWatch(),
                 StateWatch(),
                 StatisticsWatch(names),
+                ExampleWatch(),
                 *((kept,) if kept is not None else ()),
             ]
         )
