@@ -102,6 +102,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
+    _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
     _fault("labels_misaligned", "labels do not match their inputs", _CHECK),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),

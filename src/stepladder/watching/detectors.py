@@ -12,6 +12,7 @@ from stepladder.watching.faults import (
     inputs,
     learning,
     loss,
+    pairs,
     stepping,
     unread,
     validation,
@@ -27,6 +28,7 @@ _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _LEAKAGE = "Kapoor & Narayanan 2023, doi:10.1016/j.patter.2023.100804 (no clean split)"
+_LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
@@ -77,6 +79,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("double_normalisation", _WARNING, _KARPATHY, inputs.double_normalisation),
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
+    Detector("label_in_inputs", _WARNING, _LEAKAGE_OF_TARGET, pairs.label_in_inputs),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
     Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),

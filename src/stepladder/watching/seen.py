@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from stepladder.records.watch import Clearing
@@ -523,6 +524,41 @@ class InputSeen:
     given_stds: tuple[float, ...] = ()
 
 
+class Told(StrEnum):
+    """What columns of the inputs say about the target.
+
+    EQUAL: they are the target. AFFINE: they are an affine function of it. ORDER: examples have the
+    same order in them, or the opposite one. CLASS: each has another value for every class. CLASSES:
+    each has one value per class, and together these tell all classes apart.
+    """
+
+    EQUAL = "equal"
+    AFFINE = "affine"
+    ORDER = "order"
+    CLASS = "class"
+    CLASSES = "classes"
+
+
+@dataclass(kw_only=True)
+class PairsSeen:
+    """Rows of a table and their targets, of the inspected steps.
+
+    Attributes:
+        where: the line of the loss.
+        num_distinct: distinct rows.
+        num_values: distinct targets.
+        told, columns: what the first of such columns say about the target; None if none does.
+    """
+
+    where: str | None
+    num_rows: int
+    num_columns: int
+    num_distinct: int
+    num_values: int = 0
+    told: Told | None = None
+    columns: tuple[int, ...] = ()
+
+
 @dataclass(kw_only=True)
 class SavedSeen:
     """One file that torch.save wrote.
@@ -584,6 +620,7 @@ class Seen:
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
+    pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)

@@ -93,6 +93,7 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.pairs import PairWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
         from stepladder.watching.probe.probe import Kept
@@ -126,6 +127,7 @@ class Session:
                 StateWatch(),
                 StatisticsWatch(names),
                 ExampleWatch(),
+                PairWatch(),
                 *((kept,) if kept is not None else ()),
             ]
         )
