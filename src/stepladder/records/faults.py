@@ -107,6 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),
     _fault("loader_left_early", "a loader is left early, so most examples are never seen", _WATCH),
+    _fault("few_examples_drawn", "the sampler draws only a few of the examples", _WATCH),
     _fault("sampler_without_set_epoch", "a distributed sampler repeats its order", _WATCH),
     _fault("split_leakage", "examples of one split are also in another", _BOTH),
     _fault("same_draws_in_workers", "all workers draw the same random numbers", _BOTH),

@@ -8,6 +8,7 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
+    draws,
     examples,
     inputs,
     learning,
@@ -29,6 +30,7 @@ _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _LEAKAGE = "Kapoor & Narayanan 2023, doi:10.1016/j.patter.2023.100804 (no clean split)"
 _LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
+_SAMPLING = 'PyTorch, "torch.utils.data": WeightedRandomSampler, SubsetRandomSampler'
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
@@ -83,6 +85,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
     Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),
+    Detector("few_examples_drawn", _WARNING, _SAMPLING, draws.few_examples_drawn),
     Detector(
         "sampler_without_set_epoch",
         _WARNING,

@@ -308,23 +308,20 @@ class PassSeen:
 
 @dataclass(kw_only=True)
 class DrawsSeen:
-    """The indices that the samplers of one dataset returned.
+    """The indices that the samplers of one dataset returned, in all of its loaders.
 
     Attributes:
-        num_stored: length of the dataset.
-        num_drawn: indices that the sampler of this loader returned.
-        num_distinct, highest: distinct ones of all loaders of the dataset, and the highest.
-        sampler: its class.
-        num_weights, num_zero: length of its weights, and how many are 0; 0 if it has none.
+        num_stored: length of the dataset; 0 if its keys are no positions.
+        num_drawn, num_distinct: indices, and distinct ones; the latter are counted at the end.
+        num_compared, num_apart: examples that it stores in an array and that were compared, and how
+            many of them are distinct; 0 if it stores none.
     """
 
-    sampler: str
     num_stored: int
     num_drawn: int = 0
     num_distinct: int = 0
-    highest: int = -1
-    num_weights: int = 0
-    num_zero: int = 0
+    num_compared: int = 0
+    num_apart: int = 0
 
 
 @dataclass(kw_only=True)
@@ -342,7 +339,9 @@ class LoaderSeen:
         num_set_epoch: number of set_epoch calls.
         num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
             followed, and how many of them are distinct.
-        draws: what its sampler returned; None if the dataset has no indices.
+        draws: what the samplers of its dataset returned; None if that is unknown.
+        sampler_kind: the class of its sampler.
+        num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
     """
 
     where: str | None
@@ -364,6 +363,9 @@ class LoaderSeen:
     num_learnt: int = 0
     num_learnt_distinct: int = 0
     draws: DrawsSeen | None = None
+    sampler_kind: str = ""
+    num_weights: int = 0
+    num_zero: int = 0
     passes: list[PassSeen] = field(default_factory=list)
 
     @property

@@ -304,6 +304,13 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "    for _ in range(len(train)):\n        xb, yb = next(iter(train))\n",
         ),
     ),
+    "few_examples_drawn": _edit(
+        BASE,
+        (
+            "batch_size=16, shuffle=True)",
+            "batch_size=16, sampler=torch.utils.data.WeightedRandomSampler([1.0, 2.0, 1.0], 128))",
+        ),
+    ),
     "split_leakage": _edit(BASE, ("x[128:], y[128:]", "x[96:], y[96:]")),
     "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
