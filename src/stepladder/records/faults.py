@@ -76,7 +76,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("bad_initialisation", "initial weights are identical, zero or far too large", _BOTH),
     _fault("no_nonlinearity", "the model is linear: an activation is missing", _CHECK),
     _fault(
-        "samples_not_independent", "an example's output depends on the rest of its batch", _CHECK
+        "samples_not_independent", "an example's output depends on the rest of its batch", _BOTH
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
     _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),

@@ -10,6 +10,7 @@ from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
     draws,
     examples,
+    independence,
     inputs,
     learning,
     loss,
@@ -69,6 +70,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         learning.decay_on_norms_and_biases,
     ),
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
+    Detector("samples_not_independent", _WARNING, _KARPATHY, independence.samples_not_independent),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
     Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),

@@ -331,6 +331,7 @@ class LoaderSeen:
     Attributes:
         where, line: the line that iterates it, as text, and as file and number.
         num_examples: examples of a whole pass; None if unknown, as of a stream.
+        is_stacked: its batches are stacked by torch's default, along the first dimension.
         keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
@@ -353,6 +354,7 @@ class LoaderSeen:
     num_workers: int = 0
     num_batches: int | None = None
     num_examples: int | None = None
+    is_stacked: bool = False
     keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
@@ -562,6 +564,26 @@ class PairsSeen:
 
 
 @dataclass(kw_only=True)
+class IndependenceSeen:
+    """A model of which a copy was called with a batch, and with other examples in half of it.
+
+    Attributes:
+        moved: the largest change of an output of the other half, in standard deviations.
+        why_not: why that is unknown.
+        num_without_statistics: its BatchNorm layers without running statistics.
+        batch_second: a layer of it whose second dimension is the batch; None if it has none.
+    """
+
+    built: str
+    where: str | None
+    num_examples: int = 0
+    moved: float = 0.0
+    why_not: str | None = None
+    num_without_statistics: int = 0
+    batch_second: str | None = None
+
+
+@dataclass(kw_only=True)
 class SavedSeen:
     """One file that torch.save wrote.
 
@@ -622,6 +644,7 @@ class Seen:
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
+    independence: IndependenceSeen | None = None
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)

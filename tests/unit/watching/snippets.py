@@ -259,6 +259,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "bad_initialisation": _edit(
         BASE, ("losses = []", "losses = []\nnn.init.constant_(model[0].weight, 0.1)")
     ),
+    "samples_not_independent": _edit(
+        BASE,
+        (
+            "model = nn.Sequential(nn.Linear(20, 32), ",
+            "class Centre(nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n"
+            "model = nn.Sequential(nn.Linear(20, 32), Centre(), ",
+        ),
+    ),
     "batch_norm_tiny_batch": _edit(PICTURES, ("batch_size=8", "batch_size=2")),
     "softmax_before_loss": _edit(BASE, (_LOSS, "F.cross_entropy(model(xb).softmax(1), yb)")),
     "nll_without_log_softmax": _edit(

@@ -22,6 +22,7 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     TensorDataset,
+    default_collate,
 )
 from torch.utils.data import dataloader as dataloader_module
 
@@ -192,6 +193,7 @@ class LoaderWatch:
             seen.num_examples = _num_examples(loader, sampler)
         stored = next(_arrays(loader.dataset), None)
         self._draws.describe(loader, sampler, seen, stored)
+        seen.is_stacked = loader.collate_fn is default_collate
         seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         seen.shared_draws = _shared_draws(loader)

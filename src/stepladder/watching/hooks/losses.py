@@ -125,7 +125,7 @@ class LossWatch:
     def _numbers(self, seen: LossSeen, scores: Tensor, target: Tensor) -> None:
         self._watcher.input_refs = [*self._watcher.input_refs[-7:], weakref.ref(target)]
         for listener in self._watcher.on_loss:
-            listener(target)
+            listener(target, scores)
         if seen.kind in _BY_CLASS and seen.has_int_target:
             self._labels(seen, target)
         elif target.is_floating_point() and target.numel():

@@ -76,7 +76,7 @@ class PairWatch:
     def _forget(self, _learnt: Any) -> None:
         self._given.clear()
 
-    def _note(self, target: Tensor) -> None:
+    def _note(self, target: Tensor, _scores: Any) -> None:
         if not self._given or not torch.is_grad_enabled():
             return
         if target.dim() == 2 and target.shape[1] == 1:
