@@ -103,7 +103,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
     _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
-    _fault("labels_misaligned", "labels do not match their inputs", _CHECK),
+    _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),
     _fault("loader_left_early", "a loader is left early, so most examples are never seen", _WATCH),

@@ -32,6 +32,7 @@ _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _LEAKAGE = "Kapoor & Narayanan 2023, doi:10.1016/j.patter.2023.100804 (no clean split)"
 _LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
 _SAMPLING = 'PyTorch, "torch.utils.data": WeightedRandomSampler, SubsetRandomSampler'
+_MISALIGNED = "Zhang et al. 2017, arXiv:1611.03530 (random labels)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
@@ -84,6 +85,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
     Detector("label_in_inputs", _WARNING, _LEAKAGE_OF_TARGET, pairs.label_in_inputs),
+    Detector("labels_misaligned", _WARNING, _MISALIGNED, pairs.labels_misaligned),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
     Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),

@@ -564,6 +564,36 @@ class PairsSeen:
 
 
 @dataclass(kw_only=True)
+class LabelsSeen:
+    """What some rows say about their class labels, in a training whose loss did not fall.
+
+    Attributes:
+        where: the line of the loss.
+        guess: the loss of the best constant guess.
+        loss: the mean of the last quarter of the losses.
+        num_steps: number of these losses in all.
+        num_again, num_changed: rows that occurred before, and how many then had another label.
+        chance: the share of these if labels have nothing to do with rows.
+        nearest, linear: by how many deviations two probes beat permuted labels; None if unknown.
+        is_noise: columns of the rows are independent of each other, as in random numbers.
+    """
+
+    where: str | None = None
+    num_rows: int
+    num_classes: int
+    guess: float
+    chance: float
+    loss: float = 0.0
+    num_steps: int = 0
+    num_distinct: int = 0
+    num_again: int = 0
+    num_changed: int = 0
+    nearest: float | None = None
+    linear: float | None = None
+    is_noise: bool = False
+
+
+@dataclass(kw_only=True)
 class IndependenceSeen:
     """A model of which a copy was called with a batch, and with other examples in half of it.
 
@@ -645,6 +675,7 @@ class Seen:
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
+    labels: list[LabelsSeen] = field(default_factory=list)
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)

@@ -298,6 +298,10 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
     "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
     "label_in_inputs": _edit(BASE, (".long()\ntrain", ".long()\nx[:, 7] = y.float() - 1\ntrain")),
+    "labels_misaligned": _edit(
+        BASE.replace("range(4)", "range(12)"),
+        ("    for xb, yb in train:\n", "    for xb, yb in train:\n        yb = yb.roll(1)\n"),
+    ),
     "unmixed_batches": _edit(
         BASE,
         ("train = ", "x, y = x[y[:128].argsort()], y[:128].sort().values\ntrain = "),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import PairsSeen, Seen, Told
 
 _MIN_ROWS = 64  # distinct rows
 _MIN_ROWS_OF_TWO = 200  # with only two classes, or if only the order is the same
 _MANY = 8
+_MIN_AGAIN = 30
+_CHANGED = 0.7  # of the labels that would change by chance
+_MIN_ASKED = 200
+_BY_CHANCE = 3.0  # standard deviations
 
 
 def label_in_inputs(seen: Seen) -> Answer:
@@ -27,6 +32,40 @@ def label_in_inputs(seen: Seen) -> Answer:
         )
     one = tables[0]
     return Sound(f"none of {one.num_columns} columns determines the target")
+
+
+def labels_misaligned(seen: Seen) -> Answer:
+    """If nothing is learned: checks for labels that change, or that no simple probe predicts."""
+    if not any(one.num_looked for one in seen.losses):
+        return Unseen("no loss function of torch was inspected")
+    for one in seen.labels:
+        told = (
+            f"the loss stayed at that of a constant guess ({one.loss:.3g} in the last quarter of "
+            f"{one.num_steps:,} steps, {one.guess:.3g} for the shares of the {one.num_classes} "
+            "classes)"
+        )
+        is_changed = one.num_changed >= _CHANGED * one.chance * one.num_again
+        if one.num_again >= _MIN_AGAIN and is_changed:
+            return Found(
+                evidence=f"{one.num_changed:,} of {one.num_again:,} examples that were seen again "
+                f"had another label, about as many as by chance, and {told}",
+                fix="Shuffle inputs and labels together: order = torch.randperm(n), then x[order] "
+                "and y[order].",
+                where=one.where,
+                numbers={"num_again": one.num_again, "num_changed": one.num_changed},
+            )
+        scores = [score for score in (one.nearest, one.linear) if score is not None]
+        if scores and one.num_distinct >= _MIN_ASKED and max(scores) < _BY_CHANCE:
+            return Found(
+                evidence=f"{told}, and neither nearest neighbours nor a linear fit predict the "
+                f"labels of {one.num_distinct:,} examples better than permuted labels",
+                fix="Check that inputs and labels are in the same order: shuffle and filter them "
+                "with the same indices.",
+                where=one.where,
+                severity=Severity.INFO if one.is_noise else None,  # perhaps to try a script
+                numbers={"nearest": one.nearest, "linear": one.linear},
+            )
+    return Sound("the loss fell below that of a constant guess, or examples predict their labels")
 
 
 def _columns(one: PairsSeen) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from statistics import fmean
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from stepladder.watching.hooks.hashes import hashes_of
+from stepladder.watching.hooks.hashes import MAX_VALUES, hashes_of, some_values
+from stepladder.watching.hooks.said import guess_level, is_flat, said_by
 from stepladder.watching.hooks.tensors import is_plain, tensors_in
 from stepladder.watching.seen import PairsSeen, Told
 from stepladder.watching.watcher import Watcher
@@ -26,10 +28,15 @@ _MAX_NAMED: Final = 16
 
 
 class _Table:
-    """Some rows and their targets, of the calls of one loss."""
+    """Some rows and their targets, of the calls of one loss.
 
-    def __init__(self, where: str | None) -> None:
+    Attributes:
+        is_whole: the rows are all of the inputs, not some values of images or sequences.
+    """
+
+    def __init__(self, where: str | None, *, is_whole: bool) -> None:
         self.where = where
+        self.is_whole = is_whole
         self.rows: list[Tensor] = []
         self.targets: list[Tensor] = []
         self.num = 0
@@ -49,7 +56,7 @@ class PairWatch:
     def __init__(self) -> None:
         self._watcher: Watcher
         self._given: list[weakref.ref[Tensor]] = []
-        self._tables: dict[tuple[int, bool], _Table] = {}
+        self._tables: dict[tuple[int, bool, bool], _Table] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Subscribe to calls of models and losses."""
@@ -59,18 +66,35 @@ class PairWatch:
         watcher.on_loss.append(self._note)
 
     def settle(self) -> None:
-        """Compare every column with the targets."""
+        """Compare every column with the targets, and, if nothing was learned, all of them."""
         tables, self._tables = self._tables, {}
         for table in tables.values():
             with torch.inference_mode():
-                found = compared(torch.cat(table.rows), torch.cat(table.targets), table.where)
-            self._watcher.seen.pairs.append(found)
+                rows, targets = torch.cat(table.rows), torch.cat(table.targets)
+                if table.is_whole:
+                    self._watcher.seen.pairs.append(compared(rows, targets, table.where))
+                self._ask(rows, targets, table.where)
+
+    def _ask(self, rows: Tensor, targets: Tensor, where: str | None) -> None:
+        """Measure whether rows say anything about class labels, if the loss stayed at a guess."""
+        stepped = [one for one in self._watcher.seen.optimizers if one.num_steps]
+        is_class = bool((targets == targets.round()).all())
+        if len(stepped) != 1 or not is_class:
+            return
+        losses = [value for _, value in stepped[0].losses]
+        if not is_flat(losses, guess_level(targets)):
+            return
+        found = said_by(rows, targets)
+        if found is not None:
+            found.where, found.num_steps = where, len(losses)
+            found.loss = fmean(losses[-(len(losses) // 4) :])
+            self._watcher.seen.labels.append(found)
 
     def _called(self, _root: Any, _module: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         if not self._watcher.is_close or not torch.is_grad_enabled():
             return
         for one in tensors_in((args, kwargs), 3):
-            if one.dim() == 2 and one.is_floating_point() and len(self._given) < _MAX_GIVEN:
+            if one.dim() >= 2 and one.is_floating_point() and len(self._given) < _MAX_GIVEN:
                 self._given.append(weakref.ref(one))
 
     def _forget(self, _learnt: Any) -> None:
@@ -87,15 +111,20 @@ class PairWatch:
         tables = [one for one in tables if len(one) == len(target) and is_plain(one)]
         if not tables or any(one.requires_grad for one in tables):
             return
-        num = sum(one.shape[1] for one in tables)
+        is_whole = all(one.dim() == 2 for one in tables)
+        num = sum(one.shape[1] if one.dim() == 2 else MAX_VALUES for one in tables)
         if not _MIN_COLUMNS <= num <= _MAX_COLUMNS:
             return
-        key = (num, target.is_floating_point())
+        key = (num, target.is_floating_point(), is_whole)
         if key not in self._tables and len(self._tables) >= _MAX_TABLES:
             return
-        table = self._tables.setdefault(key, _Table(self._watcher.own.here()))
+        if key not in self._tables:
+            self._tables[key] = _Table(self._watcher.own.here(), is_whole=is_whole)
+        table = self._tables[key]
         if table.num < _MAX_ROWS:
-            table.add(tables[0] if len(tables) == 1 else torch.cat(tables, 1), target)
+            left = _MAX_ROWS - table.num
+            some = [one[:left] if one.dim() == 2 else some_values(one[:left]) for one in tables]
+            table.add(some[0] if len(some) == 1 else torch.cat(some, 1), target)
 
 
 def compared(rows: Tensor, targets: Tensor, where: str | None = None) -> PairsSeen:
