@@ -565,13 +565,13 @@ class PairsSeen:
 
 @dataclass(kw_only=True)
 class LabelsSeen:
-    """What some rows say about their class labels, in a training whose loss did not fall.
+    """What some rows say about their class labels, if the loss of new examples did not fall.
 
     Attributes:
         where: the line of the loss.
         guess: the loss of the best constant guess.
-        loss: the mean of the last quarter of the losses.
-        num_steps: number of these losses in all.
+        loss, num_steps: the mean of the last quarter of the losses, and their number.
+        is_remembered: the loss fell later; then these are the losses of the first epoch.
         num_again, num_changed: rows that occurred before, and how many then had another label.
         chance: the share of these if labels have nothing to do with rows.
         nearest, linear: by how many deviations two probes beat permuted labels; None if unknown.
@@ -585,6 +585,7 @@ class LabelsSeen:
     chance: float
     loss: float = 0.0
     num_steps: int = 0
+    is_remembered: bool = False
     num_distinct: int = 0
     num_again: int = 0
     num_changed: int = 0

@@ -39,8 +39,9 @@ def learn(a, b):
     F.cross_entropy(net(a), b).backward()
     sgd.step()
 def train(x, y, epochs=6):
+    loader = DataLoader(TensorDataset(x, y), 32, shuffle=True)
     for epoch in range(epochs):
-        for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
+        for a, b in loader:
             learn(a, b)
 """
 
@@ -49,6 +50,11 @@ MISALIGNED = {
     "off_by_one": (
         "train(x[1:], y[:-1])",
         "better than permuted labels",
+    ),
+    "shuffled_once_and_remembered": (
+        "net[1], net[3] = nn.Linear(10, 512), nn.Linear(512, 4)\n"
+        "sgd = torch.optim.Adam(net.parameters(), 3e-3)\ntrain(x, y[torch.randperm(800)], 24)",
+        "of the first epoch",
     ),
     "images": ("train(x.reshape(-1, 1, 5, 2), y.flip(0))", "better than permuted labels"),
     "shuffled_in_each_epoch": (
@@ -96,7 +102,7 @@ def test_labels_of_other_inputs_are_found(name: str, watched: Watched) -> None:
     one = found(watched(START + code))
     assert one.outcome is Outcome.WARNED, one.evidence
     assert words in one.evidence
-    assert "the loss stayed at that of a constant guess" in one.evidence
+    assert "the loss was that of a constant guess" in one.evidence
     assert one.where is not None
 
 

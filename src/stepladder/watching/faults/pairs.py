@@ -12,6 +12,7 @@ _MANY = 8
 _MIN_AGAIN = 30
 _CHANGED = 0.7  # of the labels that would change by chance
 _MIN_ASKED = 200
+_MIN_REMEMBERED = 300
 _BY_CHANCE = 3.0  # standard deviations
 
 
@@ -39,13 +40,14 @@ def labels_misaligned(seen: Seen) -> Answer:
     if not any(one.num_looked for one in seen.losses):
         return Unseen("no loss function of torch was inspected")
     for one in seen.labels:
+        steps = f"{one.num_steps:,} steps"
+        when = f"the {steps} of the first epoch" if one.is_remembered else f"the last {steps}"
         told = (
-            f"the loss stayed at that of a constant guess ({one.loss:.3g} in the last quarter of "
-            f"{one.num_steps:,} steps, {one.guess:.3g} for the shares of the {one.num_classes} "
-            "classes)"
+            f"the loss was that of a constant guess ({one.loss:.3g} in {when}, and {one.guess:.3g} "
+            f"follows from the shares of the {one.num_classes} classes)"
         )
         is_changed = one.num_changed >= _CHANGED * one.chance * one.num_again
-        if one.num_again >= _MIN_AGAIN and is_changed:
+        if one.num_again >= _MIN_AGAIN and is_changed and not one.is_remembered:
             return Found(
                 evidence=f"{one.num_changed:,} of {one.num_again:,} examples that were seen again "
                 f"had another label, about as many as by chance, and {told}",
@@ -55,7 +57,8 @@ def labels_misaligned(seen: Seen) -> Answer:
                 numbers={"num_again": one.num_again, "num_changed": one.num_changed},
             )
         scores = [score for score in (one.nearest, one.linear) if score is not None]
-        if scores and one.num_distinct >= _MIN_ASKED and max(scores) < _BY_CHANCE:
+        is_enough = one.num_distinct >= (_MIN_REMEMBERED if one.is_remembered else _MIN_ASKED)
+        if scores and is_enough and max(scores) < _BY_CHANCE:
             return Found(
                 evidence=f"{told}, and neither nearest neighbours nor a linear fit predict the "
                 f"labels of {one.num_distinct:,} examples better than permuted labels",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stepladder.watching.hooks.hashes import MAX_VALUES, hashes_of, some_values
-from stepladder.watching.hooks.said import guess_level, is_flat, said_by
+from stepladder.watching.hooks.said import guess_level, is_flat, is_new_flat, said_by
 from stepladder.watching.hooks.tensors import is_plain, tensors_in
 from stepladder.watching.seen import PairsSeen, Told
 from stepladder.watching.watcher import Watcher
@@ -73,21 +73,27 @@ class PairWatch:
                 rows, targets = torch.cat(table.rows), torch.cat(table.targets)
                 if table.is_whole:
                     self._watcher.seen.pairs.append(compared(rows, targets, table.where))
-                self._ask(rows, targets, table.where)
+                self._ask(table, rows, targets)
 
-    def _ask(self, rows: Tensor, targets: Tensor, where: str | None) -> None:
-        """Measure whether rows say anything about class labels, if the loss stayed at a guess."""
+    def _ask(self, table: _Table, rows: Tensor, targets: Tensor) -> None:
+        """Measure whether rows say anything about class labels, if nothing was learned from them.
+
+        That is if the loss stayed at a guess; or if it did in the first epoch, and examples could
+        be remembered in later ones.
+        """
         stepped = [one for one in self._watcher.seen.optimizers if one.num_steps]
-        is_class = bool((targets == targets.round()).all())
-        if len(stepped) != 1 or not is_class:
+        if len(stepped) != 1 or not bool((targets == targets.round()).all()):
             return
-        losses = [value for _, value in stepped[0].losses]
-        if not is_flat(losses, guess_level(targets)):
-            return
-        found = said_by(rows, targets)
+        losses, guess = [value for _, value in stepped[0].losses], guess_level(targets)
+        is_always = is_flat(losses, guess)
+        trained = [one for one in self._watcher.seen.loaders if one.training]
+        first = losses[: (trained[0].num_batches or 0) if len(trained) == 1 else 0]
+        is_first = table.is_whole and len(losses) >= 2 * len(first) and is_new_flat(first, guess)
+        found = said_by(rows, targets) if is_always or is_first else None
         if found is not None:
-            found.where, found.num_steps = where, len(losses)
-            found.loss = fmean(losses[-(len(losses) // 4) :])
+            some = losses[-(len(losses) // 4) :] if is_always else first
+            found.where, found.num_steps, found.loss = table.where, len(some), fmean(some)
+            found.is_remembered = not is_always
             self._watcher.seen.labels.append(found)
 
     def _called(self, _root: Any, _module: Any, args: tuple[Any, ...], kwargs: Any) -> None:

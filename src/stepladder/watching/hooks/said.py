@@ -23,6 +23,7 @@ _BY_CHANCE: Final = 1.3  # times the expected largest correlation of independent
 _RIDGE: Final = 0.1  # of the mean eigenvalue
 _FLAT: Final = (0.95, 1.3)  # of the loss of a guess: the last losses of a training without success
 _MIN_LOSSES: Final = 60
+_MIN_FIRST: Final = 16
 
 
 def guess_level(labels: Tensor) -> float:
@@ -39,6 +40,14 @@ def is_flat(losses: list[float], guess: float) -> bool:
     size = len(losses) // 4
     means = [fmean(losses[at : at + size]) for at in range(0, len(losses) - size + 1, size)]
     return min(means) > _FLAT[0] * guess and means[-1] < _FLAT[1] * guess
+
+
+def is_new_flat(losses: list[float], guess: float) -> bool:
+    """Return whether the losses of a first epoch ended where a constant guess is."""
+    if len(losses) < _MIN_FIRST or guess <= 0:
+        return False
+    last = fmean(losses[len(losses) // 2 :])
+    return _FLAT[0] * guess < last < _FLAT[1] * guess
 
 
 def said_by(rows: Tensor, labels: Tensor) -> LabelsSeen | None:
