@@ -33,7 +33,6 @@ _NAMES: Final = {  # names whose words are not a title
     "resumption": "Resumed from a checkpoint",
     "epochs_differ": "Differences between epochs",
     "stuck_loss": "Constant validation loss",
-    "few_examples_drawn": "Few examples drawn",
     "gradients_cleared": "Clearing of gradients",
     "gradients_reach": "Gradients of all weights",
     "held_out": "Held-out data",

@@ -460,7 +460,7 @@ class ModelSeen:
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
         statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
-        bits: an estimate of the bits that tell its examples apart; 0 if unknown.
+        bits: an estimate of the bits that distinguish its examples; 0 if unknown.
         is_continuous: most values of its inputs are distinct.
         num_learnt: distinct examples that it learned from, as far as they were followed.
         evaluated: the examples that it was evaluated on after it had begun to learn.
@@ -533,7 +533,7 @@ class Told(StrEnum):
 
     EQUAL: they are the target. AFFINE: they are an affine function of it. ORDER: examples have the
     same order in them, or the opposite one. CLASS: each has another value for every class. CLASSES:
-    each has one value per class, and together these tell all classes apart.
+    each has one value per class, and together these distinguish all classes.
     """
 
     EQUAL = "equal"

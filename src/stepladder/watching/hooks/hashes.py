@@ -109,7 +109,7 @@ def hashes_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def bits_per_example(tensors: Sequence[Tensor]) -> tuple[float, bool]:
-    """Estimate how many bits tell examples apart, from some of their values.
+    """Estimate how many bits distinguish examples, from some of their values.
 
     Returns:
         Bits, 0 if an example has fewer than four values; and whether most values are distinct.
