@@ -183,6 +183,24 @@ for step in range(60):
         net(x[at + 1])
     learn(x[at], y[at])
 """,
+    "some_of_the_training_set": """
+for epoch in range(4):
+    for some in torch.randperm(640).split(32):
+        learn(x[some], y[some])
+    print(score(x[::5], y[::5]))
+""",
+    "a_discriminator": """
+loss = F.binary_cross_entropy_with_logits
+for epoch in range(4):
+    for some in torch.randperm(640).split(32):
+        made = torch.randn(32, 12) + 1
+        net.train()
+        sgd.zero_grad()
+        out = net(torch.cat([x[some], made]))[:, 0]
+        loss(out, torch.arange(2.0).repeat_interleave(32)).backward()
+        sgd.step()
+    print(score(x, y))
+""",
     "a_graph": """
 new(13)
 x_test = torch.cat([x, x[:, :1]], 1)

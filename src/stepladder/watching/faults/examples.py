@@ -6,7 +6,7 @@ from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import EvaluatedSeen, ModelSeen, Seen
 
-_MIN_BITS = 40.0  # that tell examples apart: with fewer, equal ones are no surprise
+_MIN_BITS = 40.0  # that distinguish examples: with fewer, equal ones are no surprise
 _MIN_LEARNT = 64  # distinct examples
 _MIN_KNOWN = 8
 _MANY_KNOWN = 32
@@ -16,6 +16,8 @@ _NEW = 0.02  # share of known examples in an evaluation of new ones
 _MIN_NEW = 8  # examples of such an evaluation
 _SEPARATE = 0.3  # of the examples are in calls without a known one: both kinds, in turn
 _REPEATED = 0.02  # of the examples of an evaluation are copies of each other
+_PURE = 0.9  # more: all are known, perhaps on purpose
+_SEEN_AGAIN = 2.5  # times that an example is learned from in the steps that are followed
 _WHOLE = 0.9  # of what was learned from
 
 
@@ -55,8 +57,7 @@ def _can_be_told_apart(model: ModelSeen) -> bool:
 def _leak_of(model: ModelSeen) -> EvaluatedSeen | None:
     """Return the evaluation of a model that leaks the most; None if none does.
 
-    If some evaluations are of new examples, those of known ones are of the training set, on
-    purpose, unless the names of variables say otherwise.
+    Evaluating known examples alone may be intended, unless the names of variables say otherwise.
     """
     groups = model.evaluated
     has_new = any(one.share <= _NEW and one.num_distinct >= _MIN_NEW for one in groups)
@@ -67,7 +68,7 @@ def _leak_of(model: ModelSeen) -> EvaluatedSeen | None:
         if one.share >= _LEAKED
         and one.num_known >= _MIN_KNOWN
         and not _has_both(one)
-        and (one.is_named or not (has_new or _is_of_all(one)))
+        and (one.is_named or (not has_new and _is_mixed(one)))
         and not (one.is_whole_batch and _is_of_all(one))
         and (model.is_continuous or not _has_copies(one))
     ]
@@ -79,6 +80,16 @@ def _has_both(one: EvaluatedSeen) -> bool:
     if one.is_of_loader or one.num_calls < 2:
         return False
     return one.num_new >= _SEPARATE * one.num_rows and one.num_known > 0
+
+
+def _is_mixed(one: EvaluatedSeen) -> bool:
+    """Return whether known and new examples are evaluated together, which nobody intends.
+
+    If some steps were not followed, an example that seems new may be known as well: each one must
+    have been seen several times on average.
+    """
+    is_followed = one.num_learnt_rows >= _SEEN_AGAIN * one.num_learnt
+    return one.share <= _PURE and is_followed and not _is_of_all(one)
 
 
 def _is_of_all(one: EvaluatedSeen) -> bool:

@@ -28,7 +28,8 @@ _MAX_MEASURED: Final = 4  # calls of each model whose values are counted
 _MAX_EVALUATED: Final = 32_768  # hashes of a group
 _MAX_OF_A_LOADER: Final = 8192  # examples that are counted
 _HELD_OUT: Final = re.compile(
-    r"(\w+_|x|y)?(val|valid|validation|test|dev|heldout|held_out|holdout)(_\w+|x|y|set|data|loader)?"
+    r"(\w+_|x|y)?(val|valid|validation|eval|evaluation|test|dev|heldout|held_out|holdout)"
+    r"(_\w+|x|y|set|data|loader)?"
 )
 _OFTEN: Final = 0.34  # times in a step: part of it
 _NEW: Final = 0.02  # of the examples of a call may be known by chance
