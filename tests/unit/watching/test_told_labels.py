@@ -83,6 +83,14 @@ SOUND = {
     "two_columns_add_up": "x[:, 5] = price - 7 * x[:, 4]" + VALUES,
     "a_line": "x = torch.randn(800, 1)\nprice = 3 * x[:, 0] + 2" + VALUES,
     "an_autoencoder": TRAIN.format(9, "mse_loss", "", "x"),
+    "a_second_loss_reconstructs_a_part": CLASSES.replace(
+        "    F.cross",
+        "    out = net(x[some])\n    F.mse_loss(out[:, 0], x[some, 4]).backward()\n    F.cross",
+    ),
+    "a_part_of_the_input_is_the_target": VALUES.replace(
+        "    F.mse_loss(net(x[some]).squeeze(1), price[some])",
+        "    a = x[some]\n    F.mse_loss(net(a).squeeze(1), a[:, 2])",
+    ),
     "the_mode": """
 y = (x[:, 0] > 0).long()
 x = x[:20].repeat(40, 1)

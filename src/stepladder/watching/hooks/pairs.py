@@ -68,10 +68,11 @@ class PairWatch:
     def settle(self) -> None:
         """Compare every column with the targets, and, if nothing was learned, all of them."""
         tables, self._tables = self._tables, {}
+        is_only = len(tables) == 1  # one of several losses may reconstruct a part of the inputs
         for table in tables.values():
             with torch.inference_mode():
                 rows, targets = torch.cat(table.rows), torch.cat(table.targets)
-                if table.is_whole:
+                if table.is_whole and is_only:
                     self._watcher.seen.pairs.append(compared(rows, targets, table.where))
                 self._ask(table, rows, targets)
 
@@ -114,9 +115,16 @@ class PairWatch:
         if target.dim() != 1 or len(target) < _MIN_ROWS or not is_plain(target):
             return
         tables = [one for ref in self._given if (one := ref()) is not None]
-        tables = [one for one in tables if len(one) == len(target) and is_plain(one)]
-        if not tables or any(one.requires_grad for one in tables):
+        tables = [
+            one
+            for one in tables
+            if len(one) == len(target) and is_plain(one) and not one.requires_grad
+        ]
+        if not tables:
             return
+        memory = target.untyped_storage().data_ptr()
+        if any(one.untyped_storage().data_ptr() == memory for one in tables):
+            return  # a part of the inputs on purpose, as in an autoencoder
         is_whole = all(one.dim() == 2 for one in tables)
         num = sum(one.shape[1] if one.dim() == 2 else MAX_VALUES for one in tables)
         if not _MIN_COLUMNS <= num <= _MAX_COLUMNS:

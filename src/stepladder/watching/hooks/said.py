@@ -29,7 +29,7 @@ _MIN_FIRST: Final = 16
 def guess_level(labels: Tensor) -> float:
     """Return the cross entropy of the shares of classes: the loss of the best constant guess."""
     counts = torch.unique(labels, return_counts=True)[1]
-    shares = (counts / counts.sum()).tolist()
+    shares: list[float] = (counts / counts.sum()).tolist()
     return -sum(share * log(share) for share in shares)
 
 
@@ -98,7 +98,8 @@ def _is_noise(rows: Tensor) -> bool:
     if width < 2:
         return True
     largest = float((rows.T @ rows / num).fill_diagonal_(0).abs().max())
-    return largest < _BY_CHANCE * (2 * log(width * width) / num) ** 0.5
+    expected: float = (2 * log(width * width) / num) ** 0.5
+    return largest < _BY_CHANCE * expected
 
 
 def _scores(rows: Tensor, classes: Tensor, num: int) -> tuple[float, float]:

@@ -173,7 +173,7 @@ def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
         return
     others = [output_of(change) for change in (Tensor.clone, later, earlier)]
     outputs = [one for one in others if one is not None and first is not None]
-    is_whole = len(outputs) == len(others) and all(one.shape == first.shape for one in outputs)
+    is_whole = first is not None and [one.shape for one in outputs] == 3 * [first.shape]
     if first is None or not is_whole or not _is_per_example(first, kept.num):
         seen.why_not = "the model does not return one row per example"
     elif not torch.equal(first, outputs[0]):
