@@ -80,7 +80,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("bad_initialisation", "initial weights are identical, zero or far too large", _BOTH),
     _fault("no_nonlinearity", "the model is linear: an activation is missing", _CHECK),
     _fault(
-        "samples_not_independent", "an example's output depends on the rest of its batch", _CHECK
+        "samples_not_independent", "an example's output depends on the rest of its batch", _BOTH
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
     _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),
@@ -114,12 +114,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
-    _fault("labels_misaligned", "labels do not match their inputs", _CHECK),
+    _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
+    _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),
     _fault("loader_left_early", "a loader is left early, so most examples are never seen", _WATCH),
+    _fault("few_examples_drawn", "the sampler draws only a few of the examples", _WATCH),
     _fault("sampler_without_set_epoch", "a distributed sampler repeats its order", _WATCH),
-    _fault("split_leakage", "examples of one split are also in another", _CHECK),
+    _fault("split_leakage", "examples of one split are also in another", _BOTH),
     _fault("same_draws_in_workers", "all workers draw the same random numbers", _BOTH),
     _fault("input_too_large", "inputs are far larger than the model was designed for", _BOTH),
     _fault(

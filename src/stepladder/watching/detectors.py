@@ -8,11 +8,15 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
+    draws,
+    examples,
+    independence,
     inputs,
     kinds,
     learning,
     loss,
     loss_weights,
+    pairs,
     stepping,
     terms,
     unread,
@@ -30,6 +34,10 @@ _ACCUMULATION = 'PyTorch, "CUDA Automatic Mixed Precision examples": gradient ac
 _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
+_LEAKAGE = "Kapoor & Narayanan 2023, arXiv:2207.07048 (no clean split)"
+_LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
+_SAMPLING = 'PyTorch, "torch.utils.data": WeightedRandomSampler, SubsetRandomSampler'
+_MISALIGNED = "Zhang et al. 2017, arXiv:1611.03530 (random labels)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchNormalization'
 _KING = "King & Zeng 2001, Logistic Regression in Rare Events Data (section 4)"
@@ -70,6 +78,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         learning.decay_on_norms_and_biases,
     ),
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
+    Detector("samples_not_independent", _WARNING, _KARPATHY, independence.samples_not_independent),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
     Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
     Detector("frozen_batch_norm_moves", _WARNING, _TRANSFER, weights.frozen_batch_norm_moves),
@@ -88,15 +97,19 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("double_normalisation", _WARNING, _KARPATHY, inputs.double_normalisation),
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
+    Detector("label_in_inputs", _WARNING, _LEAKAGE_OF_TARGET, pairs.label_in_inputs),
+    Detector("labels_misaligned", _WARNING, _MISALIGNED, pairs.labels_misaligned),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
     Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),
+    Detector("few_examples_drawn", _WARNING, _SAMPLING, draws.few_examples_drawn),
     Detector(
         "sampler_without_set_epoch",
         _WARNING,
         "PyTorch, DistributedSampler.set_epoch",
         inputs.sampler_without_set_epoch,
     ),
+    Detector("split_leakage", _WARNING, _LEAKAGE, examples.split_leakage),
     Detector("same_draws_in_workers", _WARNING, _WORKERS, inputs.same_draws_in_workers),
     Detector(
         "input_too_large",

@@ -56,6 +56,16 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   than 50 µs per step on average (after the first 15 ms), later steps are inspected less often, but
   at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
   it.
+- **Examples are recognised by a hash** of up to 128 values of each input, computed in the steps
+  that are followed and in evaluations, for 30 ms and then 30 µs per step at most. Up to 65,536
+  hashes per model are kept; of larger sets, those of a part of the examples. On a GPU they are read
+  after the last step. A few hundred rows and their targets are stored as well, at most 1,024 of up
+  to 1,024 numbers.
+- **One replay on a copy** follows the script's last step, also without `--probe`: a copy of the
+  model that was trained last is called four times with 6 to 14 stored examples, in evaluation mode,
+  without gradients and with output discarded. It is left out for models larger than 200 MB, forward
+  passes of more than a second, models with hooks of the script, and several processes. For that,
+  the model is kept until the script ends.
 - **Operations are followed only if gradients are missing.** If an optimizer steps although none of
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
   one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
@@ -130,8 +140,12 @@ Results on published training scripts, run unmodified, with repository, path and
   `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
-- Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check`
-  inspects the data of a job.
+- Wrong metrics, and splits that share near-duplicates or groups: `stepladder check` inspects the
+  data of a job. Leaking examples are recognised only if they are equal, such as without
+  augmentation, and have at least four values.
+- Labels that do not belong to their inputs, if the model remembers the examples before the end of
+  the first epoch, or if the inputs are images or sequences and the loss falls later.
+- Which of several columns determine a target together, and a label in images or sequences.
 - Whether ranks hold the same weights (`ranks_differ`): each watched process reports for itself.
 - The first of several validations without a loader, in training mode and with gradients, if it
   comes after step 64: it is taken for the step's own call. All later steps are followed.

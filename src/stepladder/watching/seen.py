@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from stepladder.records.watch import Clearing
@@ -269,21 +270,46 @@ class PassSeen:
 
 
 @dataclass(kw_only=True)
+class DrawsSeen:
+    """The indices that the samplers of one dataset returned, in all of its loaders.
+
+    Attributes:
+        num_stored: length of the dataset; 0 if its keys are no positions.
+        num_drawn, num_distinct: indices, and distinct ones; the latter are counted at the end.
+        num_compared, num_apart: examples that it stores in an array and that were compared, and how
+            many of them are distinct; 0 if it stores none.
+    """
+
+    num_stored: int
+    num_drawn: int = 0
+    num_distinct: int = 0
+    num_compared: int = 0
+    num_apart: int = 0
+
+
+@dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.
 
     Attributes:
-        where: the line that iterates it.
+        where, line: the line that iterates it, as text, and as file and number.
         num_examples: examples of a whole pass; None if unknown, as of a stream.
+        is_stacked: its batches are stacked by torch's default, along the first dimension.
         keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: number of set_epoch calls.
+        num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
+            followed, and how many of them are distinct.
+        draws: what the samplers of its dataset returned; None if that is unknown.
+        sampler_kind: the class of its sampler.
+        num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
     """
 
     where: str | None
+    line: tuple[str, int] | None = None
     dataset: str = ""
     dataset_id: int = 0
     sampler: str = ""
@@ -291,6 +317,7 @@ class LoaderSeen:
     num_workers: int = 0
     num_batches: int | None = None
     num_examples: int | None = None
+    is_stacked: bool = False
     keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
@@ -298,6 +325,12 @@ class LoaderSeen:
     num_set_epoch: int = 0
     num_stored: int = 0
     num_distinct: int = 0
+    num_learnt: int = 0
+    num_learnt_distinct: int = 0
+    draws: DrawsSeen | None = None
+    sampler_kind: str = ""
+    num_weights: int = 0
+    num_zero: int = 0
     passes: list[PassSeen] = field(default_factory=list)
 
     @property
@@ -335,6 +368,39 @@ class StatisticsSeen:
 
 
 @dataclass(kw_only=True)
+class EvaluatedSeen:
+    """The examples that a model was evaluated on: those of a loader, or at a line of the script.
+
+    Attributes:
+        where: the line of the last evaluation.
+        is_named: the variables in the lines that led to it are named after held-out examples.
+        num_rows, num_calls: examples of the last evaluation, and calls of the model.
+        num_new: of these examples, those in calls with none that was learned from before.
+        num_distinct, num_known: distinct examples, and those that had been learned from.
+        num_learnt, num_learnt_rows: distinct examples and all examples that were learned from, as
+            far as they were followed.
+        is_whole_batch: all steps learned from one and the same batch.
+    """
+
+    where: str | None
+    is_of_loader: bool
+    is_named: bool
+    num_rows: int
+    num_calls: int
+    num_new: int
+    num_distinct: int
+    num_known: int
+    num_learnt: int
+    num_learnt_rows: int
+    is_whole_batch: bool
+
+    @property
+    def share(self) -> float:
+        """Return the share of its examples that were learned from."""
+        return self.num_known / max(1, self.num_distinct)
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -357,6 +423,10 @@ class ModelSeen:
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
         statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
+        bits: an estimate of the bits that distinguish its examples; 0 if unknown.
+        is_continuous: most values of its inputs are distinct.
+        num_learnt: distinct examples that it learned from, as far as they were followed.
+        evaluated: the examples that it was evaluated on after it had begun to learn.
     """
 
     built: str
@@ -392,6 +462,10 @@ class ModelSeen:
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
     statistics: StatisticsSeen | None = None
+    bits: float = 0.0
+    is_continuous: bool = False
+    num_learnt: int = 0
+    evaluated: list[EvaluatedSeen] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -415,6 +489,92 @@ class InputSeen:
     worst_feature: float = 0.0
     given_means: tuple[float, ...] = ()
     given_stds: tuple[float, ...] = ()
+
+
+class Told(StrEnum):
+    """What columns of the inputs say about the target.
+
+    EQUAL: they are the target. AFFINE: they are an affine function of it. ORDER: examples have the
+    same order in them, or the opposite one. CLASS: each has another value for every class. CLASSES:
+    each has one value per class, and together these distinguish all classes.
+    """
+
+    EQUAL = "equal"
+    AFFINE = "affine"
+    ORDER = "order"
+    CLASS = "class"
+    CLASSES = "classes"
+
+
+@dataclass(kw_only=True)
+class PairsSeen:
+    """Rows of a table and their targets, of the inspected steps.
+
+    Attributes:
+        where: the line of the loss.
+        num_distinct: distinct rows.
+        num_values: distinct targets.
+        told, columns: what the first of such columns say about the target; None if none does.
+    """
+
+    where: str | None
+    num_rows: int
+    num_columns: int
+    num_distinct: int
+    num_values: int = 0
+    told: Told | None = None
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class LabelsSeen:
+    """What some rows say about their class labels, if the loss of new examples did not fall.
+
+    Attributes:
+        where: the line of the loss.
+        guess: the loss of the best constant guess.
+        loss, num_steps: the mean of the last quarter of the losses, and their number.
+        is_remembered: the loss fell later; then these are the losses of the first epoch.
+        num_again, num_changed: rows that occurred before, and how many then had another label.
+        chance: the share of these if labels have nothing to do with rows.
+        nearest, linear: by how many deviations two probes beat permuted labels; None if unknown.
+        is_noise: columns of the rows are independent of each other, as in random numbers.
+    """
+
+    where: str | None = None
+    num_rows: int
+    num_classes: int
+    guess: float
+    chance: float
+    loss: float = 0.0
+    num_steps: int = 0
+    is_remembered: bool = False
+    num_distinct: int = 0
+    num_again: int = 0
+    num_changed: int = 0
+    nearest: float | None = None
+    linear: float | None = None
+    is_noise: bool = False
+
+
+@dataclass(kw_only=True)
+class IndependenceSeen:
+    """A model of which a copy was called with a batch, and with other examples in half of it.
+
+    Attributes:
+        moved: the largest change of an output of the other half, in standard deviations.
+        why_not: why that is unknown.
+        num_without_statistics: its BatchNorm layers without running statistics.
+        batch_second: a layer of it whose second dimension is the batch; None if it has none.
+    """
+
+    built: str
+    where: str | None
+    num_examples: int = 0
+    moved: float = 0.0
+    why_not: str | None = None
+    num_without_statistics: int = 0
+    batch_second: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -481,6 +641,9 @@ class Seen:
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
+    independence: IndependenceSeen | None = None
+    labels: list[LabelsSeen] = field(default_factory=list)
+    pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
     loads: list[LoadSeen] = field(default_factory=list)

@@ -58,6 +58,10 @@ class Watcher:
         on_any_pass: called when any pass over a loader begins.
         on_backward: called at each inspected backward, before it.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
+        on_call: called with each outermost model, its arguments and its module.
+        on_learnt: called by backward, with the mode of the models that it learns from, by the id
+            of their `Root`.
+        on_loss: called with the target and the input of a loss of torch whose values are read.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
 
@@ -90,6 +94,9 @@ class Watcher:
         self.on_any_pass: list[Callable[[], None]] = []
         self.wants_input_gradient = False
         self.on_evaluation: list[Callable[[bool], None]] = []
+        self.on_call: list[Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = []
+        self.on_loss: list[Callable[[Any, Any], None]] = []
+        self.on_learnt: list[Callable[[dict[int, bool]], None]] = []
         self._parts: list[Part] = []
         self._told = 0.0
 

@@ -321,6 +321,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "bad_initialisation": _edit(
         BASE, ("losses = []", "losses = []\nnn.init.constant_(model[0].weight, 0.1)")
     ),
+    "samples_not_independent": _edit(
+        BASE,
+        (
+            "model = nn.Sequential(nn.Linear(20, 32), ",
+            "class Centre(nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n"
+            "model = nn.Sequential(nn.Linear(20, 32), Centre(), ",
+        ),
+    ),
     "batch_norm_tiny_batch": _edit(PICTURES, ("batch_size=8", "batch_size=2")),
     "softmax_before_loss": _edit(BASE, (_LOSS, "F.cross_entropy(model(xb).softmax(1), yb)")),
     "nll_without_log_softmax": _edit(
@@ -357,6 +365,11 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
     "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
+    "label_in_inputs": _edit(BASE, (".long()\ntrain", ".long()\nx[:, 7] = y.float() - 1\ntrain")),
+    "labels_misaligned": _edit(
+        BASE.replace("range(4)", "range(12)"),
+        ("    for xb, yb in train:\n", "    for xb, yb in train:\n        yb = yb.roll(1)\n"),
+    ),
     "unmixed_batches": _edit(
         BASE,
         ("train = ", "x, y = x[y[:128].argsort()], y[:128].sort().values\ntrain = "),
@@ -371,6 +384,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "    for _ in range(len(train)):\n        xb, yb = next(iter(train))\n",
         ),
     ),
+    "few_examples_drawn": _edit(
+        BASE,
+        (
+            "batch_size=16, shuffle=True)",
+            "batch_size=16, sampler=torch.utils.data.WeightedRandomSampler([1.0, 2.0, 1.0], 128))",
+        ),
+    ),
+    "split_leakage": _edit(BASE, ("x[128:], y[128:]", "x[96:], y[96:]")),
     "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),

@@ -267,9 +267,11 @@ class BackwardWatch:
             _count_mode(waiting[0].root.seen, waiting[0].is_training, step)
             _note_window(waiting[0])
             self._learnt = [waiting[0].root]
+            self._tell({id(waiting[0].root): waiting[0].is_training})
             return
         self._learnt = [o.root for o in waiting if o.has_graph and not o.is_dropped]
         last = {id(o.root): o.is_training for o in waiting if o.has_graph and not o.is_dropped}
+        self._tell(last)
         for root in self._learnt:
             num = sum(one is root for one in self._learnt)
             root.seen.calls_of_a_step = max(root.seen.calls_of_a_step, num)
@@ -286,6 +288,10 @@ class BackwardWatch:
             elif not one.has_graph and one.is_training:
                 seen.num_train_without_grad += 1
                 seen.without_grad_at = seen.without_grad_at or one.where
+
+    def _tell(self, learnt: dict[int, bool]) -> None:
+        for listener in self._watcher.on_learnt:
+            listener(learnt)
 
     def _find_left_out(self) -> None:
         """Find weights that have a gradient but are in no optimizer.

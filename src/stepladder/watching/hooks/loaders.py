@@ -22,9 +22,11 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     TensorDataset,
+    default_collate,
 )
 from torch.utils.data import dataloader as dataloader_module
 
+from stepladder.watching.hooks.draws import DrawWatch
 from stepladder.watching.hooks.tensors import checksum, is_finite, is_plain, tensors_in
 from stepladder.watching.seen import LoaderSeen, PassSeen
 from stepladder.watching.watcher import Watcher
@@ -124,6 +126,7 @@ class LoaderWatch:
 
     def __init__(self) -> None:
         self._watcher: Watcher
+        self._draws = DrawWatch()
         self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._passes: weakref.WeakKeyDictionary[Any, tuple[PassSeen, float]] = (
             weakref.WeakKeyDictionary()
@@ -145,9 +148,14 @@ class LoaderWatch:
             is_timed=True,
         )
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
+        self._draws.install(watcher)
 
     def settle(self) -> None:
-        """Count the set_epoch calls of distributed samplers."""
+        """Count the set_epoch calls of distributed samplers, and what was drawn."""
+        self._draws.settle()
+        self._count_epochs()
+
+    def _count_epochs(self) -> None:
         for ref, idx in self._seen.values():
             loader = ref()
             if loader is not None and loader.sampler in self._epochs:
@@ -167,7 +175,8 @@ class LoaderWatch:
         return perf_counter()
 
     def _describe(self, loader: Any) -> None:
-        seen = LoaderSeen(where=self._watcher.own.here())
+        lines = self._watcher.own.lines()
+        seen = LoaderSeen(where=self._watcher.own.here(), line=lines[0] if lines else None)
         batches = loader.batch_sampler
         sampler = getattr(batches, "sampler", loader.sampler)
         seen.dataset = type(loader.dataset).__name__
@@ -182,6 +191,9 @@ class LoaderWatch:
             except TypeError:
                 seen.num_batches = None
             seen.num_examples = _num_examples(loader, sampler)
+        stored = next(_arrays(loader.dataset), None)
+        self._draws.describe(loader, sampler, seen, stored)
+        seen.is_stacked = loader.collate_fn is default_collate
         seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         seen.shared_draws = _shared_draws(loader)
@@ -245,7 +257,7 @@ class LoaderWatch:
 
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1
-        self.settle()
+        self._count_epochs()
 
 
 def _is_numbers(value: Any) -> bool:

@@ -172,6 +172,8 @@ class LossWatch:
 
     def _numbers(self, seen: LossSeen, scores: Tensor, target: Tensor) -> None:
         self._watcher.input_refs = [*self._watcher.input_refs[-7:], weakref.ref(target)]
+        for listener in self._watcher.on_loss:
+            listener(target, scores)
         is_by_class = seen.kind in _BY_CLASS or seen.kind in DISTANCES
         if is_by_class and seen.has_int_target:
             self._labels(seen, target)

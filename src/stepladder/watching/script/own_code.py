@@ -13,6 +13,9 @@ from types import FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages")
+_MAX_LINES = 8
+_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME = re.compile(r"[A-Za-z_]\w*\b(?!\s*\()")
 
 
 class OwnCode:
@@ -44,6 +47,27 @@ class OwnCode:
     def name_of(self, filename: str) -> str | None:
         """Return the name under which a file is shown; None if it is not the script's."""
         return self._name(filename)
+
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """Return the lines of the call stack that are the script's: file and number."""
+        found: list[tuple[str, int]] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and len(found) < _MAX_LINES:
+            if self._name(frame.f_code.co_filename) is not None:
+                found.append((frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+        return tuple(found)
+
+    def names_at(self, lines: Sequence[tuple[str, int]]) -> tuple[str | None, set[str]]:
+        """Return the innermost of some lines, as `train.py:12`, and the names of variables in them.
+
+        Names of functions that are called, and texts, are left out.
+        """
+        names: set[str] = set()
+        for file, line in lines:
+            text = _TEXT.sub("", linecache.getline(file, line)).partition("#")[0]
+            names |= set(_NAME.findall(text))
+        return self.innermost(lines[::-1]), names
 
     def is_own(self, filename: str) -> bool:
         """Return whether a file is the script's."""

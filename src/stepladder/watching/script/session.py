@@ -25,6 +25,7 @@ from stepladder.watching.script.script import (
 )
 
 if TYPE_CHECKING:
+    from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.watcher import Watcher
 
@@ -72,6 +73,7 @@ class Session:
         self._write_s = 0.0
         self._watcher: Watcher | None = None
         self._kept: Kept | None = None
+        self._independence: Independence | None = None
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -87,6 +89,7 @@ class Session:
         from stepladder.watching.hooks.backwards import BackwardWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
+        from stepladder.watching.hooks.examples import ExampleWatch
         from stepladder.watching.hooks.frozen_norms import FrozenNormWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.loading import LoadWatch
@@ -96,8 +99,10 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.pairs import PairWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
+        from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
@@ -113,7 +118,9 @@ class Session:
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
+        independence = Independence()
         self._kept = kept
+        self._independence = independence
         watcher.start(
             [
                 optimizers,
@@ -132,6 +139,9 @@ class Session:
                 LoadWatch(names, optimizers),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
+                ExampleWatch(),
+                PairWatch(),
+                independence,
                 *((kept,) if kept is not None else ()),
             ]
         )
@@ -165,6 +175,8 @@ class Session:
             )
             return self._with_crash(report, ending)
         watcher.stop()
+        if self._independence is not None and not ending.signal_number:
+            self._independence.replay()
         probe_s: float | None = None
         replays: tuple[Replay, ...] = ()
         if self._kept is not None and not ending.signal_number:
