@@ -144,6 +144,8 @@ class LoaderWatch:
             failed=self._ended,
             is_timed=True,
         )
+        workers = dataloader_module._MultiProcessingDataLoaderIter
+        watcher.patches.wrap(workers, "__del__", after=self._dropped, is_timed=True)
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
 
     def settle(self) -> None:
@@ -198,6 +200,7 @@ class LoaderWatch:
         began = note if note is not None else perf_counter()
         if self._watcher.phases.is_counting:
             one.wait_s += perf_counter() - began
+            one.start_s = one.wait_s
         self._passes[iterator] = (one, began)
 
     def _given(self, began: Any, args: tuple[Any, ...], _kwargs: Any, batch: Any) -> None:
@@ -219,6 +222,7 @@ class LoaderWatch:
         watcher.new_batches += 1
         one.num_batches += 1
         if one.num_batches == 1:
+            one.start_s = one.wait_s
             self._first(one, batch)
 
     def _first(self, one: PassSeen, batch: Any) -> None:
@@ -239,7 +243,16 @@ class LoaderWatch:
         if self._watcher.phases.is_counting:
             one.span_s = now - max(at, self._watcher.phases.began)
             one.wait_s += now - began
+            one.start_s += now - began
         self._watcher.phases.touch()
+
+    def _dropped(self, began: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        """Count the time in which the workers of an iterator end that was not used to its end."""
+        found = self._passes.get(args[0])
+        if found is not None and self._watcher.phases.is_counting:
+            took_s = perf_counter() - began
+            found[0].wait_s += took_s
+            found[0].start_s += took_s
 
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1

@@ -85,6 +85,7 @@ class Session:
     def _begin(self) -> None:
         from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.hooks.backwards import BackwardWatch
+        from stepladder.watching.hooks.calls import CallWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
@@ -92,8 +93,10 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.stacks import StackWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
+        from stepladder.watching.hooks.waste import WasteWatch
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
@@ -124,6 +127,9 @@ class Session:
                 FileWatch(),
                 StateWatch(),
                 StatisticsWatch(names),
+                CallWatch(names, optimizers),
+                WasteWatch(names, optimizers),
+                StackWatch(),
                 *((kept,) if kept is not None else ()),
             ]
         )
