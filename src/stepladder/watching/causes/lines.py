@@ -20,7 +20,8 @@ from stepladder.watching.seen_costs import (
 )
 
 _MIN_SHARE: Final = 0.03
-_MIN_OTHER: Final = 0.08  # of lines that are not recognised
+_MIN_OTHER: Final = 0.12  # of lines that are not recognised
+_MIN_READ: Final = 0.25  # of those that read single values, which takes no time on a CPU
 _MOST: Final = 0.7  # a line within another one is named if it has this share of its time
 _MAX_TEXT: Final = 60
 _MAX_CAUSES: Final = 3
@@ -33,6 +34,7 @@ _READ: Final = re.compile(r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bfloat\(|\bin
 _WAIT: Final = re.compile(r"\bsynchronize\(")
 _COPY: Final = re.compile(r"\.to\(|\.cuda\(")
 _LOSS: Final = re.compile(r"loss|criterion|objective", re.IGNORECASE)
+_NEXT: Final = re.compile(r"\bnext\(iter\(")
 _WEIGHTS: Final = re.compile(r"parameters\(\)|param_groups|state_dict\(\)|\.grad\b|\bparams\b")
 _TRACKERS: Final = (
     "tensorboard",
@@ -152,10 +154,12 @@ def _cause(
     if share < least:
         return None
     spot, part_s = heaviest(samples)
-    rest = f", most of that at {shown(spot)}" if part_s < 0.9 * seconds else f" at {shown(spot)}"
-    return Cause(
-        name=name, share=share, text=f"{percent(share)} of the time is spent{rest}: {_FIXES[name]}"
-    )
+    rest = ""
+    if part_s < 0.9 * seconds:
+        num = len({one.spots[-1].where for one in samples if one.spots}) - 1
+        rest = f" and in {num} other line{'s' if num > 1 else ''}" if num > 0 else ""
+    text = f"{percent(share)} of the time is spent at {shown(spot)}{rest}: {_FIXES[name]}"
+    return Cause(name=name, share=share, text=text)
 
 
 def shown(spot: Spot) -> str:
@@ -219,7 +223,9 @@ def inner_loops(spots: Sequence[Spot], loop: Spot | None) -> tuple[str, ...]:
     found = [header for header in spots[at].loops if header not in outer]
     for spot in spots[at + 1 :]:
         found = [*spot.loops, *found]
-    return tuple(found)
+    text = spots[-1].text
+    is_own_loop = text.startswith("for ") or " for " in text  # a header or a comprehension
+    return tuple([text, *found] if is_own_loop and text not in outer else found)
 
 
 def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Cause]:
@@ -232,12 +238,15 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
         at = level_of(one.spots, loop)
         if loop is not None and one.spots[-1].where == loop.where:
             continue  # a library's training loop, such as `trainer.fit(…)`
-        if not any(is_loss(spot) for spot in one.spots[at:]):
+        if _NEXT.search(one.spots[-1].text):
+            continue  # part of loading
+        if _is_after(one.spots[at], loop) or not any(is_loss(spot) for spot in one.spots[at:]):
             by_line.setdefault(one.spots[at].where, []).append(one)
     causes = []
     for group in by_line.values():
-        least = _MIN_OTHER
         name = _loop_kind(group, loop)
+        is_read = name == "slow_line" and all(_READ.search(one.spots[-1].text) for one in group)
+        least = _MIN_READ if is_read else _MIN_OTHER
         cause = _cause(evidence, name, [_from_loop(one, loop) for one in group], least)
         if cause is not None:
             causes.append(cause)
@@ -248,6 +257,15 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
 def _from_loop(sample: SampleSeen, loop: Spot | None) -> SampleSeen:
     """Return a sample without the lines that led to the training loop."""
     return replace(sample, spots=sample.spots[level_of(sample.spots, loop) :])
+
+
+def _is_after(spot: Spot, loop: Spot | None) -> bool:
+    """Return whether a line comes after backward, in its function: it computes no loss."""
+    if loop is None or spot.function != loop.function:
+        return False
+    file, _, line = spot.where.rpartition(":")
+    other, _, last = loop.where.rpartition(":")
+    return file == other and line.isdigit() and last.isdigit() and int(line) > int(last)
 
 
 def is_loss(spot: Spot) -> bool:

@@ -18,6 +18,7 @@ _MIN_LOOP: Final = 0.2  # of forward is spent in a loop over time steps
 _MIN_NODES: Final = 300
 _TINY_S: Final = 60e-6  # per node of the graph, forward and backward: mostly overhead
 _TINY_BATCH: Final = 4
+_SMALL_S: Final = 200e-6  # per node: a batch of few examples is hardly faster than one of more
 _MIN_ENLARGED: Final = 0.8
 _LOOP: Final = re.compile(r"\bin (enumerate|zip|range|torch\.unbind|\w+\.(unbind|split|chunk))\(")
 _BY_LAYER: Final = re.compile(r"\bin (enumerate\(|zip\()?(self\.|\w*layers|\w*blocks|\w*modules)")
@@ -236,7 +237,7 @@ def _tiny_batch(evidence: Evidence) -> list[Cause]:
     if not isinstance(size, int) or size > _TINY_BATCH or loader is None:
         return []
     num = loader.num_examples or 0
-    is_overhead = bool(evidence.seen.costs.num_nodes) and _per_node_s(evidence) < _TINY_S
+    is_overhead = _per_node_s(evidence) < _SMALL_S
     if num < 16 * size or not is_overhead:
         return []
     share = (1 - size / 32) * (evidence.compute + evidence.shares.get("optimizer", 0.0))
@@ -265,8 +266,8 @@ def optimizer_causes(evidence: Evidence) -> list[Cause]:
         spot, _ = heaviest(replace(one, spots=one.spots[-1:]) for one in own)
         text = (
             f"{percent(own_share)} of the time is spent in the script's own optimizer, in a loop "
-            f"over weights at {shown(spot)}: use the functions torch._foreach_*, or torch's optimizer "
-            "with fused=True"
+            f"over weights at {shown(spot)}: use the functions torch._foreach_*, or an optimizer "
+            "of torch with fused=True"
         )
         return [Cause(name="foreach", share=own_share, text=text)]
     fused = evidence.facts.get("fused")

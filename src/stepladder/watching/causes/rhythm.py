@@ -10,12 +10,18 @@ from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import heaviest, level_of, loop_of, shown
-from stepladder.watching.seen_costs import SampleSeen, Spot, StacksSeen
+from stepladder.watching.seen_costs import OWN, SampleSeen, Spot, StacksSeen
 
 _MIN_SHARE: Final = 0.03
 _MIN_BLOCKS: Final = 9
 _MIN_TAU: Final = 0.6
 _MIN_GROWTH: Final = 1.4
+_MIN_GROWING: Final = 0.1  # share of a line that grows
+_NUM_BLOCKS: Final = 9
+_GROWING: Final = (
+    "look for a list, a tensor or a graph that grows with each step; keep a fixed number of "
+    "entries, and losses as loss.detach()"
+)
 _MIN_LARGER: Final = 1.2  # inputs at the end, over those at the beginning
 _RARE: Final = 1.05  # validations per epoch
 _LEFT: Final = 0.1  # of validations or checkpoints that remain
@@ -93,28 +99,70 @@ def growth_of(block_s: Sequence[float]) -> tuple[float, float] | None:
     num = len(block_s)
     if num < _MIN_BLOCKS:
         return None
-    pairs = [(i, j) for i in range(num) for j in range(i + 1, num)]
-    signs = sum((block_s[j] > block_s[i]) - (block_s[j] < block_s[i]) for i, j in pairs)
     first, last = median(block_s[: num // 3]), median(block_s[-(num // 3) :])
-    if signs < _MIN_TAU * len(pairs) or first <= 0 or last < _MIN_GROWTH * first:
+    if _tau(block_s) < _MIN_TAU or first <= 0 or last < _MIN_GROWTH * first:
         return None
     mean_s = sum(block_s) / num
     return last / first, max(0.0, 1 - first / mean_s)
 
 
 def _growth(evidence: Evidence) -> list[Cause]:
-    found = growth_of(evidence.block_s)
-    if found is None or _inputs_grow(evidence):
+    if _inputs_grow(evidence):
         return []
-    ratio, share = found
-    grown = _grown_line(evidence)
-    at = f"; most of the increase is at {grown}" if grown else ""
-    text = (
-        f"the last steps take {ratio:.1f} times as long as the first ones{at}: look for a list, a "
-        "tensor or a graph that grows with each step; keep a fixed number of entries, and losses "
-        "as loss.detach()"
-    )
-    return [Cause(name="constant_steps", share=share, text=text)]
+    found = growth_of(evidence.block_s)
+    if found is not None:
+        ratio, share = found
+        at = f"; most of the increase is at {spot}" if (spot := _grown_line(evidence)) else ""
+        text = f"the last steps take {ratio:.1f} times as long as the first ones{at}: {_GROWING}"
+        return [Cause(name="constant_steps", share=share, text=text)]
+    return _growing_lines(evidence)
+
+
+def _growing_lines(evidence: Evidence) -> list[Cause]:
+    """Name a line whose share of a step grows, even if other processes disturb the steps."""
+    loop = loop_of(evidence.samples)
+    groups: dict[str, list[SampleSeen]] = {}
+    for one in evidence.samples:
+        if one.spots and one.part == OWN and not one.is_validation:
+            groups.setdefault(one.spots[level_of(one.spots, loop)].where, []).append(one)
+    whole = _in_blocks(evidence, evidence.samples)
+    found = []
+    for group in groups.values():
+        seconds = _in_blocks(evidence, group)
+        shares = [s / w for s, w in zip(seconds, whole, strict=True) if w > 0]
+        share = evidence.share_of(sum(seconds))
+        third = len(shares) // 3
+        if share < _MIN_GROWING or third < 2 or _tau(shares) < _MIN_TAU:
+            continue
+        first, last = median(shares[:third]), median(shares[-third:])
+        if last < 2 * first:
+            continue
+        spot, _ = heaviest(replace(o, spots=o.spots[level_of(o.spots, loop) :]) for o in group)
+        text = (
+            f"{shown(spot)} takes {percent(first)} of the first steps and {percent(last)} of the "
+            f"last ones: {_GROWING}"
+        )
+        found.append(Cause(name="constant_steps", share=max(0.0, share - first), text=text))
+    return sorted(found, key=lambda cause: -cause.share)[:1]
+
+
+def _in_blocks(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[float]:
+    """Return the seconds of samples in a few equal blocks of steps."""
+    stacks = evidence.seen.costs.stacks
+    first, last = (step // stacks.steps_of_block for step in (stacks.first_step, stacks.last_step))
+    num = min(_NUM_BLOCKS, last - first + 1)
+    seconds = [0.0] * max(num, 1)
+    for one in samples:
+        for block, some in dict(one.by_block).items():
+            seconds[min(max((block - first) * num // (last - first + 1), 0), num - 1)] += some
+    return seconds
+
+
+def _tau(values: Sequence[float]) -> float:
+    """Return Kendall's rank correlation of values with their number."""
+    pairs = [(i, j) for i in range(len(values)) for j in range(i + 1, len(values))]
+    signs = sum((values[j] > values[i]) - (values[j] < values[i]) for i, j in pairs)
+    return signs / len(pairs) if pairs else 0.0
 
 
 def _inputs_grow(evidence: Evidence) -> bool:

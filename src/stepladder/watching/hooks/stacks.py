@@ -33,6 +33,7 @@ _FIRST_S: Final = 0.012  # processor time of the first samples
 _PER_STEP_S: Final = 20e-6  # and for each step
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
+_SWITCH_S: Final = 0.0002  # Python's switch interval while no other thread runs
 _PER_STEP: Final = 8  # samples of a step, as long as they may be taken
 _WIDENED: Final = 256  # samples after which they are taken half as often
 _MAX_GAP_S: Final = 5.0  # a longer gap is a pause, such as a suspended process
@@ -133,6 +134,7 @@ class StackWatch:
         self._stop: Any = None  # a lock that is held while the thread is to run
         self._ended: Any = None  # one that is held while it runs
         self._num_in_step = 0
+        self._usual_s: float | None = None  # Python's switch interval, while it is another one
 
     def install(self, watcher: Watcher) -> None:
         """Start with the first step that is timed."""
@@ -164,10 +166,12 @@ class StackWatch:
         if stop is not None:
             stop.release()
             ended.acquire(timeout=1.0)
+            self._switch_as_before()
 
     def forget(self) -> None:
         """Forget the thread, which does not exist in this process."""
         self._stop = self._ended = None
+        self._switch_as_before()
 
     def _run(self, stop: Any, ended: Any, thread: int) -> None:
         try:
@@ -199,7 +203,10 @@ class StackWatch:
         return min(base, _MAX_GAP_S) * (0.5 + (num * _GOLDEN) % 1.0)
 
     def _sample(self, thread: int, seconds: float) -> None:
-        frame = sys._current_frames().get(thread)
+        frames = sys._current_frames()
+        self._switch_soon(is_alone=len(frames) <= 2)
+        frame = frames.get(thread)
+        del frames
         if frame is None:
             return
         key, part = self._walk(frame)
@@ -223,6 +230,24 @@ class StackWatch:
         one.by_block[block] = one.by_block.get(block, 0.0) + seconds
         if block >= _MAX_BLOCKS:
             self._halve()
+
+    def _switch_soon(self, *, is_alone: bool) -> None:
+        """Let this thread run soon after it asks to, if no other one is affected by that.
+
+        Otherwise it would run 5 ms later, or as soon as the training thread is in a function that
+        lets others run: all of the time would be attributed to these.
+        """
+        now = sys.getswitchinterval()
+        if is_alone and self._usual_s is None:
+            self._usual_s = now
+            sys.setswitchinterval(_SWITCH_S)
+        elif not is_alone:
+            self._switch_as_before()
+
+    def _switch_as_before(self) -> None:
+        usual_s, self._usual_s = self._usual_s, None
+        if usual_s is not None and abs(sys.getswitchinterval() - _SWITCH_S) < _SWITCH_S / 2:
+            sys.setswitchinterval(usual_s)
 
     def _is_validating(self) -> bool:
         one = self._watcher.current
