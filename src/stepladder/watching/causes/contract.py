@@ -10,7 +10,7 @@ from typing import Final
 from stepladder.watching.seen import Seen
 from stepladder.watching.seen_costs import SampleSeen
 
-MIN_SAMPLES: Final = 40  # with fewer, no line is named
+MIN_SAMPLES: Final = 20  # with fewer, no line is named
 MAX_SHARE: Final = 0.98  # that a change is said to save: a gain of at most 50
 
 

@@ -8,6 +8,7 @@ from math import prod
 from statistics import median
 from typing import Final
 
+from stepladder.machine.contention import MAX_CORES_MISSING
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import heaviest, level_of, loop_of, shown
 from stepladder.watching.seen_costs import OWN, SampleSeen, Spot, StacksSeen
@@ -109,13 +110,19 @@ def growth_of(block_s: Sequence[float]) -> tuple[float, float] | None:
 def _growth(evidence: Evidence) -> list[Cause]:
     if _inputs_grow(evidence):
         return []
-    found = growth_of(evidence.block_s)
+    found = growth_of(evidence.block_s) if not _is_disturbed(evidence) else None
     if found is not None:
         ratio, share = found
         at = f"; most of the increase is at {spot}" if (spot := _grown_line(evidence)) else ""
         text = f"the last steps take {ratio:.1f} times as long as the first ones{at}: {_GROWING}"
         return [Cause(name="constant_steps", share=share, text=text)]
     return _growing_lines(evidence)
+
+
+def _is_disturbed(evidence: Evidence) -> bool:
+    """Return whether other processes used the cores: steps may be slower because of them."""
+    missing = evidence.facts.get("cores_missing")
+    return isinstance(missing, float) and missing > MAX_CORES_MISSING
 
 
 def _growing_lines(evidence: Evidence) -> list[Cause]:

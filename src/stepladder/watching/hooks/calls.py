@@ -272,7 +272,7 @@ class CallWatch:
                 continue
             for name, inner in outer.named_modules():
                 if inner is module:
-                    return name
+                    return str(name)
         return ""
 
     def _keep_weights(self, module: nn.Module) -> None:

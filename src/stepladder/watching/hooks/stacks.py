@@ -196,7 +196,7 @@ class StackWatch:
         phases, seen = self._watcher.phases, self._seen
         step_s = phases.span_s / phases.num_steps if phases.num_steps else 0.0
         least = _MIN_INTERVAL_S * (1 if seen.num < _WIDENED else 2.5)
-        base = max(step_s / _PER_STEP, least) * 2 ** (self._num_in_step // _PER_STEP)
+        base: float = max(step_s / _PER_STEP, least) * 2 ** (self._num_in_step // _PER_STEP)
         base = min(base, _MAX_INTERVAL_S)
         if seen.spent_s > _FIRST_S:
             base = max(base, seen.spent_s / max(num, 1) * step_s / _PER_STEP_S)

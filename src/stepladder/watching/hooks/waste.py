@@ -50,7 +50,8 @@ def enlarged_from(image: Tensor) -> tuple[tuple[int, int], tuple[int, int]] | No
 def _spacing(lines: Tensor) -> float | None:
     """Return every how many columns the values of lines change or bend; None for all. (n, w)."""
     lines = lines[:: max(1, len(lines) // _NUM_LINES)]
-    levels = lines.unique()
+    ordered = lines.flatten().sort().values
+    levels = ordered[torch.cat([ordered.new_ones(1), ordered.diff()]) > 0]
     reach = float(levels[-1] - levels[0])
     if len(levels) < _MIN_EDGES or not 0 < reach < float("inf"):
         return None
