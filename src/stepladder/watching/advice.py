@@ -12,6 +12,7 @@ from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.data import loader_causes
+from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.lines import own_lines
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
@@ -82,6 +83,7 @@ def next_step(
             *optimizer_causes(evidence),
             *model_causes(evidence),
             *rhythm_causes(evidence),
+            *growth_causes(evidence),
             *own_lines(evidence),
         ]
     )
@@ -113,16 +115,13 @@ def _worth(cause: Cause) -> float:
 
 
 def _distinct(causes: Sequence[Cause]) -> list[Cause]:
-    """Return causes without those of lines if a more specific one explains the same time."""
-    is_growing = any(cause.name == "constant_steps" for cause in causes)
-    grown = next((cause.text for cause in causes if cause.name == "constant_steps"), "")
-    kept = []
-    for cause in causes:
-        where = cause.text.partition(" at ")[2].partition(" `")[0]
-        is_same = is_growing and cause.name in ("slow_line", "vectorise", "foreach")
-        if not (is_same and where and where in grown):
-            kept.append(cause)
-    return kept
+    """Return causes without those of lines that a more specific one explains."""
+    explained = {where for one in causes if one.name == "constant_steps" for where in one.lines}
+    return [
+        one
+        for one in causes
+        if one.name == "constant_steps" or not one.lines or not explained.issuperset(one.lines)
+    ]
 
 
 def _step_of(cause: Cause) -> NextStep:

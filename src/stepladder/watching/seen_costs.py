@@ -41,6 +41,7 @@ class SampleSeen:
         spots: the script's own lines on the stack, outermost first.
         calls: the library functions that the last of them had called, outermost first, such as
             `PIL/Image.py:resize`.
+        num_inside: how many of the lines, the last ones, a loader has called.
         seconds: wall time that they represent.
         followed_s, outside_s: of these, seconds in steps whose phases are timed, and of those
             seconds between the phases.
@@ -51,6 +52,7 @@ class SampleSeen:
     is_validation: bool
     spots: tuple[Spot, ...]
     calls: tuple[str, ...]
+    num_inside: int = 0
     seconds: float = 0.0
     followed_s: float = 0.0
     outside_s: float = 0.0

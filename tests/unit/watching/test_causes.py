@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from stepladder.records.watch import PhaseTime
 from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import Cause, Evidence
+from stepladder.watching.causes.growth import growth_of
 from stepladder.watching.causes.lines import heaviest, inner_loops, kind_of, own_lines
-from stepladder.watching.causes.rhythm import growth_of
 from stepladder.watching.hooks.waste import enlarged_from
 from stepladder.watching.seen import Seen
 from stepladder.watching.seen_costs import BACKWARD, FORWARD, OWN, SampleSeen, Spot, StacksSeen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from textwrap import indent
 
 import pytest
 import torch
@@ -106,7 +107,8 @@ SLOW: dict[str, tuple[str, str, str]] = {
         HEAD
         + "model = nn.Linear(32, 3)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
         "x, y = torch.randn(16384, 32), torch.randint(3, (16384,))\n"
-        "loader = DataLoader(TensorDataset(x, y), batch_size=1024, shuffle=True)\n" + PASSES,
+        "loader = DataLoader(TensorDataset(x, y), batch_size=1024, shuffle=True)\n"
+        "def train():\n" + indent(PASSES, "    ") + "train()\n",
         "whole_batches",
         "TensorDataset",
     ),
@@ -197,6 +199,7 @@ def loss_of(out, target):
             "history = torch.cat([history, torch.zeros(3000, 16)])",
             "mean = history.exp().std(0)",
             before="history = torch.zeros(20, 16)\n",
+            model=MODEL.replace("nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3)", BIG),
         ),
         "constant_steps",
         "history",

@@ -23,12 +23,14 @@ class Cause:
         share: the share of all time that the change saves at most, in [0, 1].
         text: what was seen with its numbers, and the change.
         is_loose: it may save far less than that.
+        lines: of the training loop, which it explains.
     """
 
     name: str
     share: float
     text: str
     is_loose: bool = False
+    lines: tuple[str, ...] = ()
 
     @property
     def gain(self) -> float:

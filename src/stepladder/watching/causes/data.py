@@ -175,14 +175,13 @@ def _new_orders(evidence: Evidence, loader: LoaderSeen, share: float) -> list[Ca
 def _kind(sample: SampleSeen) -> str:
     """Return what a loader does: order, decode, read, transform, python or collate."""
     calls = sample.calls
-    is_in_dataset = len(sample.spots) > 1
     if calls and calls[-1].startswith("torch/utils/data/sampler.py"):
         return "order"
     if any(name in call for call in calls for name in _DECODERS):
         return "decode"
     if any(name in call for call in calls for name in _READERS):
         return "read"
-    return _kind_of_line(sample) if is_in_dataset else "collate"
+    return _kind_of_line(sample) if sample.num_inside else "collate"
 
 
 def _kind_of_line(sample: SampleSeen) -> str:
@@ -199,17 +198,8 @@ def _kind_of_line(sample: SampleSeen) -> str:
 
 
 def _within(group: Sequence[SampleSeen]) -> list[SampleSeen]:
-    """Return samples without the line that iterates the loader."""
-    return [replace(one, spots=one.spots[_first_inside(one) :]) for one in group]
-
-
-def _first_inside(sample: SampleSeen) -> int:
-    """Return the index of the first line that belongs to the dataset or the collate function."""
-    named = ("__getitem__", "__getitems__", "__next__", "__iter__", "collate")
-    for idx, spot in enumerate(sample.spots):
-        if idx and any(name in spot.function for name in named):
-            return idx
-    return len(sample.spots) - 1
+    """Return samples with the lines only that the loader has called."""
+    return [replace(one, spots=one.spots[-max(one.num_inside, 1) :]) for one in group]
 
 
 def _more_workers(loader: LoaderSeen, wait: float) -> list[Cause]:

@@ -243,13 +243,13 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
         if _is_after(one.spots[at], loop) or not any(is_loss(spot) for spot in one.spots[at:]):
             by_line.setdefault(one.spots[at].where, []).append(one)
     causes = []
-    for group in by_line.values():
+    for where, group in by_line.items():
         name = _loop_kind(group, loop)
         is_read = name == "slow_line" and all(_READ.search(one.spots[-1].text) for one in group)
         least = _MIN_READ if is_read else _MIN_OTHER
         cause = _cause(evidence, name, [_from_loop(one, loop) for one in group], least)
         if cause is not None:
-            causes.append(cause)
+            causes.append(replace(cause, lines=(where,)))
     causes.sort(key=lambda cause: -cause.share)
     return causes[:_MAX_CAUSES]
 

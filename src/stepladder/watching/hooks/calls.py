@@ -26,7 +26,7 @@ from stepladder.watching.watcher import Watcher
 _FIRST: Final = 5  # the first step in which modules are timed
 _LENGTH: Final = 3  # in a row, so that a call can be compared with those of the step before
 _EVERY: Final = 50  # then again
-_MAX_STEPS: Final = 30
+_MAX_STEPS: Final = 12
 _MAX_CALLS: Final = 5000  # of a step; if there are more, modules are not timed again
 _MAX_KNOWN: Final = 512  # modules
 _NUM_VALUES: Final = 64  # of a tensor, which identify it
@@ -73,7 +73,7 @@ class _Past:
 
 
 class CallWatch:
-    """Hooks on all modules in three steps of fifty."""
+    """Hooks on all modules in three steps of fifty, for twelve steps."""
 
     def __init__(self, names: Names, optimizers: OptimizerWatch) -> None:
         self._names = names

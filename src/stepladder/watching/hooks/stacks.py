@@ -29,8 +29,8 @@ from stepladder.watching.seen_costs import (
 )
 from stepladder.watching.watcher import Watcher
 
-_FIRST_S: Final = 0.012  # processor time of the first samples
-_PER_STEP_S: Final = 20e-6  # and for each step
+_FIRST_S: Final = 0.008  # processor time of the first samples
+_PER_STEP_S: Final = 12e-6  # and for each step
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
 _SWITCH_S: Final = 0.0002  # Python's switch interval while no other thread runs
@@ -120,7 +120,7 @@ class StackWatch:
     """A thread that reads the training thread's stack now and then.
 
     It is started once steps are timed, is not a `threading.Thread`, so that the script does not see
-    it, and draws no random numbers. About 12 ms of processor time, and 20 µs for each step, are
+    it, and draws no random numbers. About 8 ms of processor time, and 12 µs for each step, are
     spent; within a long step, samples become rarer. It ends before a process is forked, and is
     started again by the next step.
     """
@@ -269,6 +269,7 @@ class StackWatch:
         own: list[tuple[int, int]] = []
         calls: list[int] = []
         parts: list[str] = []
+        inside = 0  # the script's frames that the loader has called
         is_hook, called = False, ""  # the script's function that the frame has called
         frame: FrameType | None = innermost
         for depth in range(_MAX_DEPTH):
@@ -289,13 +290,14 @@ class StackWatch:
                     calls.append(id(code))
                 if known.part is not None:
                     parts.append(known.part)
+                inside = len(own) if known.part == DATA else inside
             frame = frame.f_back
         part = HOOK if is_hook and DATA not in parts else _innermost(parts)
         own.reverse()
         calls.reverse()
         spots = own if len(own) <= _MAX_SPOTS else own[:4] + own[4 - _MAX_SPOTS :]
         shown = calls[:2] + calls[2:][2 - _MAX_CALLS :]
-        return (part, tuple(spots), tuple(shown)), part
+        return (part, tuple(spots), tuple(shown), inside), part
 
     def _learn(self, code: CodeType) -> _Code:
         if len(self._codes) >= _MAX_CODES:
@@ -305,9 +307,10 @@ class StackWatch:
 
     def _add(self, key: Any, part: str, is_validation: bool) -> SampleSeen:
         """Add a stack; if there are too many, without its details."""
-        _, spots, calls = key
+        _, spots, calls, inside = key
         if len(self._stacks) >= _MAX_STACKS:
-            key, spots, calls = (part, spots[:1], ()), spots[:1], ()
+            spots, calls, inside = spots[:1], (), 0
+            key = (part, spots, calls, inside)
             found = self._stacks.get((key, is_validation))
             if found is not None:
                 return found
@@ -316,6 +319,7 @@ class StackWatch:
             is_validation=is_validation,
             spots=tuple(self._spot(*spot) for spot in spots),
             calls=tuple(self._codes[call].name for call in calls if call in self._codes),
+            num_inside=min(inside, len(spots)),
         )
         self._stacks[(key, is_validation)] = one
         self._seen.samples.append(one)
