@@ -8,8 +8,9 @@ from typing import Any
 
 from stepladder.records.watch import Clearing
 from stepladder.watching.hooks.tensors import Spread
+from stepladder.watching.seen_costs import CostsSeen
 from stepladder.watching.seen_losses import LossSeen, LostTermSeen, MarginSeen, RatesSeen
-from stepladder.watching.weights_seen import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
+from stepladder.watching.seen_weights import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
 
 
 @dataclass(kw_only=True)
@@ -237,7 +238,12 @@ class StartSeen:
 
 @dataclass(kw_only=True)
 class PassSeen:
-    """One pass over a loader, from its first batch to its last or to where it was stopped."""
+    """One pass over a loader, from its first batch to its last or to where it was stopped.
+
+    Attributes:
+        wait_s: seconds in which the script waited for it.
+        start_s: of these, for the iterator, its first batch and its end.
+    """
 
     loader: int
     num_batches: int = 0
@@ -246,6 +252,7 @@ class PassSeen:
     began_at_step: int = 0
     is_whole: bool = False
     wait_s: float = 0.0
+    start_s: float = 0.0
     span_s: float = 0.0
     num_forwards: int = 0
     num_train_mode: int = 0
@@ -670,3 +677,4 @@ class Seen:
     was_cut: bool = False
     num_looked: int = 0
     clearing: Clearing | None = None
+    costs: CostsSeen = field(default_factory=CostsSeen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepladder.records.files import Json
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import OptimizerSeen, Seen
-from stepladder.watching.weights_seen import CauseSeen, RoundingSeen, WithoutSeen
+from stepladder.watching.seen_weights import CauseSeen, RoundingSeen, WithoutSeen
 
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts
 _MIN_ROUNDED = 5  # inspected steps before a lost update counts

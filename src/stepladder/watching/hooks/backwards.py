@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stepladder.watching.hooks.cuts import CutWatch
-from stepladder.watching.hooks.graph import broadcast_difference, terms
+from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses import LossWatch
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.optimizers import OptimizerWatch
@@ -215,6 +215,8 @@ class BackwardWatch:
             return
         if is_followed:
             self._tokens.append((watcher.step, follow_graph(node)))
+        if watcher.is_close and watcher.step >= _SETTLED and not watcher.seen.costs.num_nodes:
+            watcher.seen.costs.num_nodes = num_nodes(node)
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1

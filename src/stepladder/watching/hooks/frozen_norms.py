@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.seen_weights import FrozenNormSeen
 from stepladder.watching.watcher import Watcher
-from stepladder.watching.weights_seen import FrozenNormSeen
 
 _MAX_CHAINS: Final = 32
 _MAX_BEFORE: Final = 64

@@ -351,3 +351,14 @@ def _dim(value: object, num_dims: int) -> int | None:
         return None
     signed = value - 2**64 if value >= 2**63 else value
     return signed % num_dims if num_dims else signed
+
+
+def num_nodes(root: Any, most: int = 5000) -> int:
+    """Return the number of nodes of a graph, counted up to a limit."""
+    stack, known = [root], {root}
+    while stack and len(known) < most:
+        for parent, _ in stack.pop().next_functions:
+            if parent is not None and parent not in known:
+                known.add(parent)
+                stack.append(parent)
+    return len(known)

@@ -16,7 +16,7 @@ from stepladder.watching.hooks.accumulated import Trail
 from stepladder.watching.hooks.rounding import Rounding
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen import OptimizerSeen
-from stepladder.watching.weights_seen import CauseSeen, WithoutSeen
+from stepladder.watching.seen_weights import CauseSeen, WithoutSeen
 
 _MAX_MATRICES: Final = 12
 _MAX_SLOPES: Final = 4  # of these that are compared with their gradients

@@ -147,6 +147,8 @@ class LoaderWatch:
             failed=self._ended,
             is_timed=True,
         )
+        workers = dataloader_module._MultiProcessingDataLoaderIter
+        watcher.patches.wrap(workers, "__del__", after=self._dropped, is_timed=True)
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
         self._draws.install(watcher)
 
@@ -210,6 +212,7 @@ class LoaderWatch:
         began = note if note is not None else perf_counter()
         if self._watcher.phases.is_counting:
             one.wait_s += perf_counter() - began
+            one.start_s = one.wait_s
         self._passes[iterator] = (one, began)
 
     def _given(self, began: Any, args: tuple[Any, ...], _kwargs: Any, batch: Any) -> None:
@@ -233,6 +236,7 @@ class LoaderWatch:
         if watcher.is_close:
             watcher.batch_refs = [weakref.ref(t) for t in tensors_in(batch) if _is_numbers(t)]
         if one.num_batches == 1:
+            one.start_s = one.wait_s
             self._first(one, batch)
 
     def _first(self, one: PassSeen, batch: Any) -> None:
@@ -253,7 +257,16 @@ class LoaderWatch:
         if self._watcher.phases.is_counting:
             one.span_s = now - max(at, self._watcher.phases.began)
             one.wait_s += now - began
+            one.start_s += now - began
         self._watcher.phases.touch()
+
+    def _dropped(self, began: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        """Count the time in which the workers of an iterator end that was not used to its end."""
+        found = self._passes.get(args[0])
+        if found is not None and self._watcher.phases.is_counting:
+            took_s = perf_counter() - began
+            found[0].wait_s += took_s
+            found[0].start_s += took_s
 
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1

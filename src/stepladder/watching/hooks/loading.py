@@ -16,8 +16,8 @@ from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.patches import DONE
 from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.seen_weights import FitSeen, LoadKind, LoadSeen
 from stepladder.watching.watcher import Watcher
-from stepladder.watching.weights_seen import FitSeen, LoadKind, LoadSeen
 
 _MAX_NAMES: Final = 4000
 _MAX_SOURCES: Final = 8

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from stepladder.watching.seen import CutSeen
-from stepladder.watching.weights_seen import CauseSeen
+from stepladder.watching.seen_weights import CauseSeen
 
 _OPAQUE = (torch.jit.ScriptModule, nn.DataParallel)  # whose layers are called out of sight
 

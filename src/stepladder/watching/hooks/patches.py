@@ -67,6 +67,11 @@ class Switch:
             if counts_for:
                 self.spent_s += (thread_time() - start) * counts_for
 
+    @property
+    def thread(self) -> int:
+        """Return the training thread's identifier."""
+        return self._thread
+
     def is_elsewhere(self) -> bool:
         """Return whether this is not the training thread; such calls are counted."""
         is_other = threading.get_ident() != self._thread

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watching.hooks.tensors import is_plain, part
-from stepladder.watching.weights_seen import RoundingSeen
+from stepladder.watching.seen_weights import RoundingSeen
 
 _DTYPES: Final = (torch.bfloat16, torch.float16)
 _MAX_MATRICES: Final = 8

@@ -73,6 +73,10 @@ class OwnCode:
         """Return whether a file is the script's."""
         return self._name(filename) is not None
 
+    def shown(self, filename: str) -> str:
+        """Return the name under which a file is shown."""
+        return self._name(filename) or Path(filename).name
+
     def innermost(self, frames: Sequence[tuple[str, int]]) -> str | None:
         """Return the innermost of these lines, (file, line), that is the script's."""
         for file, line in reversed(frames):

@@ -87,6 +87,7 @@ class Session:
     def _begin(self) -> None:
         from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.hooks.backwards import BackwardWatch
+        from stepladder.watching.hooks.calls import CallWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
         from stepladder.watching.hooks.examples import ExampleWatch
@@ -100,8 +101,10 @@ class Session:
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
         from stepladder.watching.hooks.pairs import PairWatch
+        from stepladder.watching.hooks.stacks import StackWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
+        from stepladder.watching.hooks.waste import WasteWatch
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
@@ -142,6 +145,9 @@ class Session:
                 ExampleWatch(),
                 PairWatch(),
                 independence,
+                CallWatch(names, optimizers),
+                WasteWatch(names, optimizers),
+                StackWatch(),
                 *((kept,) if kept is not None else ()),
             ]
         )
