@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -178,7 +179,8 @@ sys.modules["kept_of_the_test"] = (net, torch.get_rng_state(), net.norm.running_
         assert found(watched(code)).outcome is Outcome.PASSED
         import torch
 
-        model, state, mean = sys.modules.pop("kept_of_the_test")  # type: ignore[misc]
+        kept: Any = sys.modules.pop("kept_of_the_test")
+        model, state, mean = kept
     finally:
         sys.modules.pop("kept_of_the_test", None)
     assert capsys.readouterr().out.split() == ["32"] * 12

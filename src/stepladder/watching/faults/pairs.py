@@ -47,7 +47,8 @@ def labels_misaligned(seen: Seen) -> Answer:
             f"follows from the shares of the {one.num_classes} classes)"
         )
         is_changed = one.num_changed >= _CHANGED * one.chance * one.num_again
-        if one.num_again >= _MIN_AGAIN and is_changed and not one.is_remembered:
+        is_again = min(one.num_again, one.num_distinct) >= _MIN_AGAIN  # and not all the same
+        if is_again and is_changed and not one.is_remembered:
             return Found(
                 evidence=f"{one.num_changed:,} of {one.num_again:,} examples that were seen again "
                 f"had another label, about as many as by chance, and {told}",

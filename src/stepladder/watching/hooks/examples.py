@@ -225,6 +225,8 @@ class ExampleWatch:
         rows = per_example(list(tensors_in((args, kwargs), 3))[:6])
         if not rows or any(one.requires_grad for one in rows):
             return
+        if rows[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # a CUDA graph would repeat what is computed here
         if module.training and self._is_last(rows[0]):
             return  # the whole set in each step, which is known already
         num_measured = self._measured.get(id(root), 0)
