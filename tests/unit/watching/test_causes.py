@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from stepladder.records.watch import PhaseTime
 from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import Cause, Evidence
-from stepladder.watching.causes.growth import growth_of
+from stepladder.watching.causes.growth import growth_causes, growth_of
 from stepladder.watching.causes.lines import heaviest, inner_loops, kind_of, own_lines
 from stepladder.watching.hooks.waste import enlarged_from
 from stepladder.watching.seen import Seen
@@ -185,3 +185,18 @@ def test_spinning_threads_come_after_what_takes_more() -> None:
 def test_a_gain_is_bounded_by_amdahls_law() -> None:
     assert Cause(name="a", share=0.5, text="").gain == pytest.approx(2.0)
     assert Cause(name="a", share=1.0, text="").gain == pytest.approx(50.0)
+
+
+def test_a_line_whose_share_grows_is_named() -> None:
+    model = sample(BACKWARD, 9.0, STEP)
+    history = sample(OWN, 9.0, spot(12, "history = torch.cat([history, xb])"))
+    model.by_block = dict.fromkeys(range(9), 1.0)
+    for growth, is_named in ((0.25, True), (0.0, False)):
+        history.by_block = {block: 0.1 + growth * block for block in range(9)}
+        history.seconds = sum(history.by_block.values())
+        evidence = evidence_of(model, history)
+        stacks = evidence.seen.costs.stacks
+        stacks.num, stacks.last_step = 400, 8
+        causes = growth_causes(evidence)
+        assert bool(causes) == is_named
+        assert not causes or "train.py:12" in causes[0].text

@@ -194,16 +194,6 @@ def loss_of(out, target):
         "smaller_images",
         "16 × 16",
     ),
-    "a history that grows": (
-        after_step(
-            "history = torch.cat([history, torch.zeros(3000, 16)])",
-            "mean = history.exp().std(0)",
-            before="history = torch.zeros(20, 16)\n",
-            model=MODEL.replace("nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3)", BIG),
-        ),
-        "constant_steps",
-        "history",
-    ),
     "validation in each step": (
         after_step(
             "model.eval()",

@@ -82,6 +82,8 @@ def kind_of(sample: SampleSeen, *, has_gpu: bool) -> str | None:
     if not sample.spots:
         return None
     text, calls = sample.spots[-1].text, sample.calls
+    if "torch.save(" in text or any(call.startswith("torch/serialization") for call in calls):
+        return None  # timed as a phase
     if any(call.endswith(_SAVES) for call in calls):
         return "fewer_checkpoints"
     by_call = (
@@ -95,11 +97,13 @@ def kind_of(sample: SampleSeen, *, has_gpu: bool) -> str | None:
     for libraries, kind in by_call:
         if any(f"/{name}" in f"/{call}" for call in calls for name in libraries):
             return kind
+    return _by_call(calls) or (_by_text(text, has_gpu=has_gpu) if not calls else None)
+
+
+def _by_call(calls: Sequence[str]) -> str | None:
     if any(call.endswith((":empty_cache", "gc.py:collect")) for call in calls):
         return "memory_cleanup"
-    if any(call.endswith(":synchronize") for call in calls):
-        return "host_reads"
-    return _by_text(text, has_gpu=has_gpu) if not calls else None
+    return "host_reads" if any(call.endswith(":synchronize") for call in calls) else None
 
 
 def _by_text(text: str, *, has_gpu: bool) -> str | None:
@@ -238,8 +242,8 @@ def _other_lines(evidence: Evidence, samples: Sequence[SampleSeen]) -> list[Caus
         at = level_of(one.spots, loop)
         if loop is not None and one.spots[-1].where == loop.where:
             continue  # a library's training loop, such as `trainer.fit(…)`
-        if _NEXT.search(one.spots[-1].text):
-            continue  # part of loading
+        if _NEXT.search(one.spots[-1].text) or "torch.save(" in one.spots[-1].text:
+            continue  # part of loading, or of saving
         if _is_after(one.spots[at], loop) or not any(is_loss(spot) for spot in one.spots[at:]):
             by_line.setdefault(one.spots[at].where, []).append(one)
     causes = []

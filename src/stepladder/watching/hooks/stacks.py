@@ -35,7 +35,7 @@ _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
 _SWITCH_S: Final = 0.0002  # Python's switch interval while no other thread runs
 _PER_STEP: Final = 8  # samples of a step, as long as they may be taken
-_WIDENED: Final = 256  # samples after which they are taken half as often
+_WIDENED: Final = 128  # samples after which they are taken a quarter as often
 _MAX_GAP_S: Final = 5.0  # a longer gap is a pause, such as a suspended process
 _MAX_DEPTH: Final = 200
 _MAX_SPOTS: Final = 12
@@ -195,7 +195,7 @@ class StackWatch:
         """
         phases, seen = self._watcher.phases, self._seen
         step_s = phases.span_s / phases.num_steps if phases.num_steps else 0.0
-        least = _MIN_INTERVAL_S * (1 if seen.num < _WIDENED else 2.5)
+        least = _MIN_INTERVAL_S * (1 if seen.num < _WIDENED else 4)
         base: float = max(step_s / _PER_STEP, least) * 2 ** (self._num_in_step // _PER_STEP)
         base = min(base, _MAX_INTERVAL_S)
         if seen.spent_s > _FIRST_S:
