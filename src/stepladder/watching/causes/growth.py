@@ -15,7 +15,8 @@ from stepladder.watching.seen_costs import OWN, SampleSeen, Spot, StacksSeen
 
 _MIN_BLOCKS: Final = 9
 _MIN_TAU: Final = 0.6
-_MIN_TAU_OF_LINES: Final = 0.5  # of samples, which are few
+_MIN_TAU_OF_LINES: Final = 0.7
+_MIN_SAMPLES_OF_LINES: Final = 150
 _MIN_GROWTH: Final = 1.4
 _MIN_GROWTH_OF_LINES: Final = 2.0
 _CLEAR_GROWTH: Final = 3.0  # beside other processes
@@ -104,7 +105,8 @@ def _first_share(evidence: Evidence, group: Sequence[SampleSeen]) -> float | Non
     whole, seconds = _in_blocks(evidence, evidence.samples), _in_blocks(evidence, group)
     shares = [s / w for s, w in zip(seconds, whole, strict=True) if w > 0]
     third = len(shares) // 3
-    if third < 2 or evidence.share_of(sum(seconds)) < _MIN_SHARE:
+    has_few = evidence.seen.costs.stacks.num < _MIN_SAMPLES_OF_LINES
+    if has_few or third < 2 or evidence.share_of(sum(seconds)) < _MIN_SHARE:
         return None
     first, last = median(shares[:third]), median(shares[-third:])
     is_larger = last * (1 - first) >= _MIN_GROWTH_OF_LINES * first * (1 - last)
