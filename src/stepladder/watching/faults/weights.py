@@ -8,7 +8,7 @@ from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import Seen
 from stepladder.watching.seen_weights import FitSeen, LoadKind, LoadSeen
 
-_MIN_LOOKS = 2  # inspected steps at which layers were frozen
+_MIN_STEPS_APART = 5  # inspected steps at which layers were frozen
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
 
 
@@ -105,7 +105,7 @@ def _how_to_load(one: LoadSeen) -> str:
 
 def frozen_batch_norm_moves(seen: Seen) -> Answer:
     """Compares the statistics of BatchNorm in training mode behind weights that are all frozen."""
-    norms = [one for one in seen.frozen_norms if one.num_looks >= _MIN_LOOKS]
+    norms = [one for one in seen.frozen_norms if one.last_step - one.first_step >= _MIN_STEPS_APART]
     if not norms:
         if not seen.num_steps or not any(model.has_batch_norm for model in seen.models):
             return Unseen("no model with BatchNorm was trained")
@@ -118,7 +118,7 @@ def frozen_batch_norm_moves(seen: Seen) -> Answer:
     part = f" in {one.name}" if one.name else ""
     return Found(
         evidence=f"{layers} of {one.model}{part} updated {its} statistics in training mode at "
-        f"{one.num_looks} inspected steps, though {its} weights and those of earlier layers are "
+        f"{one.num_looks + 1} inspected steps, though {its} weights and those of earlier layers are "
         f"frozen: the running means{first} moved by {one.shift:.2g} standard deviations from step "
         f"{one.first_step} to {one.last_step}",
         fix=f"Call model.{one.name}.eval() after each model.train()."
