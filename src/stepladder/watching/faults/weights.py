@@ -119,8 +119,8 @@ def frozen_batch_norm_moves(seen: Seen) -> Answer:
     return Found(
         evidence=f"{layers} of {one.model}{part} updated {its} statistics in training mode at "
         f"{one.num_looks + 1} inspected steps, though {its} weights and those of earlier layers "
-        f"are frozen: the running means{first} moved by {one.shift:.2g} standard deviations from step "
-        f"{one.first_step} to {one.last_step}",
+        f"are frozen: the running means{first} moved by {one.shift:.2g} standard deviations from "
+        f"step {one.first_step} to {one.last_step}",
         fix=f"Call model.{one.name}.eval() after each model.train()."
         if one.name
         else f"Call eval() on the BatchNorm layers of {one.model} after each train().",
