@@ -175,6 +175,27 @@ for step in range(120):
                     a, b = get_batch(split)
                     net(a)
 """,
+    "short_windows_that_repeat": """
+words = torch.randint(0, 60, (40, 5))
+text = words[torch.randint(0, 40, (1200,))].flatten()
+net = nn.Sequential(nn.Embedding(60, 16), nn.Linear(16, 60))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+text_val = text[5000:]
+def get_batch(part, num):
+    at = torch.randperm(len(part) - 9)[:num]
+    rows = torch.stack([part[i : i + 9] for i in at])
+    return rows[:, :-1], rows[:, 1:]
+for step in range(90):
+    a, b = get_batch(text[:5000], 64)
+    net.train()
+    sgd.zero_grad()
+    F.cross_entropy(net(a).flatten(0, 1), b.flatten()).backward()
+    sgd.step()
+net.eval()
+with torch.no_grad():
+    a_val, b_val = get_batch(text_val, 200)
+    net(a_val)
+""",
     "values_of_the_next_state": """
 for step in range(60):
     at = torch.randint(600, (32,))
@@ -267,3 +288,4 @@ def test_bits_are_few_if_examples_may_be_equal_by_chance() -> None:
     assert bits_per_example([torch.rand(64, 2, generator=draw)]) == (0.0, True)
     assert bits_per_example([(torch.rand(64, 10, generator=draw) > 0.5).float()]) == (10.0, False)
     assert bits_per_example([torch.rand(64, 10, generator=draw)]) == (200.0, True)
+    assert bits_per_example([torch.randint(60, (64, 8), generator=draw)]) == (16.0, False)

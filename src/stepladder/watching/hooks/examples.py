@@ -26,6 +26,7 @@ _FIRST_S: Final = 0.03  # time for hashes of the first steps
 _PER_STEP_S: Final = 30e-6  # and of each step
 _MAX_MEASURED: Final = 4  # calls of each model whose values are counted
 _MAX_EVALUATED: Final = 32_768  # hashes of a group
+_MAX_OF_GROUPS: Final = 131_072  # hashes of all groups
 _MAX_OF_A_LOADER: Final = 8192  # examples that are counted
 _HELD_OUT: Final = re.compile(
     r"(\w+_|x|y)?(val|valid|validation|eval|evaluation|test|dev|heldout|held_out|holdout)"
@@ -140,7 +141,8 @@ class _Learnt:
         key = call.lines if current is None else current.loader
         group = self.groups.get(key)
         if group is None:
-            if len(self.groups) >= _MAX_GROUPS:
+            num = sum(len(one.hashes) for one in self.groups.values())
+            if len(self.groups) >= _MAX_GROUPS or num >= _MAX_OF_GROUPS:
                 return
             group = self.groups[key] = _Group(
                 call.lines, None if current is None else current.loader
