@@ -10,6 +10,7 @@ import torch
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import examples, patches
+from stepladder.watching.hooks.examples import is_held_out
 from stepladder.watching.hooks.hashes import bits_per_example, hashes_of, per_example
 
 Watched = Callable[..., WatchReport]
@@ -264,6 +265,17 @@ def test_a_leak_is_found_although_not_all_steps_are_followed(watched: Watched) -
     assert isinstance(report.facts["num_steps_only_counted"], int)
     assert report.facts["num_steps_only_counted"] > 0
     assert found(report).numbers["num_known"] == 100
+
+
+@pytest.mark.parametrize("name", ["x_val", "test_loader", "valset", "dev_loader", "ydev", "test"])
+def test_held_out_examples_are_known_by_name(name: str) -> None:
+    assert is_held_out({"net", name})
+    assert not is_held_out({name, "train_loader"})
+
+
+@pytest.mark.parametrize("name", ["dev", "eval_loader", "val_every", "test_batch_size", "latest"])
+def test_a_device_a_setting_and_an_evaluation_are_not(name: str) -> None:
+    assert not is_held_out({"net", name})
 
 
 def test_hashes_of_equal_examples_are_equal_in_any_batch() -> None:

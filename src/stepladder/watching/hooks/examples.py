@@ -29,8 +29,11 @@ _MAX_EVALUATED: Final = 32_768  # hashes of a group
 _MAX_OF_GROUPS: Final = 131_072  # hashes of all groups
 _MAX_OF_A_LOADER: Final = 8192  # examples that are counted
 _HELD_OUT: Final = re.compile(
-    r"(\w+_|x|y)?(val|valid|validation|eval|evaluation|test|dev|heldout|held_out|holdout)"
-    r"(_\w+|x|y|set|data|loader)?"
+    r"(\w+_|x|y)?(val|valid|validation|test|heldout|held_out|holdout)"
+    r"(_\w+|x|y|set|data|loader)?|dev_?(set|data|loader|x|y|loss|acc\w*)|[xy]_?dev"
+)  # `dev` alone is a device, and an evaluation may be one of training examples
+_SETTING: Final = re.compile(
+    r"\w*_(iters?|interval|every|steps?|freq\w*|size|epochs?|mode|dtype|dev|device)"
 )
 _OFTEN: Final = 0.34  # times in a step: part of it
 _NEW: Final = 0.02  # of the examples of a call may be known by chance
@@ -321,4 +324,4 @@ def is_held_out(names: Iterable[str]) -> bool:
     words = [name.lower() for name in names]
     if any("train" in word for word in words):
         return False
-    return any(_HELD_OUT.fullmatch(word) for word in words)
+    return any(_HELD_OUT.fullmatch(word) and not _SETTING.fullmatch(word) for word in words)
