@@ -81,6 +81,18 @@ LEAKED = {
         "600 of 600 different examples (100 %)",
         Outcome.FAILED,
     ),
+    "after_the_best_weights_are_loaded": (
+        """
+for epoch in range(3):
+    for some in torch.randperm(600).split(30):
+        learn(x[some], y[some])
+    best = {name: one.clone() for name, one in net.state_dict().items()}
+net.load_state_dict(best)
+test_score = score(x[500:], y[500:])
+""",
+        "100 of 140 different examples (71 %)",
+        Outcome.FAILED,
+    ),
     "copies_made_before_the_split": (
         "rare = y == 2\nx = torch.cat([x, x[rare], x[rare]])\ny = torch.cat([y, y[rare], y[rare]])"
         "\norder = torch.randperm(len(x))\nx, y = x[order], y[order]\n" + LOADERS + EPOCHS,
@@ -175,6 +187,16 @@ for step in range(120):
                 for _ in range(8):
                     a, b = get_batch(split)
                     net(a)
+""",
+    "folds_that_begin_with_the_same_weights": """
+start = {name: one.clone() for name, one in net.state_dict().items()}
+for fold in torch.arange(640).chunk(4):
+    net.load_state_dict(start)
+    rest = torch.tensor([i for i in range(640) if not fold[0] <= i <= fold[-1]])
+    for epoch in range(3):
+        for some in rest[torch.randperm(480)].split(32):
+            learn(x[some], y[some])
+        val_score = score(x[fold], y[fold])
 """,
     "short_windows_that_repeat": """
 words = torch.randint(0, 60, (40, 5))

@@ -83,6 +83,7 @@ class CallWatch:
         self._handles: list[Any] = []
         self._stack: list[_Call] = []
         self._known: dict[int, _Known] = {}
+        self._held: set[int] = set()
         self._past: dict[int, list[_Past]] = {}
         self._touched: set[tuple[int, int]] = set()
         self._weights: dict[int, list[tuple[weakref.ref[Any], Tensor]]] = {}
@@ -126,6 +127,7 @@ class CallWatch:
     def _open(self) -> None:
         self._num_steps += 1
         self._num_calls = 0
+        self._held = self._optimizers.held
         self._stack.clear()
         if not self._handles:
             self._past.clear()
@@ -217,7 +219,7 @@ class CallWatch:
             ref=weakref.ref(module),
             has_weights=bool(weights),
             is_frozen=bool(weights) and not learning,
-            is_unheld=bool(learning) and ids.isdisjoint(self._optimizers.held),
+            is_unheld=bool(learning) and ids.isdisjoint(self._held),
             has_modes=any(
                 isinstance(m, (_BatchNorm, _DropoutNd)) and (getattr(m, "p", 1.0) or 0.0) > 0
                 for m in module.modules()

@@ -175,6 +175,8 @@ class LoadWatch:
         if note is _OWN:
             self._try(module, given, where, LoadKind.OWN, marks=_marks(module))
             return
+        for listener in self._watcher.on_loaded:
+            listener(module)
         missing = set(getattr(result, "missing_keys", ()))
         own = [name for name, _ in module.named_parameters()]
         num = sum(name not in missing for name in own)
