@@ -401,3 +401,16 @@ def test_workers_can_be_started_while_the_stack_is_sampled(watched: Watched) -> 
     report = watched(code)
     assert report.exit_code == 0
     assert first(report).rung == "persistent_workers"
+
+
+def test_code_without_line_numbers_is_sampled(watched: Watched) -> None:
+    code = after_step("wait()").replace(
+        MODEL,
+        MODEL
+        + "def wait():\n    end = time.perf_counter() + 0.004\n"
+        + "    while time.perf_counter() < end:\n        pass\n"
+        + 'wait.__code__ = wait.__code__.replace(co_linetable=b"")\n',
+    )
+    report = watched(code)
+    assert report.watcher_error is None
+    assert report.exit_code == 0

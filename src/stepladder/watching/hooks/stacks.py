@@ -278,7 +278,7 @@ class StackWatch:
             code = frame.f_code
             known = self._codes.get(id(code)) or self._learn(code)
             if known.is_own:
-                own.append((id(code), frame.f_lineno))
+                own.append((id(code), frame.f_lineno or code.co_firstlineno))  # may be None
                 called = code.co_name
             elif known.part == _OURS:
                 if depth == 0 and code.co_name != "wrapper":
