@@ -285,6 +285,7 @@ class DrawsSeen:
         num_drawn, num_distinct: indices, and distinct ones; the latter are counted at the end.
         num_compared, num_apart: examples that it stores in an array and that were compared, and how
             many of them are distinct; 0 if it stores none.
+        width: values of such an example.
     """
 
     num_stored: int
@@ -292,6 +293,7 @@ class DrawsSeen:
     num_distinct: int = 0
     num_compared: int = 0
     num_apart: int = 0
+    width: int = 0
 
 
 @dataclass(kw_only=True)
@@ -310,6 +312,7 @@ class LoaderSeen:
         num_set_epoch: number of set_epoch calls.
         num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
             followed, and how many of them are distinct.
+        least_width: values that the model received of such an example, at least.
         draws: what the samplers of its dataset returned; None if that is unknown.
         sampler_kind: the class of its sampler.
         num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
@@ -334,6 +337,7 @@ class LoaderSeen:
     num_distinct: int = 0
     num_learnt: int = 0
     num_learnt_distinct: int = 0
+    least_width: int | None = None
     draws: DrawsSeen | None = None
     sampler_kind: str = ""
     num_weights: int = 0

@@ -89,6 +89,12 @@ with torch.no_grad():
     for a, b in DataLoader(data, 64, sampler=SubsetRandomSampler(range(32, 640))):
         net(a)
 """,
+    "a_part_of_each_example": "y = (x[:, 0] > 0).long()\n"
+    "x[:, :2] = (x[:, :2] > 0).float()\ndata = TensorDataset(x, y)\n"
+    "net = nn.Sequential(nn.Flatten(), nn.Linear(2, 3))\n"
+    "sgd = torch.optim.SGD(net.parameters(), 1e-2)\n"
+    "for a, b in DataLoader(data, 32, shuffle=True):\n"
+    "    sgd.zero_grad()\n    F.cross_entropy(net(a[:, :2]), b).backward()\n    sgd.step()\n",
     "short_epochs_of_all": "train(DataLoader(data, 16, sampler="
     "RandomSampler(data, num_samples=32)), 40)",
     "a_small_part_on_purpose": "train(DataLoader(Subset(data, range(32)), 16, shuffle=True), 10)",

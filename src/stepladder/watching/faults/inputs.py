@@ -189,9 +189,14 @@ def duplicated_inputs(seen: Seen) -> Answer:
 
 
 def _returns_few(one: LoaderSeen) -> bool:
-    """Return whether a dataset returns few examples for many indices, and stores others."""
+    """Return whether a dataset returns few examples for many indices, and stores others.
+
+    A model that receives a part of each example may well receive the same of several.
+    """
     draws = one.draws
     if draws is None or not draws.num_compared or one.num_learnt < _MIN_DRAWN:
+        return False
+    if (one.least_width or 0) < draws.width:
         return False
     if draws.num_apart < _STORED_APART * draws.num_compared:
         return False

@@ -69,7 +69,7 @@ class DrawWatch:
             held = self._begin(dataset)
             if held is not None and held.seen is not None and stored is not None:
                 some = stored[:: -(-len(stored) // _MAX_COMPARED)]
-                held.seen.num_compared = len(some)
+                held.seen.num_compared, held.seen.width = len(some), some[0].numel()
                 held.seen.num_apart = len(set(hashes_of([some]).tolist()))
         seen.draws = None if held is None else held.seen
 

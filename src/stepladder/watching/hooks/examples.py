@@ -45,9 +45,10 @@ class _Call:
     Attributes:
         current: the pass over a loader that it belongs to; None if it does not belong to one.
         lines: the script's lines that led to an evaluation, innermost first.
+        width: values of an example.
     """
 
-    __slots__ = ("current", "hashes", "is_grad", "is_training", "lines", "root", "step")
+    __slots__ = ("current", "hashes", "is_grad", "is_training", "lines", "root", "step", "width")
 
     def __init__(self, root: Root, hashes: Tensor, step: int, current: PassSeen | None) -> None:
         self.root = root
@@ -57,6 +58,7 @@ class _Call:
         self.is_grad = torch.is_grad_enabled()
         self.is_training = True
         self.lines: tuple[tuple[str, int], ...] = ()
+        self.width = 0
 
 
 class _Group:
@@ -263,6 +265,7 @@ class ExampleWatch:
             current = None  # an evaluation within a pass of training
         call = _Call(root, hashes_of(rows), watcher.step, current)
         call.is_training = module.training
+        call.width = sum(one.numel() for one in rows) // len(rows[0])
         if not module.training:
             call.lines = watcher.own.lines()
         self._waiting.append(call)
@@ -309,6 +312,7 @@ class ExampleWatch:
             of_loader.update(hashes)
             seen = self._watcher.seen.loaders[call.current.loader]
             seen.num_learnt += len(hashes)
+            seen.least_width = min(call.width, seen.least_width or call.width)
             seen.num_learnt_distinct = len(of_loader)
 
     def _note(self, seen: ModelSeen, learnt: _Learnt) -> None:
