@@ -180,7 +180,7 @@ Results on published training scripts, run unmodified, with repository, path and
 - Layers inside a compiled model: only the outermost module is inspected.
 - Wrong metrics, and splits that share near-duplicates or groups: `stepladder check` inspects the
   data of a job. Leaking examples are recognised only if they are equal, such as without
-  augmentation, and have at least four values.
+  augmentation, and not by chance: with at least four values, or 20 tokens of a text.
 - Labels that do not belong to their inputs, if the model remembers the examples before the end of
   the first epoch, or if the inputs are images or sequences and the loss falls later.
 - Which of several columns determine a target together, and a label in images or sequences.

@@ -150,7 +150,6 @@ class CostsSeen:
         num_anomaly: of these, those with torch.autograd.set_detect_anomaly.
         num_profiled: of these, those under torch's profiler.
         is_deterministic: cuDNN or torch is restricted to deterministic algorithms.
-        is_benchmark: cuDNN chooses its algorithms by timing them.
         num_floats, num_doubles: values of weights that optimizers hold, and those in float64.
         enlarged: pixels per image of the model's inputs, and of the images that they were enlarged
             from, by inspected step; None if they do not seem to be.
@@ -164,7 +163,6 @@ class CostsSeen:
     num_anomaly: int = 0
     num_profiled: int = 0
     is_deterministic: bool = False
-    is_benchmark: bool = False
     num_doubles: int = 0
     num_floats: int = 0
     num_nodes: int = 0

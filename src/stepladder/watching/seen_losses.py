@@ -38,6 +38,8 @@ class ReachSeen:
         activation: its name, such as `relu`.
         low, high: limits of its output.
         num_beyond: targets outside of these by more than a tenth of their standard deviation.
+        squares, missed: sum of the squared deviations of targets from their mean, and that of their
+            squared distances from the nearest output.
         target_low, target_high: of the targets.
     """
 
@@ -46,6 +48,8 @@ class ReachSeen:
     high: float
     num_targets: int = 0
     num_beyond: int = 0
+    squares: float = 0.0
+    missed: float = 0.0
     target_low: float = 0.0
     target_high: float = 0.0
 
@@ -119,6 +123,7 @@ class LossSeen:
         where: the line of the script that called it, or that called the layer that did.
         num_looked: calls that were inspected.
         num_classes: size of the class dimension, or None.
+        num_single: calls with a single class and several examples.
         activation: softmax or sigmoid that its input comes from.
         is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
             inspected.
@@ -141,6 +146,7 @@ class LossSeen:
     ignore_index: int | None = None
     has_int_target: bool = False
     num_classes: int | None = None
+    num_single: int = 0
     activation: Activation | None = None
     is_log_probability: bool | None = None
     is_probability: bool | None = None

@@ -61,6 +61,7 @@ class Watcher:
         on_call: called with each outermost model, its arguments and its module.
         on_learnt: called by backward, with the mode of the models that it learns from, by the id
             of their `Root`.
+        on_loaded: called with each module that weights other than its own were loaded into.
         on_loss: called with the target and the input of a loss of torch whose values are read.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
@@ -95,6 +96,7 @@ class Watcher:
         self.wants_input_gradient = False
         self.on_evaluation: list[Callable[[bool], None]] = []
         self.on_call: list[Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = []
+        self.on_loaded: list[Callable[[Any], None]] = []
         self.on_loss: list[Callable[[Any, Any], None]] = []
         self.on_learnt: list[Callable[[dict[int, bool]], None]] = []
         self._parts: list[Part] = []

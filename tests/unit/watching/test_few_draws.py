@@ -53,6 +53,11 @@ FEW = {
         "3 different examples in 3,200 draws",
         Outcome.FAILED,
     ),
+    "weights_of_the_first_examples": (
+        "train(DataLoader(data, 32, sampler=WeightedRandomSampler(torch.rand(300) + 1, 640)))",
+        "WeightedRandomSampler has 300 weights for 640 examples",
+        Outcome.WARNED,
+    ),
     "weights_that_are_zero": (
         "weights = 1 // y.bincount()\nweights[0] = 1\n"
         "train(DataLoader(data, 32, sampler=WeightedRandomSampler((x[:, 0] > 1.5) * 1.0, 640)))",

@@ -10,6 +10,7 @@ import torch
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import examples, patches
+from stepladder.watching.hooks.examples import is_held_out
 from stepladder.watching.hooks.hashes import bits_per_example, hashes_of, per_example
 
 Watched = Callable[..., WatchReport]
@@ -78,6 +79,18 @@ LEAKED = {
     "the_training_set_itself": (
         LOADERS.replace("TensorDataset(x[600:], y[600:])", "train.dataset") + EPOCHS,
         "600 of 600 different examples (100 %)",
+        Outcome.FAILED,
+    ),
+    "after_the_best_weights_are_loaded": (
+        """
+for epoch in range(3):
+    for some in torch.randperm(600).split(30):
+        learn(x[some], y[some])
+    best = {name: one.clone() for name, one in net.state_dict().items()}
+net.load_state_dict(best)
+test_score = score(x[500:], y[500:])
+""",
+        "100 of 140 different examples (71 %)",
         Outcome.FAILED,
     ),
     "copies_made_before_the_split": (
@@ -175,6 +188,37 @@ for step in range(120):
                     a, b = get_batch(split)
                     net(a)
 """,
+    "folds_that_begin_with_the_same_weights": """
+start = {name: one.clone() for name, one in net.state_dict().items()}
+for fold in torch.arange(640).chunk(4):
+    net.load_state_dict(start)
+    rest = torch.tensor([i for i in range(640) if not fold[0] <= i <= fold[-1]])
+    for epoch in range(3):
+        for some in rest[torch.randperm(480)].split(32):
+            learn(x[some], y[some])
+        val_score = score(x[fold], y[fold])
+""",
+    "short_windows_that_repeat": """
+words = torch.randint(0, 60, (40, 5))
+text = words[torch.randint(0, 40, (1200,))].flatten()
+net = nn.Sequential(nn.Embedding(60, 16), nn.Linear(16, 60))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+text_val = text[5000:]
+def get_batch(part, num):
+    at = torch.randperm(len(part) - 9)[:num]
+    rows = torch.stack([part[i : i + 9] for i in at])
+    return rows[:, :-1], rows[:, 1:]
+for step in range(90):
+    a, b = get_batch(text[:5000], 64)
+    net.train()
+    sgd.zero_grad()
+    F.cross_entropy(net(a).flatten(0, 1), b.flatten()).backward()
+    sgd.step()
+net.eval()
+with torch.no_grad():
+    a_val, b_val = get_batch(text_val, 200)
+    net(a_val)
+""",
     "values_of_the_next_state": """
 for step in range(60):
     at = torch.randint(600, (32,))
@@ -245,6 +289,17 @@ def test_a_leak_is_found_although_not_all_steps_are_followed(watched: Watched) -
     assert found(report).numbers["num_known"] == 100
 
 
+@pytest.mark.parametrize("name", ["x_val", "test_loader", "valset", "dev_loader", "ydev", "test"])
+def test_held_out_examples_are_known_by_name(name: str) -> None:
+    assert is_held_out({"net", name})
+    assert not is_held_out({name, "train_loader"})
+
+
+@pytest.mark.parametrize("name", ["dev", "eval_loader", "val_every", "test_batch_size", "latest"])
+def test_a_device_a_setting_and_an_evaluation_are_not(name: str) -> None:
+    assert not is_held_out({"net", name})
+
+
 def test_hashes_of_equal_examples_are_equal_in_any_batch() -> None:
     images = torch.randn(12, 3, 40, 40, generator=torch.Generator().manual_seed(0))
     some = images[torch.tensor([7, 2])].contiguous(memory_format=torch.channels_last)
@@ -267,3 +322,4 @@ def test_bits_are_few_if_examples_may_be_equal_by_chance() -> None:
     assert bits_per_example([torch.rand(64, 2, generator=draw)]) == (0.0, True)
     assert bits_per_example([(torch.rand(64, 10, generator=draw) > 0.5).float()]) == (10.0, False)
     assert bits_per_example([torch.rand(64, 10, generator=draw)]) == (200.0, True)
+    assert bits_per_example([torch.randint(60, (64, 8), generator=draw)]) == (16.0, False)

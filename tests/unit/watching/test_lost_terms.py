@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ from torch.overrides import _len_torch_function_stack  # type: ignore[attr-defin
 
 from stepladder.records.findings import Outcome
 from stepladder.records.watch import WatchReport
+from stepladder.watching.hooks.lost_terms import value_of
 from stepladder.watching.script.sums import suspects
 
 Watched = Callable[..., WatchReport]
@@ -159,6 +162,13 @@ def test_a_library_that_calls_backward_adds_the_terms_of_its_hook() -> None:
     )
     (one,) = suspects(source, 5)
     assert (one.first, one.term) == (3, "self.size().item()")
+
+
+def test_variables_of_a_script_with_its_own_namespace_stay() -> None:
+    values: dict[str, object] = {"note": value_of, "expr": ast.parse("weight", mode="eval").body}
+    code = "weight = torch.ones(1, requires_grad=True) * 2; found = note(expr, sys._getframe())"
+    exec(code, {"torch": torch, "sys": sys}, values)
+    assert values["found"] is values["weight"]
 
 
 def test_only_what_backward_is_called_on_is_read() -> None:

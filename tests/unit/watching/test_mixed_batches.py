@@ -128,6 +128,20 @@ loader = [(nodes, label)] * 20
         "F.cross_entropy(net(a), b)",
         "F.binary_cross_entropy_with_logits(net(a), torch.ones(len(a), 1))",
     ),
+    "the_words_of_a_sentence": START.format("nn.Identity()", "return x")
+    + """
+ids = torch.randint(0, 20, (40, 12))
+loader = [(one, one % 3) for one in ids]
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.inner = nn.LSTM(8, 8)
+        self.head = nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(self.inner(self.table(x).view(len(x), 1, -1))[0].view(len(x), -1))
+"""
+    + TRAIN,
     "time_comes_first": START.format(
         "nn.GRU(8, 8)", "return self.head(self.inner(x)[0])"
     )

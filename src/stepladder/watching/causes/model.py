@@ -66,7 +66,7 @@ def _repeated(evidence: Evidence) -> list[Cause]:
     first = calls[0]
     text = (
         f"{percent(share)} of the time is spent on calling {named(first)} at {first.where} on "
-        "inputs that it has already received in that step: keep the output of the first call, with "
+        "inputs that it has just received: keep the output of the first call, with "
         ".detach() where no gradient is needed"
     )
     return [Cause(name="one_forward", share=share, text=text)]

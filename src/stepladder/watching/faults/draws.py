@@ -29,7 +29,7 @@ def few_examples_drawn(seen: Seen) -> Answer:
     if not loaders:
         return Unseen(f"no loader over {_MIN_STORED} or more indexed examples was trained on")
     for one in loaders:
-        found = _by_weights(one)
+        found = _by_weights(one, seen)
         if found is None and any(p.is_whole for p in one.training):
             found = _by_zeros(one) or _by_indices(one)
             found = found or (None if seen.was_cut else _by_length(one))
@@ -40,20 +40,24 @@ def few_examples_drawn(seen: Seen) -> Answer:
     return Sound(f"{drawn.num_distinct:,} of {drawn.num_stored:,} examples were drawn")
 
 
-def _by_weights(one: LoaderSeen) -> Found | None:
-    """Find weights of classes where each example needs one."""
+def _by_weights(one: LoaderSeen, seen: Seen) -> Found | None:
+    """Find weights of classes where each example needs one.
+
+    More weights than classes may belong to the first part of the examples on purpose.
+    """
     draws = one.draws
     assert draws is not None
     is_short = 0 < one.num_weights <= _HALF * draws.num_stored
     if not is_short or draws.num_distinct > one.num_weights:
         return None
+    classes = {2, *(call.num_classes for call in seen.losses)}
     return Found(
         evidence=f"{one.sampler_kind} has {one.num_weights:,} weights for {draws.num_stored:,} "
         f"examples, so it returns only indices below {one.num_weights:,}: "
         f"{draws.num_distinct:,} different examples in {draws.num_drawn:,} draws",
         fix="Pass one weight per example: weights = class_weights[labels].",
         where=one.where,
-        severity=Severity.ERROR,
+        severity=Severity.ERROR if one.num_weights in classes else Severity.WARNING,
         numbers=_numbers(one),
     )
 

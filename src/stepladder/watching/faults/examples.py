@@ -47,7 +47,7 @@ def split_leakage(seen: Seen) -> Answer:
                     "share": one.share,
                 },
             )
-    return Sound("models are evaluated on examples that they were not trained on, or also on such")
+    return Sound("no evaluation of held-out examples has examples that the model was trained on")
 
 
 def _can_be_told_apart(model: ModelSeen) -> bool:

@@ -13,13 +13,14 @@ from stepladder.watching.seen_losses import LossSeen, MarginSeen
 _MIN_LOOKS = 3
 _MIN_TARGETS = 64
 _ALL_ZERO = 200  # integer targets
-_CERTAIN = 0.2  # of the targets are out of reach
+_CERTAIN = 0.2  # of the targets are out of reach, and of their variance
 _LIKELY = 0.05
 _SEVERAL = 0.2  # of the rows have several classes, or none
 _MAX_CLASSES = 200  # more are often counts, as of a vocabulary
 _MIN_TRIPLETS = 64
 _CLEAR = 5.0  # standard errors
 _MOST = 0.65  # of the triplets
+_MAY_BE_ZERO = ("cosine_embedding_loss", "margin_ranking_loss")  # for a mask, and for ties
 
 
 def loss_kind_mismatch(seen: Seen) -> Answer:
@@ -36,7 +37,7 @@ def loss_kind_mismatch(seen: Seen) -> Answer:
 
 
 def _one_class(call: LossSeen) -> Found | None:
-    is_single = call.num_classes == 1 and len(call.input_shape) >= 2 and call.input_shape[0] > 1
+    is_single = call.has_grad and call.num_single == call.num_looked
     if call.kind != "cross_entropy" or not is_single or call.num_looked < _MIN_LOOKS:
         return None
     return Found(
@@ -53,6 +54,7 @@ def _out_of_reach(call: LossSeen) -> Found | None:
     if one is None or one.num_targets < _MIN_TARGETS or one.num_beyond < _LIKELY * one.num_targets:
         return None
     share = one.num_beyond / one.num_targets
+    is_certain = share >= _CERTAIN and one.missed >= _CERTAIN * one.squares  # not mere noise
     limits = (
         f"at least {one.low:g}" if math.isinf(one.high) else f"from {one.low:g} to {one.high:g}"
     )
@@ -63,7 +65,7 @@ def _out_of_reach(call: LossSeen) -> Found | None:
         fix=f"Remove {one.activation} from the last layer, or scale the targets to its range.",
         where=call.where,
         numbers={"share": share, "num_targets": one.num_targets},
-        severity=Severity.ERROR if share >= _CERTAIN else Severity.WARNING,
+        severity=Severity.ERROR if is_certain else Severity.WARNING,
     )
 
 
@@ -143,7 +145,7 @@ def _zeros(call: MarginSeen) -> Found | None:
         return None
     if call.num_zero + call.num_one < call.num_targets or not call.num_one:
         return None
-    share = call.num_zero / call.num_targets
+    is_certain = call.num_zero >= _CERTAIN * call.num_targets and call.kind not in _MAY_BE_ZERO
     effect = {
         "cosine_embedding_loss": "pairs of 0 count as neither, and have no loss",
         "hinge_embedding_loss": "at 0, both of its parts are added, which cancels the gradient "
@@ -157,7 +159,7 @@ def _zeros(call: MarginSeen) -> Found | None:
         fix="Convert the targets: 2 * target - 1.",
         where=call.where,
         numbers={"num_zero": call.num_zero, "num_targets": call.num_targets},
-        severity=Severity.ERROR if share >= _CERTAIN else Severity.WARNING,
+        severity=Severity.ERROR if is_certain else Severity.WARNING,
     )
 
 

@@ -29,8 +29,7 @@ def loss_term_lost(seen: Seen) -> Answer:
             evidence=f"{one.term} is a term of {one.loss}, which backward is called on, but "
             f"{one.operation} {what}: in {one.num_seen} followed steps it was computed from "
             "weights that get no gradient from it",
-            fix=f"Add the tensor itself to the loss, without {one.operation}, which is only for "
-            "logging.",
+            fix=f"Leave out {one.operation}: the loss needs the tensor itself, with its graph.",
             where=one.where,
             numbers={"num_steps": one.num_seen},
             severity=None if is_certain else Severity.WARNING,

@@ -17,7 +17,7 @@ def pretrained_not_loaded(seen: Seen) -> Answer:
     if not seen.loads:
         if not seen.num_loads:
             return Unseen("no weights were loaded")
-        return Sound(f"all {seen.num_loads} calls of load_state_dict loaded weights")
+        return Sound("every call of load_state_dict loaded weights")
     one = next((load for load in seen.loads if _is_certain(load)), seen.loads[0])
     return Found(
         evidence=_loaded_nothing(one),

@@ -83,9 +83,10 @@ class CallWatch:
         self._handles: list[Any] = []
         self._stack: list[_Call] = []
         self._known: dict[int, _Known] = {}
+        self._held: set[int] = set()
         self._past: dict[int, list[_Past]] = {}
         self._touched: set[tuple[int, int]] = set()
-        self._weights: dict[int, list[tuple[weakref.ref[Any], tuple[float, ...]]]] = {}
+        self._weights: dict[int, list[tuple[weakref.ref[Any], Tensor]]] = {}
         self._num_calls = 0
         self._num_steps = 0
         self._began = 0.0
@@ -101,7 +102,7 @@ class CallWatch:
         """Drop frozen parts whose weights have changed, such as a moving average."""
         for key, weights in self._weights.items():
             has_moved = any(
-                (weight := ref()) is not None and _values(weight.detach()) != before
+                (weight := ref()) is not None and not _is_still(weight, before)
                 for ref, before in weights
             )
             if has_moved:
@@ -126,6 +127,7 @@ class CallWatch:
     def _open(self) -> None:
         self._num_steps += 1
         self._num_calls = 0
+        self._held = self._optimizers.held
         self._stack.clear()
         if not self._handles:
             self._past.clear()
@@ -217,7 +219,7 @@ class CallWatch:
             ref=weakref.ref(module),
             has_weights=bool(weights),
             is_frozen=bool(weights) and not learning,
-            is_unheld=bool(learning) and ids.isdisjoint(self._optimizers.held),
+            is_unheld=bool(learning) and ids.isdisjoint(self._held),
             has_modes=any(
                 isinstance(m, (_BatchNorm, _DropoutNd)) and (getattr(m, "p", 1.0) or 0.0) > 0
                 for m in module.modules()
@@ -280,8 +282,10 @@ class CallWatch:
         if id(module) in self._weights or len(self._weights) >= _MAX_SEEN:
             return
         weights = [p for p in module.parameters() if is_plain(p) and p.numel()]
+        if weights and weights[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # a CUDA graph would repeat what is computed here
         some = weights[:: max(1, len(weights) // _NUM_WEIGHTS)][:_NUM_WEIGHTS]
-        self._weights[id(module)] = [(weakref.ref(p), _values(p.detach())) for p in some]
+        self._weights[id(module)] = [(weakref.ref(p), part(p, _NUM_VALUES).clone()) for p in some]
 
 
 def _is_read(value: Tensor) -> bool:
@@ -293,8 +297,14 @@ def _is_data(value: Tensor) -> bool:
     return value.grad_fn is None and value.dim() > 1
 
 
+def _is_still(weight: Tensor, before: Tensor) -> bool:
+    """Return whether some values of a weight are those that it had before."""
+    now = part(weight, _NUM_VALUES)
+    return now.device == before.device and torch.equal(now, before)
+
+
 def _values(value: Tensor) -> tuple[float, ...]:
-    return tuple(part(value.detach(), _NUM_VALUES).double().flatten().tolist()[: 2 * _NUM_VALUES])
+    return tuple(part(value, _NUM_VALUES).double().tolist())
 
 
 def _key(given: Tensor) -> tuple[float, ...] | None:

@@ -26,10 +26,14 @@ _FIRST_S: Final = 0.03  # time for hashes of the first steps
 _PER_STEP_S: Final = 30e-6  # and of each step
 _MAX_MEASURED: Final = 4  # calls of each model whose values are counted
 _MAX_EVALUATED: Final = 32_768  # hashes of a group
+_MAX_OF_GROUPS: Final = 131_072  # hashes of all groups
 _MAX_OF_A_LOADER: Final = 8192  # examples that are counted
 _HELD_OUT: Final = re.compile(
-    r"(\w+_|x|y)?(val|valid|validation|eval|evaluation|test|dev|heldout|held_out|holdout)"
-    r"(_\w+|x|y|set|data|loader)?"
+    r"(\w+_|x|y)?(val|valid|validation|test|heldout|held_out|holdout)"
+    r"(_\w+|x|y|set|data|loader)?|dev_?(set|data|loader|x|y|loss|acc\w*)|[xy]_?dev"
+)  # `dev` alone is a device, and an evaluation may be one of training examples
+_SETTING: Final = re.compile(
+    r"\w*_(iters?|interval|every|steps?|freq\w*|size|epochs?|mode|dtype|dev|device)"
 )
 _OFTEN: Final = 0.34  # times in a step: part of it
 _NEW: Final = 0.02  # of the examples of a call may be known by chance
@@ -99,7 +103,9 @@ class _Group:
 
 
 class _Learnt:
-    """The hashes of the examples that a model has learned from, since its last new optimizer.
+    """The hashes of the examples that a model has learned from, since it began again.
+
+    It does with a new optimizer, and if it learns after other weights were loaded into it.
 
     Attributes:
         modulus: only hashes that it divides are kept; it doubles whenever there are too many.
@@ -140,7 +146,8 @@ class _Learnt:
         key = call.lines if current is None else current.loader
         group = self.groups.get(key)
         if group is None:
-            if len(self.groups) >= _MAX_GROUPS:
+            num = sum(len(one.hashes) for one in self.groups.values())
+            if len(self.groups) >= _MAX_GROUPS or num >= _MAX_OF_GROUPS:
                 return
             group = self.groups[key] = _Group(
                 call.lines, None if current is None else current.loader
@@ -161,6 +168,7 @@ class ExampleWatch:
         self._learnt: dict[int, tuple[Root, _Learnt]] = {}
         self._past: list[tuple[ModelSeen, _Learnt]] = []
         self._measured: dict[int, int] = {}
+        self._reloaded: set[int] = set()
         self._last: Any = None
         self._spent_s = 0.0
         self._of_loader: dict[int, set[int]] = {}
@@ -170,6 +178,7 @@ class ExampleWatch:
         self._watcher = watcher
         watcher.on_call.append(self._called)
         watcher.on_learnt.append(self._judge)
+        watcher.on_loaded.append(self._loaded)
         watcher.patches.wrap(Optimizer, "__init__", after=self._begun_again)
 
     def settle(self) -> None:
@@ -190,14 +199,26 @@ class ExampleWatch:
             return
         self._judge({})
         ids = {id(p) for group in args[0].param_groups for p in group["params"]}
-        for key, (root, learnt) in list(self._learnt.items()):
-            if root.ids.isdisjoint(ids):
-                continue
-            del self._learnt[key]
-            if self._deferred:  # their hashes are still on a device
-                self._past = [*self._past[-3:], (root.seen, learnt)]
-            else:
-                self._note(root.seen, learnt)
+        for key, (root, _) in list(self._learnt.items()):
+            if not root.ids.isdisjoint(ids):
+                self._forget(key)
+
+    def _loaded(self, module: nn.Module) -> None:
+        """Note that a model gets other weights, as in another fold if it learns after that."""
+        first = next(module.parameters(), None)
+        if not any(id(first) in root.ids for root, _ in self._learnt.values()):
+            return
+        self._judge({})
+        ids = {id(p) for p in module.parameters()}
+        self._reloaded |= {key for key, (root, _) in self._learnt.items() if root.ids <= ids}
+
+    def _forget(self, key: int) -> None:
+        """Begin again with what a model has learned from."""
+        root, learnt = self._learnt.pop(key)
+        if self._deferred:  # their hashes are still on a device
+            self._past = [*self._past[-3:], (root.seen, learnt)]
+        else:
+            self._note(root.seen, learnt)
 
     def _called(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -265,6 +286,10 @@ class ExampleWatch:
             is_learnt = call.is_grad and learnt.get(id(call.root)) is call.is_training
             if call.is_training and not is_learnt:
                 continue
+            if is_learnt and id(call.root) in self._reloaded:
+                self._reloaded.discard(id(call.root))
+                if id(call.root) in self._learnt:
+                    self._forget(id(call.root))
             _, found = self._learnt.setdefault(id(call.root), (call.root, _Learnt()))
             if call.hashes.is_cpu:
                 self._add(found, call, is_learnt=is_learnt)
@@ -287,7 +312,7 @@ class ExampleWatch:
             seen.num_learnt_distinct = len(of_loader)
 
     def _note(self, seen: ModelSeen, learnt: _Learnt) -> None:
-        """Store what was seen since the last new optimizer as plain data."""
+        """Store what was seen since a model began again as plain data."""
         seen.num_learnt = max(seen.num_learnt, len(learnt.hashes))
         for group in learnt.groups.values():
             if len(seen.evaluated) >= _MAX_GROUPS or not group.hashes:
@@ -319,4 +344,4 @@ def is_held_out(names: Iterable[str]) -> bool:
     words = [name.lower() for name in names]
     if any("train" in word for word in words):
         return False
-    return any(_HELD_OUT.fullmatch(word) for word in words)
+    return any(_HELD_OUT.fullmatch(word) and not _SETTING.fullmatch(word) for word in words)

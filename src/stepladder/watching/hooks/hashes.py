@@ -17,6 +17,7 @@ _MAX_ELEMENTS: Final = 1 << 20  # of a batch; the rows after these are left out
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _FLOAT_BITS: Final = 20.0  # of a value that is hardly ever the same in two examples
+_TOKEN_BITS: Final = 2.0  # of an integer in a sequence, which those before it suggest
 _SOME_ROWS: Final = 32
 _MIN_VALUES: Final = 4  # of an example: with fewer, such as coordinates, equal ones are no surprise
 _CONTINUOUS: Final = 0.25  # of the values are distinct
@@ -123,5 +124,7 @@ def bits_per_example(tensors: Sequence[Tensor]) -> tuple[float, bool]:
         is_continuous = is_continuous or is_own
         num += values.shape[1]
         each = _FLOAT_BITS if is_own else log2(max(1, distinct))
+        if not tensor.is_floating_point() and tensor.dim() == 2:
+            each = min(each, _TOKEN_BITS)
         bits += values.shape[1] * each
     return (bits if num >= _MIN_VALUES else 0.0), is_continuous

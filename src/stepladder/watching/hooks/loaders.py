@@ -27,6 +27,7 @@ from torch.utils.data import (
 from torch.utils.data import dataloader as dataloader_module
 
 from stepladder.watching.hooks.draws import DrawWatch
+from stepladder.watching.hooks.hashes import hashes_of
 from stepladder.watching.hooks.tensors import checksum, is_finite, is_plain, tensors_in
 from stepladder.watching.seen import LoaderSeen, PassSeen
 from stepladder.watching.watcher import Watcher
@@ -41,10 +42,9 @@ _NUM_BLOCKS: Final = 8
 _MIN_FEATURES: Final = 16
 _FEW_FEATURES: Final = 16
 _MAX_ROWS: Final = 8192  # rows to inspect if some seem to be copies
-_MAX_FEATURES: Final = 256
+_MAX_FEATURES: Final = 128
 _MIN_VALUES: Final = 16  # distinct values of a measurement: fewer suggest a board or a survey
 _MAX_ATTRIBUTES: Final = 32
-_FACTOR: Final = 0x9E3779B1  # Knuth's, of multiplicative hashing
 
 
 def count_stored(dataset: Any) -> tuple[int, int]:
@@ -67,11 +67,11 @@ def count_stored(dataset: Any) -> tuple[int, int]:
     few = rows[:: max(1, len(rows) // _NUM_BLOCKS)].flatten().tolist()
     if len(set(few)) < _MIN_VALUES or not is_finite(rows):
         return 0, 0
-    marks = _marks(rows)
+    marks = hashes_of([rows]).tolist()
     if len(set(marks)) >= 0.5 * len(marks):
         return len(marks), len(set(marks))
     # Compare more values: a few may match by chance, like those at the border of an image.
-    marks = _marks(_thinned(held[:_MAX_ROWS], _MAX_FEATURES))
+    marks = hashes_of([_thinned(held[:_MAX_ROWS], _MAX_FEATURES)]).tolist()
     num = len(set(marks))
     is_stacked = num < len(marks) and marks[num:] == marks[:-num]
     return (0, 0) if is_stacked else (len(marks), num)
@@ -112,13 +112,6 @@ def _thinned(held: Tensor, most: int) -> Tensor:
     """Return evenly spaced values of each row."""
     rows = held.detach().flatten(1)
     return rows[:, rows.shape[1] // (2 * most) :: max(1, rows.shape[1] // most)].float()
-
-
-def _marks(rows: Tensor) -> list[int]:
-    """Return a hash of each row, equal for bit-identical rows and rarely for others."""
-    weights = torch.arange(1, rows.shape[1] + 1) * _FACTOR
-    found: list[int] = (rows.contiguous().view(torch.int32).long() * weights).sum(1).tolist()
-    return found
 
 
 class LoaderWatch:

@@ -6,7 +6,6 @@ import weakref
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.patches import DONE
+from stepladder.watching.hooks.states import are_shared, pairs_of
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen_weights import FitSeen, LoadKind, LoadSeen
 from stepladder.watching.watcher import Watcher
@@ -162,7 +162,7 @@ class LoadWatch:
         if not isinstance(given, Mapping) or next(module.parameters(), None) is None:
             return DONE
         self._watcher.seen.num_loads += 1
-        if _is_own(module, given):
+        if are_shared(pairs_of(module, given)):
             return _OWN
         return None if is_strict else _marks(module)
 
@@ -175,6 +175,8 @@ class LoadWatch:
         if note is _OWN:
             self._try(module, given, where, LoadKind.OWN, marks=_marks(module))
             return
+        for listener in self._watcher.on_loaded:
+            listener(module)
         missing = set(getattr(result, "missing_keys", ()))
         own = [name for name, _ in module.named_parameters()]
         num = sum(name not in missing for name in own)
@@ -364,14 +366,6 @@ def _states_in(value: Any, entry: str = "") -> Iterator[tuple[str, Mapping[str, 
         for name, item in list(value.items())[:_MAX_TRIES]:
             if isinstance(name, str):
                 yield from _states_in(item, name)
-
-
-def _is_own(module: nn.Module, given: Mapping[str, Any]) -> bool:
-    """Return whether a state dict consists of the model's own weights."""
-    own = dict(chain(module.named_parameters(), module.named_buffers()))
-    pairs = [(own[name], one) for name, one in given.items() if name in own]
-    pairs = [(a, b) for a, b in pairs if is_plain(a) and is_plain(b) and a.numel()]
-    return bool(pairs) and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
 
 
 def _has(modules: Mapping[int, weakref.ref[nn.Module]], module: nn.Module) -> bool:

@@ -193,6 +193,8 @@ def _count_beyond(seen: LossSeen, found: tuple[str, float, float], numbers: Tens
     one.target_high = max(one.target_high, float(numbers.max()))
     one.num_targets += numbers.numel()
     one.num_beyond += int(is_beyond.sum())
+    one.squares += float((numbers - numbers.mean()).square().sum())
+    one.missed += float((numbers - numbers.clamp(low, high)).square().sum())
 
 
 def note_rows(seen: LossSeen, target: Tensor, given: Any) -> None:

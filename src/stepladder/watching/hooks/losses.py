@@ -139,6 +139,7 @@ class LossWatch:
             seen.activation = activation_before(scores.grad_fn)
         if kind in _BY_CLASS:
             seen.num_classes = int(scores.shape[1] if scores.dim() > 1 else scores.shape[0])
+            seen.num_single += seen.num_classes == 1 and scores.dim() > 1 and len(scores) > 1
             seen.ignore_index = int(kwargs.get("ignore_index", _DEFAULT_IGNORED))
         elif kind != "kl_div" and scores.shape != target.shape:
             seen.broadcast = seen.broadcast or _broadcast(scores, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 from types import FrameType
 from typing import Any, Final
@@ -154,29 +155,30 @@ def _is_number(factor: ast.expr, frame: FrameType) -> bool:
         return _is_number(factor.operand, frame)
     if isinstance(factor, ast.BinOp):
         return _is_number(factor.left, frame) and _is_number(factor.right, frame)
-    value = _value_of(factor, frame)
+    value = value_of(factor, frame)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0
 
 
-def _value_of(node: ast.expr, frame: FrameType) -> object:
+def value_of(node: ast.expr, frame: FrameType) -> object:
     """Return a constant, a variable or an attribute of one, without calling any code."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         values = frame.f_locals
         value = values.get(node.id, frame.f_globals.get(node.id))
-        if isinstance(values, dict) and values is not frame.f_globals:
+        is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # of a function's variables
+        if isinstance(values, dict) and is_copy:
             for name, one in list(values.items()):  # the frame would keep these graphs alive
                 if isinstance(one, Tensor) and one.grad_fn is not None:
                     del values[name]
         return value
     if isinstance(node, ast.Attribute):
-        owner = _value_of(node.value, frame)
+        owner = value_of(node.value, frame)
         if owner is None or isinstance(owner, (int, float, Tensor)):
             return None
         own = getattr(owner, "__dict__", {})
         return own.get(node.attr, vars(type(owner)).get(node.attr))
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        holder = _value_of(node.value, frame)
+        holder = value_of(node.value, frame)
         return dict.get(holder, node.slice.value) if isinstance(holder, dict) else None
     return None

@@ -112,7 +112,6 @@ class WasteWatch:
         seen.is_deterministic = bool(
             torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
         )
-        seen.is_benchmark = bool(torch.backends.cudnn.benchmark)
 
     def _look_at_images(self) -> None:
         """Check whether an image that a model has received was enlarged."""

@@ -30,6 +30,7 @@ _MAX_MODEL_BYTES: Final = 200 << 20
 _MAX_FORWARD_S: Final = 1.0
 _MAX_OUTPUT_DIMS: Final = 3
 _MAX_LAYERS: Final = 2000
+_SEQUENTIAL: Final = (nn.RNNBase, nn.MultiheadAttention)
 _MAX_TRIED: Final = 20  # losses whose shapes are compared
 
 
@@ -84,7 +85,7 @@ class Independence:
         size = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
         if not rows or size > _MAX_MODEL_BYTES or any(one.requires_grad for one in rows):
             return
-        if not self._is_batch_first(rows[0], target, scores):
+        if not self._is_batch_first(rows[0], target, scores, module):
             return
         sizes = {int(size) for one in (*rows, scores) for size in one.shape[1:]}
         num = next((n for n in _SIZES if n <= len(rows[0]) and n not in sizes), None)
@@ -98,16 +99,20 @@ class Independence:
         args, kwargs = mapped(some, (args, kwargs))
         self._kept = _Kept(root, module, args, kwargs, num)
 
-    def _is_batch_first(self, first: Tensor, target: Tensor, scores: Tensor) -> bool:
+    def _is_batch_first(
+        self, first: Tensor, target: Tensor, scores: Tensor, module: nn.Module
+    ) -> bool:
         """Return whether the first dimension of the input is surely that of the examples.
 
         It is if each example has one target, which differ; or if a loader has stacked the input.
+        Without a loader, it may be the time of a single sequence if a layer reads sequences.
         """
-        num = len(first)
+        num, current = len(first), self._watcher.current
         is_paired = scores.dim() in (1, 2) and scores.shape[:1] == target.shape[:1] == (num,)
         if is_paired and (target.dim() == 1 or target.shape[1:] == scores.shape[1:]):
-            return bool((target != target[:1]).any())
-        current = self._watcher.current
+            is_batch = first.dim() > 2 or current is not None
+            is_batch = is_batch or not any(isinstance(m, _SEQUENTIAL) for m in module.modules())
+            return is_batch and bool((target != target[:1]).any())
         if current is None or current.is_whole:
             return False
         loader = self._watcher.seen.loaders[current.loader]
