@@ -134,7 +134,7 @@ def rows_of(index: Sequence[Mapping[str, Any]], log: Log) -> list[dict[str, Any]
                 "kind": entry["kind"],
                 "fault": entry["fault_in_words"],
                 "named": "yes" if named(entry, faulty, correct) else "no",
-                "said": "; ".join(said(entry, faulty, correct))[:300] or "nothing",
+                "said": "; ".join(said(entry, faulty, correct))[:160] or "nothing",
                 "errors on the correct half": ", ".join(errors) or "–",
                 "warnings there": ", ".join(warnings) or "–",
             }
@@ -185,8 +185,8 @@ def main() -> None:
     outcomes = [alarm["outcome"] for one in sound for alarm in one["alarms"]]
     num = sum(row["named"] == "yes" for row in rows)
     note = (
-        f"{_NOTE} Named: {num} of {len(rows)}. {len(sound)} sound programs: "
-        f"{outcomes.count('failed')} errors, {outcomes.count('warned')} warnings."
+        f"{_NOTE} Named: {num} of {len(rows)}. On {len(sound)} sound programs: "
+        f"{outcomes.count('failed')} errors and {outcomes.count('warned')} warnings."
     )
     if args.name:
         write_rows(args.name, rows, note=note, rounds=log.records, place=log.environment)
