@@ -130,7 +130,7 @@ SLOW: dict[str, tuple[str, str, str]] = {
             model=MODEL.replace("nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3)", BIG),
         ),
         "one_forward",
-        "already received",
+        "just received",
     ),
     "a frozen trunk": (
         HEAD
