@@ -318,6 +318,9 @@ class LoaderSeen:
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: number of set_epoch calls.
+        num_dataset, num_repeated, num_replicas: for a DistributedSampler that drops nothing: the
+            examples of its dataset, those that it repeats so that all ranks get as many, and the
+            ranks.
     """
 
     where: str | None
@@ -333,6 +336,9 @@ class LoaderSeen:
     shared_draws: str | None = None
     epoch_sampler: bool = False
     num_set_epoch: int = 0
+    num_dataset: int = 0
+    num_repeated: int = 0
+    num_replicas: int = 1
     num_stored: int = 0
     num_distinct: int = 0
     passes: list[PassSeen] = field(default_factory=list)
