@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from stepladder.errors import UsageError
 from stepladder.records.watch import WatchReport
-from stepladder.watching.ranks.files import clear, read_ranks
+from stepladder.watching.ranks.files import clear, read_ranks, read_starts, write_start
 from stepladder.watching.ranks.place import RankPlace
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _WAIT_S: Final = 15.0  # for the other ranks, after rank 0 has ended
 _WAIT_FAILED_S: Final = 1.0  # they are only ended after it
-_WAIT_SIGNAL_S: Final = 4.0  # they get the same signal
+_WAIT_OTHERS_S: Final = 4.0  # they fail or are ended at the same time
 _POLL_S: Final = 0.05
 Show = Callable[[WatchReport], None]
 
@@ -31,6 +30,8 @@ def begin(folder: Path, place: RankPlace) -> Path:
     clear(folder, place)
     its = place.folder(folder)
     its.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        write_start(its, place)
     return its
 
 
@@ -52,15 +53,16 @@ def publish_rank(
     """
     if place.is_launched:
         return report
-    has_failed = bool(report.exit_code) and "signal" not in report.ending
+    found = read_ranks(folder, run=place.run)
+    its = found[place.rank][1].report if place.rank in found else None
+    has_failed = its is not None and its.has_failed
     if place.rank == 0:
         wait_s = _WAIT_S
         if report.exit_code:
-            wait_s = _WAIT_FAILED_S if has_failed else _WAIT_SIGNAL_S
-        with _signal_held():
-            _wait_for_others(folder, place, wait_s)
-            return _merge(folder, place, show) or report
-    found = read_ranks(folder, run=place.run)
+            is_first = has_failed and its is not None and not its.has_lost_another
+            wait_s = _WAIT_FAILED_S if is_first else _WAIT_OTHERS_S
+        _wait_for_others(folder, place, wait_s)
+        return _merge(folder, place, show) or report
     is_late = 0 in found and found[0][1].report.is_complete
     if is_late or has_failed:
         _merge(folder, place, save)
@@ -74,30 +76,22 @@ def _merge(folder: Path, place: RankPlace, then: Show) -> WatchReport | None:
         found = read_ranks(folder, run=place.run)
         if not found:
             return None
-        report = merged(found, place.size)
+        report = merged(found, read_starts(folder, run=place.run), place.size)
         then(report)
         return report
 
 
 def _wait_for_others(folder: Path, place: RankPlace, wait_s: float) -> None:
+    """Wait until all ranks have ended, not much longer if one of them has failed."""
     until = monotonic() + wait_s
-    while monotonic() < until:
-        found = read_ranks(folder, run=place.run)
-        if sum(record.report.is_complete for _, record in found.values()) == place.size:
+    is_short = False
+    while (now := monotonic()) < until:
+        reports = [record.report for _, record in read_ranks(folder, run=place.run).values()]
+        if sum(one.is_complete for one in reports) == place.size:
             return
-        if signal.SIGTERM in signal.sigpending():  # another rank has died
-            until = min(until, monotonic() + _WAIT_SIGNAL_S)
+        if not is_short and any(one.has_failed for one in reports):
+            is_short, until = True, min(until, now + _WAIT_OTHERS_S)
         sleep(_POLL_S)
-
-
-@contextmanager
-def _signal_held() -> Iterator[None]:
-    """Hold a SIGTERM back, with which torchrun ends this rank after another one has died."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -149,6 +143,7 @@ def watch_ranks(num: int, words: Sequence[str], folder: Path, show: Show) -> End
             why=f"torchrun ended with exit code {code} before the script began.",
             fix="See its message above.",
         )
-    report = merged(found, num, exit_code=code)
+    run = next(iter(found.values()))[1].seen.run
+    report = merged(found, read_starts(folder, run=run), num, exit_code=code)
     show(report)
     return Ending(exit_code=report.exit_code or code, words=report.ending, crash=report.crash)

@@ -1,4 +1,4 @@
-"""The detectors over ranks, in the order of `FAULTS`; what each rank shows alone is in DETECTORS."""
+"""The detectors over ranks, in the order of `FAULTS`; those of one process are in DETECTORS."""
 
 from __future__ import annotations
 

@@ -77,13 +77,7 @@ def _differ(sums: Sequence[float], size: float) -> bool:
     return max(sums) - min(sums) > _APART * size
 
 
-def ranks_differ(ranks: Ranks) -> Answer:
-    """Sums of trained weights are compared between ranks, after 0, 1, 2, 4, 8, … steps.
-
-    Weights of a DistributedDataParallel have to be equal. Others have to be if all ranks train the
-    same model on parts of the data, and nothing else is exchanged.
-    """
-    seen = ranks.seen
+def _not_comparable(seen: Sequence[RankSeen]) -> Unseen | None:
     if len(seen) < 2:
         return ONE_PROCESS
     if any(one.num_sharded and not one.weights for one in seen):
@@ -92,6 +86,19 @@ def ranks_differ(ranks: Ranks) -> Answer:
         return Unseen("not all ranks trained weights")
     if len({one.shapes for one in seen}) > 1 or len({one.held for one in seen}) > 1:
         return Unseen("ranks train different models")
+    return None
+
+
+def ranks_differ(ranks: Ranks) -> Answer:
+    """Sums of trained weights are compared between ranks, after 0, 1, 2, 4, 8, … steps.
+
+    Weights of a DistributedDataParallel have to be equal. Others have to be if all ranks train the
+    same model on parts of the data, and nothing else is exchanged.
+    """
+    seen = ranks.seen
+    why_not = _not_comparable(seen)
+    if why_not is not None:
+        return why_not
     apart = _Apart(seen)
     if not apart.steps:
         return Unseen("no step was reached by all ranks")
@@ -177,13 +184,22 @@ def _frozen_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) ->
     return _found(seen, apart, at, why, fix, where=seen[0].wrappers[0].where)
 
 
-def _unwrapped_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) -> Answer:
-    if any(one.library for one in seen):
-        return Unseen(f"{next(o.library for o in seen if o.library)} may average gradients")
+def _may_be_apart(seen: Sequence[RankSeen]) -> Unseen | None:
+    """Return why weights outside of DistributedDataParallel may differ on purpose."""
+    library = next((one.library for one in seen if one.library), None)
+    if library is not None:
+        return Unseen(f"{library} may average gradients")
     if any(one.has_exchange for one in seen):
         return Unseen("ranks send parts of the model to each other")
     if not all(one.has_group for one in seen):
         return Unseen("no process group: each rank trains a model of its own")
+    return None
+
+
+def _unwrapped_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) -> Answer:
+    why_not = _may_be_apart(seen)
+    if why_not is not None:
+        return why_not
     if any(one.wrappers or one.num_sharded for one in seen):
         why = (
             "they are in no DistributedDataParallel, although other weights are, so their "

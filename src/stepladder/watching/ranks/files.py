@@ -28,8 +28,7 @@ def clear(folder: Path, place: RankPlace) -> None:
     """
     ranks = [place.rank]
     if place.rank == 0:
-        names = (path.name.removeprefix("rank-") for path in folder.glob("rank-*"))
-        ranks += [int(n) for n in names if n.isdigit() and place.size <= int(n) < MAX_RANKS]
+        ranks += [rank for rank in _numbers(folder) if rank >= place.size]
     for rank in ranks:
         for name in (RANK_FILE, WATCH_FILE):
             with suppress(OSError):
@@ -38,6 +37,29 @@ def clear(folder: Path, place: RankPlace) -> None:
         for rank in ranks[1:]:
             with suppress(OSError):
                 rank_folder(folder, rank).rmdir()
+
+
+def write_start(folder: Path, place: RankPlace) -> None:
+    """Write where a rank runs, in case it is killed before it can report anything."""
+    seen = RankSeen(rank=place.rank, size=place.size, run=place.run)
+    its = RankReport(rank=place.rank, host=socket.gethostname(), pid=os.getpid())
+    write_unsynced(folder / RANK_FILE, RankRecord(report=its, seen=seen))
+
+
+def read_starts(folder: Path, *, run: str) -> dict[int, RankReport]:
+    """Return what is known of the ranks of a run that have started."""
+    found = {}
+    for rank in _numbers(folder):
+        with suppress(DataError, OSError):
+            record = read_record(RankRecord, rank_folder(folder, rank) / RANK_FILE)
+            if record.seen.run == run:
+                found[rank] = record.report
+    return found
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = (path.name.removeprefix("rank-") for path in folder.glob("rank-*"))
+    return sorted(int(name) for name in names if name.isdigit() and int(name) < MAX_RANKS)
 
 
 def rank_report(
@@ -85,8 +107,7 @@ def read_ranks(folder: Path, *, run: str | None) -> dict[int, tuple[WatchReport,
         run: of the place; None: whichever run the first rank has.
     """
     found = {}
-    numbers = (path.name.removeprefix("rank-") for path in folder.glob("rank-*"))
-    for rank in sorted(int(n) for n in numbers if n.isdigit()):
+    for rank in _numbers(folder):
         its = rank_folder(folder, rank)
         try:
             record = read_record(RankRecord, its / RANK_FILE)

@@ -1,4 +1,4 @@
-"""One report over all ranks: that of rank 0, with the findings of every rank and those over ranks."""
+"""One report over all ranks: that of rank 0, with the findings of all ranks and those over them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from stepladder.watching.ranks.detectors import RANK_DETECTORS
 from stepladder.watching.ranks.seen import RankRecord, Ranks
 from stepladder.watching.report import ask, sorted_findings
 
-NO_REPORT: Final = "it left no report"
+_NO_REPORT: Final = "it left no report"
 _RUNNING: Final = "it was still running, or was killed"
 _WORST: Final = (Outcome.FAILED, Outcome.WARNED, Outcome.PASSED, Outcome.NOT_APPLICABLE)
 _OTHER_RANKS: Final = "Other ranks:"
 
 
 def merged(
-    found: Mapping[int, tuple[WatchReport, RankRecord]], size: int, *, exit_code: int | None = None
+    found: Mapping[int, tuple[WatchReport, RankRecord]],
+    started: Mapping[int, RankReport],
+    size: int,
+    *,
+    exit_code: int | None = None,
 ) -> WatchReport:
     """Return the report over all ranks.
 
     Args:
         found: reports and records by rank, at least one.
+        started: what is known of those that have at least started.
         size: number of ranks of the script.
         exit_code: of the launcher, if it has ended.
     """
-    ranks = tuple(_report_of(found, rank) for rank in range(size))
+    ranks = tuple(_report_of(rank, found, started) for rank in range(size))
     dead = first_dead(ranks)
     first, _ = found[min(found)]
     own = first if dead is None or dead.rank not in found else found[dead.rank][0]
@@ -47,15 +52,19 @@ def merged(
         crash=own.crash if dead is not None else None,
         crashed_at=own.crashed_at if dead is not None else None,
         findings=sorted_findings((*findings, *over)),
-        not_seen=_not_seen(first, ranks),
+        not_seen=_not_seen(first, [rank for rank in range(size) if rank not in found]),
         ranks=ranks,
         dead_rank=None if dead is None else dead.rank,
     )
 
 
-def _report_of(found: Mapping[int, tuple[WatchReport, RankRecord]], rank: int) -> RankReport:
+def _report_of(
+    rank: int,
+    found: Mapping[int, tuple[WatchReport, RankRecord]],
+    started: Mapping[int, RankReport],
+) -> RankReport:
     if rank not in found:
-        return RankReport(rank=rank, ending=NO_REPORT)
+        return replace(started.get(rank, RankReport(rank=rank)), ending=_NO_REPORT)
     report = found[rank][1].report
     return report if report.is_complete else replace(report, ending=_RUNNING)
 
@@ -84,17 +93,10 @@ def _merge(each: Sequence[tuple[int, Finding]], size: int) -> Finding:
     return replace(worst, evidence=f"on {which}: {worst.evidence}")
 
 
-def _not_seen(first: WatchReport, ranks: Sequence[RankReport]) -> tuple[str, ...]:
-    kept = [text for text in first.not_seen if not text.startswith(_OTHER_RANKS)]
-    missing = [one.rank for one in ranks if one.pid is None]
-    if missing:
-        which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-        word = "Rank" if len(missing) == 1 else "Ranks"
-        kept.append(
-            f"{word} {which}: no report. It was killed, or runs on another machine that does not "
-            "share this folder."
-            if len(missing) == 1
-            else f"{word} {which}: no reports. They were killed, or run on other machines that do "
-            "not share this folder."
-        )
-    return tuple(kept)
+def _not_seen(first: WatchReport, missing: Sequence[int]) -> tuple[str, ...]:
+    kept = tuple(text for text in first.not_seen if not text.startswith(_OTHER_RANKS))
+    if not missing:
+        return kept
+    which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+    reason = "killed, or on another machine that does not share this folder"
+    return (*kept, f"Rank{'s' if len(missing) > 1 else ''} {which}: no report ({reason}).")

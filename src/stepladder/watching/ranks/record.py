@@ -151,7 +151,7 @@ class RankWatch:
         self.seen.has_group = True
         self._collectives.add_functional()
 
-    def _made(self, _note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _r: Any) -> None:
+    def _made(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         module = args[0]
         seen = WrapperSeen(
             where=self._watcher.own.here(),
@@ -269,7 +269,7 @@ class RankWatch:
         waits = self.seen.waits
         wrapped = [one for one in self._wrapped if one.ref() is not None]
         if not wrapped:
-            if step > _WARM and self._collectives.num_calls and len(waits) < _MAX_WAITS:
+            if step > _WARM and self.seen.has_group and len(waits) < _MAX_WAITS:
                 waits[step] = called_s
             return
         read = [_read(one) for one in wrapped]

@@ -278,10 +278,17 @@ def watch_script(
         words = f"signal {number} ended it"
         session.finish(Ending(exit_code=128 + number, words=words, signal_number=number))
 
-    with TorchImport(session.begin), Ender(end_by_signal), Leaver(session.finish):
+    def finish(ending: Ending) -> None:
+        if os.getpid() == pid:
+            with suppress(Exception):  # the script may have closed it
+                sys.stdout.flush()
+            session.finish(ending)
+
+    ender = Ender(end_by_signal)
+    with TorchImport(session.begin), ender, Leaver(session.finish):
         ending = run_script(script, args, is_module=is_module)
-    if os.getpid() == pid:
-        with suppress(Exception):  # the script may have closed it
-            sys.stdout.flush()
-        session.finish(ending)
+        if place is not None:  # torchrun ends this rank at once if another one has died
+            with ender.held():
+                finish(ending)
+    finish(ending)
     return ending
