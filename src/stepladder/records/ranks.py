@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 RANK_FILE: Final = "rank.json"
+_COMPUTE: Final = ("forward", "backward", "optimizer")
 _LOST: Final = (
     "connection closed by peer",
     "connection reset",
@@ -44,6 +45,7 @@ class RankReport:
         step_s: mean seconds per step; None: too few steps.
         phase_s: seconds per step by phase, as in `times` of the report.
         exposed_s: seconds per step in which it only waited for communication; None: not measured.
+        exposed_inside_s: of these, those that are part of forward or backward.
         overhead_s: CPU seconds of the watcher.
     """
 
@@ -61,6 +63,7 @@ class RankReport:
     step_s: float | None = None
     phase_s: Mapping[str, float] = field(default_factory=dict)
     exposed_s: float | None = None
+    exposed_inside_s: float = 0.0
     overhead_s: float = 0.0
 
     @property
@@ -75,11 +78,21 @@ class RankReport:
         return any(part in crash for part in _LOST)
 
     @property
-    def own_s(self) -> float | None:
-        """Seconds per step without those in which it waited for communication."""
-        if self.step_s is None or self.exposed_s is None:
-            return None
-        return max(0.0, self.step_s - self.exposed_s)
+    def wait_s(self) -> float:
+        """Seconds per step in which it waited for data."""
+        return self.phase_s.get("data_wait", 0.0)
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds per step of forward, backward and optimizer, without exposed communication."""
+        whole = sum(self.phase_s.get(name, 0.0) for name in _COMPUTE)
+        return max(0.0, whole - self.exposed_inside_s)
+
+    @property
+    def other_s(self) -> float:
+        """Seconds per step that are neither data, nor compute, nor exposed communication."""
+        named = self.wait_s + self.compute_s + (self.exposed_s or 0.0)
+        return max(0.0, (self.step_s or 0.0) - named)
 
 
 def first_dead(ranks: Sequence[RankReport]) -> RankReport | None:

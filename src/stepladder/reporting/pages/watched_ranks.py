@@ -10,7 +10,6 @@ from stepladder.records.ranks import RankReport
 from stepladder.records.watch import WatchReport
 
 _MAX_LINES: Final = 8
-_COMPUTE: Final = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +61,11 @@ def _row(one: RankReport) -> RankRow:
     if one.step_s is None:
         times = dict.fromkeys(("data", "compute", "exposed", "other"), "")
     else:
-        wait = one.phase_s.get("data_wait", 0.0)
-        compute = sum(one.phase_s.get(name, 0.0) for name in _COMPUTE)
-        alone = one.exposed_s or 0.0
-        other = one.step_s - wait - max(compute, alone)
         times = {
-            "data": _ms(wait),
-            "compute": _ms(max(0.0, compute - alone)),
-            "exposed": "not measured" if one.exposed_s is None else _ms(alone),
-            "other": _ms(max(0.0, other)),
+            "data": _ms(one.wait_s),
+            "compute": _ms(one.compute_s),
+            "exposed": "not measured" if one.exposed_s is None else _ms(one.exposed_s),
+            "other": _ms(one.other_s),
         }
     return RankRow(rank=one.rank, host=one.host, steps=f"{one.num_steps:,}", ending=ending, **times)
 

@@ -58,13 +58,18 @@ class Collectives:
 
     Attributes:
         spent_s: seconds in collectives of tensors in memory of the host.
+        spent_between_s: of these, those between backward and the optimizer's step.
         num_calls, num_elements: calls that move data, and the numbers.
         has_exchange: there were calls that are used for model parallelism.
+
+    Args:
         on_call: called with the kind of each call.
+        is_between: returns True between backward and the optimizer's step.
     """
 
-    def __init__(self, on_call: Callable[[str], None]) -> None:
-        self.spent_s = 0.0
+    def __init__(self, on_call: Callable[[str], None], is_between: Callable[[], bool]) -> None:
+        self.spent_s = self.spent_between_s = 0.0
+        self._is_between = is_between
         self.num_calls = 0
         self.num_elements = 0
         self.has_exchange = False
@@ -114,7 +119,9 @@ class Collectives:
             finally:
                 self._depth -= 1
                 if is_timed:
-                    self.spent_s += perf_counter() - began
+                    took_s = perf_counter() - began
+                    self.spent_s += took_s
+                    self.spent_between_s += took_s * self._is_between()
 
         if not isinstance(owner, type):
             functools.update_wrapper(wrapper, original)

@@ -13,6 +13,7 @@ from stepladder.watching.ranks.seen import HeldBy, Ranks, RankSeen, RateSeen
 
 _APART: Final = 1e-5  # of the size of the weights: more than rounding on different processors
 _AVERAGED: Final = 0.5  # of the trained weights per step: less cannot average all gradients
+_ONCE: Final = 1.0  # of them in all steps: less cannot average weights even once
 _MIN_SAME: Final = 4  # steps
 _MIN_INPUTS: Final = 3
 _MIN_STEPS: Final = 20
@@ -64,9 +65,14 @@ class _Apart:
                 self.step, self.at = step, at
         self.is_always = num == len(self.steps)
 
-    def sums(self, idx: int) -> tuple[float, ...]:
-        """Return the sum of a weight on each rank, at that step."""
-        return tuple(one[self.step or 0].sums[idx] for one in self._by_rank)
+    def share(self, idx: int) -> float:
+        """Return by what share of its magnitude a weight differs at least, at that step.
+
+        A sum with factors of at most 1 differs at most as much as its terms do in total.
+        """
+        each = [one[self.step or 0] for one in self._by_rank]
+        sums = [one.sums[idx] for one in each]
+        return (max(sums) - min(sums)) / (max(one.sizes[idx] for one in each) or 1.0)
 
 
 def _differ(sums: Sequence[float], size: float) -> bool:
@@ -90,7 +96,7 @@ def _not_comparable(seen: Sequence[RankSeen]) -> Unseen | None:
 
 
 def ranks_differ(ranks: Ranks) -> Answer:
-    """Sums of trained weights are compared between ranks, after 0, 1, 2, 4, 8, … steps.
+    """Checksums of trained weights are compared between ranks, after 0, 1, 2, 4, 8, … steps.
 
     Weights of a DistributedDataParallel have to be equal. Others have to be if all ranks train the
     same model on parts of the data, and nothing else is exchanged.
@@ -119,14 +125,11 @@ def ranks_differ(ranks: Ranks) -> Answer:
 
 def _evidence(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) -> str:
     name, num = seen[0].names[at[0]], len(seen[0].names)
-    sums = apart.sums(at[0])
-    values = ", ".join(f"{value:.6g}" for value in sums[:4])
-    more = ", …" if len(sums) > 4 else ""
     steps = f"after {apart.step} step{'' if apart.step == 1 else 's'}"
     when = "before the first step" if apart.step == 0 else steps
     return (
         f"{when}, {len(at)} of {num} weights differ between the {len(seen)} ranks: "
-        f"the sum of {name} is {values}{more}"
+        f"{name} by at least {100 * apart.share(at[0]):.2g} % of its magnitude"
     )
 
 
@@ -144,7 +147,7 @@ def _found(
         evidence=f"{_evidence(seen, apart, at)}; {why}",
         fix=fix,
         where=where,
-        numbers={"step": apart.step, "num_differing": len(at), "sums": list(apart.sums(at[0]))},
+        numbers={"step": apart.step, "num_differing": len(at), "share": apart.share(at[0])},
         severity=severity,
     )
 
@@ -208,11 +211,9 @@ def _unwrapped_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int])
         fix = "Put all trained layers into one module, and wrap that one."
         return _found(seen, apart, at, why, fix, severity=Severity.WARNING)
     steps = max(1, apart.steps[-1])
-    is_averaged = any(
-        one.num_elements >= _AVERAGED * steps * max(1, one.num_trained) for one in seen
-    )
-    if is_averaged:
-        if not (apart.is_always and apart.step == 0):
+    moved = max(one.num_elements / max(1, one.num_trained) for one in seen)
+    if moved >= _ONCE:
+        if moved < _AVERAGED * steps or not (apart.is_always and apart.step == 0):
             return Unseen("the script exchanges weights or gradients itself, in some steps")
         why = "gradients are exchanged, but nothing made the initial weights equal"
         fix = "Before the first step: for p in model.parameters(): dist.broadcast(p.data, 0)."
@@ -258,7 +259,8 @@ def ranks_read_same_data(ranks: Ranks) -> Answer:
         what = f"batches, losses and weights are equal on all {len(seen)} ranks in {num} steps"
     if not is_same:
         known = any(one.inputs or one.losses for one in seen)
-        return Sound("ranks read different data") if known else Unseen("no inputs were compared")
+        is_other = "inputs or losses differ between ranks, or are the same in all steps"
+        return Sound(is_other) if known else Unseen("no inputs were compared")
     done = "each step learns from one rank's batch only, and the others repeat it"
     return Found(
         evidence=f"{what}: {done}",

@@ -81,6 +81,7 @@ def rank_report(
         step_s=report.step_s,
         phase_s=_by_step(report),
         exposed_s=median(seen.waits.values()) if seen.waits else None,
+        exposed_inside_s=median(seen.inside.values()) if seen.inside else 0.0,
         overhead_s=report.overhead_s,
     )
 

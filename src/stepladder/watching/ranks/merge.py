@@ -16,6 +16,7 @@ from stepladder.watching.report import ask, sorted_findings
 _NO_REPORT: Final = "it left no report"
 _RUNNING: Final = "it was still running, or was killed"
 _WORST: Final = (Outcome.FAILED, Outcome.WARNED, Outcome.PASSED, Outcome.NOT_APPLICABLE)
+_EXPLAINS: Final = (("schedule_stepped_per_rank", "schedule_misused"),)
 _OTHER_RANKS: Final = "Other ranks:"
 
 
@@ -43,7 +44,8 @@ def merged(
         code = dead.exit_code
     whole = Ranks(size=size, records=tuple(record for _, record in found.values()))
     over = tuple(ask(one.name, one.severity, one.look, whole) for one in RANK_DETECTORS)
-    findings = merge_findings([(rank, report) for rank, (report, _) in found.items()], size)
+    own_findings = merge_findings([(rank, report) for rank, (report, _) in found.items()], size)
+    findings = [one for one in own_findings if not _is_repeated(one, over)]
     return replace(
         first,
         is_complete=all(one.is_complete for one in ranks),
@@ -67,6 +69,12 @@ def _report_of(
         return replace(started.get(rank, RankReport(rank=rank)), ending=_NO_REPORT)
     report = found[rank][1].report
     return report if report.is_complete else replace(report, ending=_RUNNING)
+
+
+def _is_repeated(own: Finding, over: Sequence[Finding]) -> bool:
+    """Return whether a finding over ranks explains one of a single rank."""
+    names = [better for better, name in _EXPLAINS if name == own.check]
+    return any(one.fault in names and one.where == own.where for one in over)
 
 
 def merge_findings(reports: Sequence[tuple[int, WatchReport]], size: int) -> tuple[Finding, ...]:

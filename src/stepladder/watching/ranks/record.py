@@ -80,8 +80,10 @@ class RankWatch:
         self._optimizers = optimizers
         self._watcher: Watcher
         self._wrapped: list[_Wrapped] = []
-        self._collectives = Collectives(self._called)
-        self._spent = (0, 0.0)  # step, and seconds in collectives until then
+        self._collectives = Collectives(self._called, self._is_between)
+        self._spent = (0, 0.0, 0.0)  # step, and seconds in collectives until then
+        self._closed_at = -1  # number of steps before the last backward
+        self._factors: dict[tuple[int, Any], Tensor] = {}
         self._due = 0
         self._known: list[int] = []
         self._kinds: dict[int, set[str]] = {}
@@ -96,7 +98,7 @@ class RankWatch:
         patches.wrap(DistributedDataParallel, "__init__", after=self._made)
         patches.wrap(DistributedDataParallel, "forward", before=self._called_wrapper)
         patches.wrap(DistributedDataParallel, "register_comm_hook", after=self._hooked)
-        patches.wrap(torch.autograd, "backward", before=self._open)
+        patches.wrap(torch.autograd, "backward", before=self._open, after=self._close)
         if torch.distributed.is_available():
             for owner in (torch.distributed, sys.modules["torch.distributed.distributed_c10d"]):
                 patches.wrap(owner, "init_process_group", after=self._grouped)
@@ -196,6 +198,7 @@ class RankWatch:
             self._backwards_began = True
             self._before = (self._collectives.num_calls, self._collectives.num_elements)
         step = self._watcher.step
+        self._closed_at = -1
         if step < self._due:
             return
         powers = 1 << step.bit_length() if step else 1
@@ -203,6 +206,12 @@ class RankWatch:
         is_on_time = step % _WEIGHTS_EVERY == 0 or step & (step - 1) == 0
         if is_on_time and len(self.seen.weights) < _MAX_CHECKS:
             self._read_weights(step)
+
+    def _close(self, *_: Any) -> None:
+        self._closed_at = self._watcher.step
+
+    def _is_between(self) -> bool:
+        return self._closed_at == self._watcher.step
 
     def _read_weights(self, step: int) -> None:
         weights = self._optimizers.weights(with_unused=step == 0)
@@ -216,13 +225,22 @@ class RankWatch:
             return
         self._describe(plain, some)
         values = [part(p, _MAX_OF_A_TENSOR).double() for p in some]
-        found = torch.stack([v.sum() for v in values] + [v.abs().sum() for v in values])
+        sums = [v.dot(self._factors_for(v)) for v in values]
+        found = torch.stack([one.cpu() for one in (*sums, *(v.abs().sum() for v in values))])
         numbers = found.tolist()
         self.seen.weights.append(
             WeightsSeen(
                 step=step, sums=tuple(numbers[: len(some)]), sizes=tuple(numbers[len(some) :])
             )
         )
+
+    def _factors_for(self, values: Tensor) -> Tensor:
+        """Return a fixed factor for each position, so that exchanged values are seen as well."""
+        key = (values.numel(), values.device)
+        if key not in self._factors:
+            at = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
+            self._factors[key] = torch.cos(at)
+        return self._factors[key]
 
     def _describe(self, plain: list[Any], some: list[Any]) -> None:
         """Describe weights, if they are not those of the last time."""
@@ -263,19 +281,17 @@ class RankWatch:
         step = self._watcher.step
         if step > _FIRST_READ and step % _READ_EVERY:
             return
-        before, spent = self._spent
-        self._spent = (step, self._collectives.spent_s)
-        called_s = (self._collectives.spent_s - spent) / max(1, step - before)
-        waits = self.seen.waits
+        calls, (before, spent, between) = self._collectives, self._spent
+        self._spent = (step, calls.spent_s, calls.spent_between_s)
+        num = max(1, step - before)
+        wait_s, between_s = (calls.spent_s - spent) / num, (calls.spent_between_s - between) / num
         wrapped = [one for one in self._wrapped if one.ref() is not None]
-        if not wrapped:
-            if step > _WARM and self.seen.has_group and len(waits) < _MAX_WAITS:
-                waits[step] = called_s
-            return
         read = [_read(one) for one in wrapped]
         new = [wait for wait in read if wait is not None]
-        if new and step > _WARM and len(waits) < _MAX_WAITS:
-            waits[step] = called_s + sum(new)
+        is_read = bool(new) if wrapped else self.seen.has_group
+        if is_read and step > _WARM and len(self.seen.waits) < _MAX_WAITS:
+            self.seen.waits[step] = wait_s + sum(new)
+            self.seen.inside[step] = wait_s - between_s + sum(new)
 
 
 def _read(one: _Wrapped) -> float | None:

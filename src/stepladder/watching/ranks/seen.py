@@ -55,7 +55,8 @@ class WeightsSeen:
     """Trained weights after a number of steps, before the next backward.
 
     Attributes:
-        sums, sizes: by weight, the sum of some of its values, and of their magnitudes.
+        sums, sizes: by weight, a sum of some of its values with factors of at most 1, and the sum
+            of their magnitudes.
     """
 
     step: int
@@ -109,6 +110,7 @@ class RankSeen:
         batches: checksums of the first batches of the passes for training.
         has_sampler: training reads through a DistributedSampler.
         waits: by step, seconds in which only communication happened.
+        inside: of these, by step, those that are part of forward or backward.
         num_calls, num_elements: collectives that the script or a library called itself, after
             the first backward, and the numbers that they moved; without barriers.
         has_exchange: ranks sent different things to each other, as with model parallelism.
@@ -133,6 +135,7 @@ class RankSeen:
     batches: list[float] = field(default_factory=list)
     has_sampler: bool = False
     waits: dict[int, float] = field(default_factory=dict)
+    inside: dict[int, float] = field(default_factory=dict)
     num_calls: int = 0
     num_elements: int = 0
     has_exchange: bool = False

@@ -14,11 +14,15 @@ from stepladder.watching.ranks.seen import Ranks
 _MIN_SAMPLES: Final = 8  # steps
 _MOSTLY: Final = 0.8  # of them
 _CLEARLY: Final = 0.2  # of a step
-_LEAST_S: Final = 2e-3
+_LEAST_S: Final = 4e-3  # less may be the operating system's share of cores
+_EXPLAINED: Final = 0.5  # of what is lost, by the slow rank's phases
 _EXPOSED: Final = 0.3  # of a step
 _MIN_READ: Final = 10
-_COMPUTE: Final = ("forward", "backward", "optimizer")
-_INPUT: Final = "data_wait"
+_WORDS: Final = {
+    "input": "waiting for its loader",
+    "compute": "its forward, backward and optimizer",
+    "other work": "what it does outside of loader, forward, backward and optimizer",
+}
 _FIXES: Final = {
     "input": "Give its loader more workers, or move its data to a faster disk; all ranks need the "
     "same rate of batches.",
@@ -48,11 +52,13 @@ def slow_rank(ranks: Ranks) -> Answer:
     reports = {record.report.rank: record.report for record in ranks.records}
     step_s = median(one.step_s or 0.0 for one in reports.values())
     is_clear = num >= _MOSTLY * len(common) and lost > max(_LEAST_S, _CLEARLY * step_s)
-    if not is_clear or step_s <= 0:
+    others = [report for rank, report in reports.items() if rank != slow]
+    cause, more_s = _cause(reports[slow], others)
+    if not is_clear or step_s <= 0 or more_s < _EXPLAINED * lost:
         return Sound(f"no rank is waited for in most of {len(common)} steps")
-    cause, more_s = _cause(reports[slow], [r for rank, r in reports.items() if rank != slow])
     host = reports[slow].host
-    doing = f"its {cause} takes {_ms(more_s)} longer per step than on the others"
+    what = _WORDS[cause]
+    doing = f"{what} takes {_ms(more_s)} longer per step than on the others"
     return Found(
         evidence=f"the other ranks wait {_ms(lost)} of each {_ms(step_s)} step for rank {slow} "
         f"({host}), in {num} of {len(common)} steps that were timed: {doing}",
@@ -82,14 +88,7 @@ def _cause(slow: RankReport, others: Sequence[RankReport]) -> tuple[str, float]:
 
 
 def _work(one: RankReport) -> Mapping[str, float]:
-    compute = sum(one.phase_s.get(name, 0.0) for name in _COMPUTE)
-    wait = one.phase_s.get(_INPUT, 0.0)
-    exposed = one.exposed_s or 0.0
-    return {
-        "input": wait,
-        "compute": max(0.0, compute - exposed),
-        "other work": max(0.0, (one.step_s or 0.0) - wait - max(compute, exposed)),
-    }
+    return {"input": one.wait_s, "compute": one.compute_s, "other work": one.other_s}
 
 
 def communication_exposed(ranks: Ranks) -> Answer:
@@ -101,7 +100,7 @@ def communication_exposed(ranks: Ranks) -> Answer:
     if why_not is not None:
         return why_not
     shares = [
-        median(record.seen.waits[step] for step in common) / (record.report.step_s or 1.0)
+        min(1.0, median(record.seen.waits[step] for step in common) / (record.report.step_s or 1.0))
         for record in ranks.records
     ]
     least = min(shares)
@@ -109,7 +108,7 @@ def communication_exposed(ranks: Ranks) -> Answer:
         return Sound(f"some rank waits for communication in only {100 * least:.0f} % of a step")
     return Found(
         evidence=f"each rank waits for communication in {100 * least:.0f} to "
-        f"{100 * min(1.0, max(shares)):.0f} % of a step, so it is the network that is slow, not a "
+        f"{100 * max(shares):.0f} % of a step, so it is the network that is slow, not a "
         "rank",
         fix="Communicate less often or less: a larger batch per rank, several backwards per step "
         "inside no_sync(), or gradients in bfloat16 (ddp.register_comm_hook(None, "
