@@ -110,7 +110,7 @@ def watch_ranks(num: int, words: Sequence[str], folder: Path, show: Show) -> End
     """Run a script in several processes of this machine, and report on all of them.
 
     Args:
-        num: of processes, 2 or more.
+        num: of processes, 1 or more.
         words: arguments of `stepladder` that watch it in one process.
         folder: of the report.
         show: writes and prints the merged report.

@@ -57,7 +57,8 @@ def rank_rows(ranks: Sequence[RankReport]) -> list[RankRow]:
 
 
 def _row(one: RankReport) -> RankRow:
-    ending = one.ending if one.crash is None else f"{one.ending}: {one.crash}"
+    at = f" at {one.crashed_at}" if one.crashed_at is not None else ""
+    ending = one.ending if one.crash is None else f"it crashed{at}: {one.crash}"
     if one.step_s is None:
         times = dict.fromkeys(("data", "compute", "exposed", "other"), "")
     else:

@@ -41,15 +41,17 @@ def rank_folder(folder: Path, rank: int) -> Path:
 
 
 def place_in(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """Return the place that a launcher has set; None if this is the only process."""
+    """Return the place that a launcher has set; None if this is the only process.
+
+    One that stepladder has started has a place even then.
+    """
     try:
         rank, size = int(environ[RANK]), int(environ[WORLD_SIZE])
         local_rank = int(environ.get(LOCAL_RANK, rank))
     except (KeyError, ValueError):
         return None
-    if size < 2 or not 0 <= rank < size:
+    is_launched = LAUNCHED in environ
+    if (size < 2 and not is_launched) or not 0 <= rank < size:
         return None
     run = "-".join(environ.get(name, "") for name in _OF_A_RUN)
-    return RankPlace(
-        rank=rank, local_rank=local_rank, size=size, run=run, is_launched=LAUNCHED in environ
-    )
+    return RankPlace(rank=rank, local_rank=local_rank, size=size, run=run, is_launched=is_launched)

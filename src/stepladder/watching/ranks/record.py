@@ -297,7 +297,7 @@ class RankWatch:
 def _read(one: _Wrapped) -> float | None:
     """Return the seconds in which a wrapper's last iteration only communicated, if it is new."""
     module = one.ref()
-    if module is None or one.seen.num_forwards == 0:
+    if module is None:
         return None
     found = module._get_ddp_logging_data()
     iteration = int(found.get("iteration", -1))

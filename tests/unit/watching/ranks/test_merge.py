@@ -18,7 +18,7 @@ from stepladder.watching.ranks.files import (
     write_start,
 )
 from stepladder.watching.ranks.merge import merged
-from stepladder.watching.ranks.place import RankPlace, place_in
+from stepladder.watching.ranks.place import LAUNCHED, RankPlace, place_in
 from stepladder.watching.ranks.seen import RankRecord, RankSeen
 
 LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:42209"
@@ -136,6 +136,12 @@ def test_a_rank_that_has_only_started_is_known(tmp_path: Path) -> None:
 )
 def test_one_process_has_no_place(environ: dict[str, str]) -> None:
     assert place_in(environ) is None
+
+
+def test_one_process_that_stepladder_has_started_has_a_place() -> None:
+    found = place_in({"RANK": "0", "WORLD_SIZE": "1", LAUNCHED: "1"})
+    assert found is not None
+    assert found.is_launched
 
 
 def test_a_restart_is_another_run() -> None:
