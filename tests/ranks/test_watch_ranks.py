@@ -122,6 +122,15 @@ def test_a_rank_that_raises_is_the_first_line(run: Any) -> None:
 
 
 @pytest.mark.thorough
+def test_a_rank_that_hangs_after_another_has_died_is_killed(run: Any) -> None:
+    one = ranks_of(run, "train", "hangs")
+    assert one.code() == 1
+    assert "rank 1 of 2" in one.text().splitlines()[0]
+    assert [rank["is_complete"] for rank in one.report()["ranks"]] == [False, True]
+    assert not one.left()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["raises", "killed"])
 def test_a_rank_that_dies_under_torchrun_is_the_first_line(run: Any, kind: str) -> None:
     one = run(*TORCHRUN, *WATCH[:2], "watch", "--out", "report", "train.py", kind)

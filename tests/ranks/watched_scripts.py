@@ -5,6 +5,7 @@ from __future__ import annotations
 TRAIN = """
 # DDP with one fault, chosen by the first argument; `sound` has none.
 import os
+import signal
 import sys
 import time
 
@@ -68,7 +69,10 @@ for epoch in range(3):
         sampler.set_epoch(epoch)
     called.train()
     for step, (xb, yb) in enumerate(train):
-        if FAULT == "raises" and rank == 1 and step == 5:
+        if FAULT == "hangs" and rank == 0 and step == 5:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(1000)
+        if FAULT in ("raises", "hangs") and rank == 1 and step == 5:
             raise ValueError("a bad batch")
         if FAULT == "killed" and rank == 1 and step == 5:
             os.kill(os.getpid(), 9)

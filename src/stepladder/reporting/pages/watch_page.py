@@ -18,8 +18,9 @@ from stepladder.reporting.links import save_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row
 from stepladder.reporting.pages.watched_ranks import dead_words, rank_lines, rank_rows
 from stepladder.training.output.wording import duration, percent
+from stepladder.watching.contract import Detector
 from stepladder.watching.detectors import DETECTORS
-from stepladder.watching.ranks.detectors import RANK_DETECTORS
+from stepladder.watching.ranks.detectors import RANK_DETECTORS, RankDetector
 
 WATCH_PAGE = "watch.html"
 
@@ -216,7 +217,7 @@ def _caption(report: WatchReport) -> str:
 
 
 def _row(finding: Finding) -> FindingRow:
-    known = (*DETECTORS, *RANK_DETECTORS)
+    known: list[Detector | RankDetector] = [*DETECTORS, *RANK_DETECTORS]
     source = next((d.source for d in known if d.name == finding.check), "")
     return finding_row((finding,), source=source)
 

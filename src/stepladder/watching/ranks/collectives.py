@@ -15,6 +15,7 @@ from torch import Tensor
 
 from stepladder.watching.hooks.patches import Patches, Switch
 from stepladder.watching.hooks.tensors import tensors_in
+from stepladder.watching.step_times import has_gpu
 
 ALIKE: Final = (
     "all_reduce",
@@ -130,7 +131,7 @@ class Collectives:
     def _note(self, kind: str, given: Any) -> bool:
         """Count a call, and return whether its host time is that of the communication."""
         if kind == "wait":
-            return not torch.cuda.is_initialized()
+            return not has_gpu()
         found = list(_some_tensors(given))
         self._on_call(kind)
         if kind in DIFFERENT:
@@ -138,9 +139,7 @@ class Collectives:
         if kind not in _WITHOUT_DATA:
             self.num_calls += 1
             self.num_elements += max(1, sum(one.numel() for one in found))
-        return all(one.device.type == "cpu" for one in found) and not (
-            not found and torch.cuda.is_initialized()
-        )
+        return all(one.device.type == "cpu" for one in found) and not (not found and has_gpu())
 
 
 def _some_tensors(given: Any) -> Iterator[Tensor]:

@@ -22,6 +22,7 @@ from stepladder.watching.ranks.seen import (
     WeightsSeen,
     WrapperSeen,
 )
+from stepladder.watching.step_times import has_gpu
 from stepladder.watching.watcher import Watcher
 
 _MAX_TENSORS: Final = 128
@@ -160,7 +161,7 @@ class RankWatch:
             num_ranks=int(torch.distributed.get_world_size(module.process_group)),
             finds_unused=bool(getattr(module, "find_unused_parameters", False)),
         )
-        if not torch.cuda.is_initialized():  # there, reading the times waits for the device
+        if not has_gpu():  # there, reading the times waits for the device
             module._set_ddp_runtime_logging_sample_rate(_READ_EVERY)
         self.seen.wrappers.append(seen)
         self._wrapped.append(_Wrapped(module, seen))

@@ -13,7 +13,7 @@ class HeldBy(StrEnum):
 
     WRAPPER: a DistributedDataParallel averages its gradient.
     FROZEN: one contains it, but it required no gradient when the model was wrapped.
-    IGNORED: one contains it, and was told to ignore it.
+    IGNORED: one contains it, but ignores it, as the script requires.
     NOTHING: no DistributedDataParallel contains it.
     """
 

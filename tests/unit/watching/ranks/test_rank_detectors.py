@@ -159,7 +159,7 @@ def test_initial_weights_that_nothing_made_equal() -> None:
     assert "before the first step" in answer.evidence
 
 
-SAME = {"inputs": {0: 1.0, 1: 2.0, 2: 3.0}}
+SAME: dict[str, Any] = {"inputs": {0: 1.0, 1: 2.0, 2: 3.0}}
 
 
 def test_ranks_that_read_the_same_data() -> None:
