@@ -166,8 +166,14 @@ def _wrapped_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) -
         )
         fix = "Call the wrapped model in training: ddp(x), not ddp.module(x) or the inner model."
         return _found(seen, apart, at, why, fix, where=where)
-    if all(one.num_unsynced == one.num_forwards for one in wrappers):
-        why = "all forward passes were inside no_sync(), so gradients are not averaged"
+    if any(one.num_unsynced for one in wrappers):
+        if _moved(seen) >= _ONCE:
+            return Unseen("the script averages weights itself, after steps inside no_sync()")
+        one = max(wrappers, key=lambda one: one.num_unsynced)
+        why = (
+            f"{one.num_unsynced:,} of {one.num_forwards:,} forward passes were inside no_sync(), "
+            "and a step whose last one is does not average gradients"
+        )
         fix = "Leave no_sync() for the last forward and backward before optimizer.step()."
         return _found(seen, apart, at, why, fix, where=where)
     why = "DistributedDataParallel keeps weights equal, so something changed them on one rank only"
@@ -185,6 +191,11 @@ def _frozen_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int]) ->
     )
     fix = "Unfreeze weights before the model is wrapped, or wrap it again afterwards."
     return _found(seen, apart, at, why, fix, where=seen[0].wrappers[0].where)
+
+
+def _moved(seen: Sequence[RankSeen]) -> float:
+    """Return how often the script's own collectives could have moved all trained weights."""
+    return max(one.num_elements / max(1, one.num_trained) for one in seen)
 
 
 def _may_be_apart(seen: Sequence[RankSeen]) -> Unseen | None:
@@ -211,7 +222,7 @@ def _unwrapped_apart(seen: Sequence[RankSeen], apart: _Apart, at: Sequence[int])
         fix = "Put all trained layers into one module, and wrap that one."
         return _found(seen, apart, at, why, fix, severity=Severity.WARNING)
     steps = max(1, apart.steps[-1])
-    moved = max(one.num_elements / max(1, one.num_trained) for one in seen)
+    moved = _moved(seen)
     if moved >= _ONCE:
         if moved < _AVERAGED * steps or not (apart.is_always and apart.step == 0):
             return Unseen("the script exchanges weights or gradients itself, in some steps")

@@ -91,7 +91,8 @@ def test_nan_on_all_ranks_is_not_a_difference() -> None:
     ("changes", "words"),
     [
         ({"wrappers": [wrapper(num_forwards=0)]}, "never called"),
-        ({"wrappers": [wrapper(num_unsynced=20)]}, "no_sync()"),
+        ({"wrappers": [wrapper(num_unsynced=20)]}, "20 of 20 forward passes were inside no_sync()"),
+        ({"wrappers": [wrapper(num_unsynced=10)]}, "10 of 20 forward passes were inside no_sync()"),
         ({}, "on one rank only"),
         ({"held": (HeldBy.FROZEN, HeldBy.WRAPPER)}, "required no gradient"),
     ],
@@ -132,6 +133,11 @@ def test_an_unwrapped_model_is_certain_if_ranks_share_the_data(
 def test_weights_that_may_differ_on_purpose_are_not_compared(changes: dict[str, Any]) -> None:
     answer = faults.ranks_differ(pair(drift=0.1, **{**NOT_HELD, **changes}))
     assert isinstance(answer, Unseen), answer
+
+
+def test_weights_that_are_averaged_now_and_then_outside_no_sync() -> None:
+    seen = pair(drift=0.1, wrappers=[wrapper(num_unsynced=20)], num_elements=64)
+    assert isinstance(faults.ranks_differ(seen), Unseen)
 
 
 def test_different_models_are_not_compared() -> None:
