@@ -59,6 +59,8 @@ def rank_rows(ranks: Sequence[RankReport]) -> list[RankRow]:
 def _row(one: RankReport) -> RankRow:
     at = f" at {one.crashed_at}" if one.crashed_at is not None else ""
     ending = one.ending if one.crash is None else f"it crashed{at}: {one.crash}"
+    if one.crash is not None and one.has_lost_another:
+        ending = f"it lost the connection to another rank{at}"
     if one.step_s is None:
         times = dict.fromkeys(("data", "compute", "exposed", "other"), "")
     else:

@@ -289,7 +289,7 @@ class RankWatch:
         wrapped = [one for one in self._wrapped if one.ref() is not None]
         read = [_read(one) for one in wrapped]
         new = [wait for wait in read if wait is not None]
-        is_read = bool(new) if wrapped else self.seen.has_group
+        is_read = bool(new) if wrapped else self.seen.has_group and not has_gpu()
         if is_read and step > _WARM and len(self.seen.waits) < _MAX_WAITS:
             self.seen.waits[step] = wait_s + sum(new)
             self.seen.inside[step] = wait_s - between_s + sum(new)
