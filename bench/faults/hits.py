@@ -48,6 +48,7 @@ TITLES = {
     "held_out_2": "Held-out faults, second set",
     "sound": "Sound programs",
 }
+REPORTED = RESULTS / "reported.json"
 LOOKS = ("stepladder", "loss")
 
 
@@ -211,7 +212,40 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
             commit = found["environment"].get("git", {}).get("commit") or "not written down"
             note = f" {found['note']}" if found.get("note") else ""
             lines += ["", f"Measured at commit {commit}; `bench/results/hits_{corpus}.json`.{note}"]
+    if REPORTED.exists():
+        lines += reported_lines(json.loads(REPORTED.read_text()))
     return "\n".join(lines) + "\n"
+
+
+def reported_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the section about pairs that are judged by words, from bench/watch/reported.py."""
+    rows = found["rows"]
+    of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in ("silent", "slow")}
+    named = {kind: sum(row["named"] == "yes" for row in of_kind[kind]) for kind in of_kind}
+    missed = [
+        {"pair": row["pair"], "fault": row["fault"], "said": row["said"]}
+        for row in rows
+        if row["named"] == "no"
+    ]
+    commit = found["environment"].get("git", {}).get("commit") or "not written down"
+    return [
+        "",
+        "## Faults of public reports, judged by words",
+        "",
+        "Pairs written from public reports, without a name of ours for the fault: a fault counts "
+        "as named if what `stepladder watch` says of the faulty half alone has one of the words "
+        "that the author accepts.",
+        "",
+        *(f"- {kind}: {share(named[kind], len(of_kind[kind]))}" for kind in of_kind),
+        "",
+        found["note"],
+        "",
+        "Not named on that day:",
+        "",
+        markdown(missed).rstrip(),
+        "",
+        f"Measured at commit {commit}; `bench/results/reported.json`.",
+    ]
 
 
 def written_results() -> dict[str, dict[str, Any]]:

@@ -54,7 +54,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("parameters_never_step", "weights in use are not updated by any optimizer", _WATCH),
     _fault("parameters_not_in_optimizer", "some weights are missing from the optimizer", _BOTH),
     _fault("parameters_twice", "weights are updated twice with the same gradients", _WATCH),
-    _fault("frozen_by_accident", "weights that should be trained get no gradient", _BOTH),
+    _fault(
+        "frozen_by_accident",
+        "weights that should be trained get no gradient or do not change",
+        _BOTH,
+    ),
     _fault("unregistered_modules", "layers in a plain list are not registered in the model", _BOTH),
     _fault("loss_maximised", "the step increases the loss: its sign is wrong", _BOTH),
     _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH + _AUDIT),
@@ -76,18 +80,26 @@ FAULTS: tuple[Fault, ...] = (
     _fault("bad_initialisation", "initial weights are identical, zero or far too large", _BOTH),
     _fault("no_nonlinearity", "the model is linear: an activation is missing", _CHECK),
     _fault(
-        "samples_not_independent", "an example's output depends on the rest of its batch", _CHECK
+        "samples_not_independent", "an example's output depends on the rest of its batch", _BOTH
     ),
     _fault("batch_norm_tiny_batch", "BatchNorm learns from one or very few examples", _BOTH),
     _fault("batch_norm_stale", "BatchNorm is evaluated with statistics of other weights", _WATCH),
-    _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _CHECK),
+    _fault(
+        "frozen_batch_norm_moves", "BatchNorm of frozen layers still updates its statistics", _WATCH
+    ),
+    _fault("pretrained_not_loaded", "pretrained weights were requested but not loaded", _BOTH),
     _fault("uninitialised_module_state", "a layer's state is used before it is set", _CHECK),
     # the loss
     _fault("softmax_before_loss", "softmax or sigmoid before a loss that applies it itself", _BOTH),
     _fault("nll_without_log_softmax", "negative log-likelihood of raw scores", _BOTH),
     _fault("softmax_wrong_dim", "softmax over the batch instead of the classes", _BOTH),
     _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
-    _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _CHECK),
+    _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _BOTH),
+    _fault(
+        "contrastive_loss_misused", "targets or roles of pairs and triplets are exchanged", _WATCH
+    ),
+    _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
+    _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
     _fault("loss_reduction_mismatch", "the loss is a sum where a mean is intended", _BOTH),
     _fault(
         "metric_wrong", "a metric differs from the value computed from the outputs", _CHECK + _AUDIT
@@ -102,12 +114,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
-    _fault("labels_misaligned", "labels do not match their inputs", _CHECK),
+    _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
+    _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
     _fault("no_shuffle", "the order is the same in every epoch", _BOTH),
     _fault("loader_left_early", "a loader is left early, so most examples are never seen", _WATCH),
+    _fault("few_examples_drawn", "the sampler draws only a few of the examples", _WATCH),
     _fault("sampler_without_set_epoch", "a distributed sampler repeats its order", _WATCH),
-    _fault("split_leakage", "examples of one split are also in another", _CHECK),
+    _fault("split_leakage", "examples of one split are also in another", _BOTH),
     _fault("same_draws_in_workers", "all workers draw the same random numbers", _BOTH),
     _fault("input_too_large", "inputs are far larger than the model was designed for", _BOTH),
     _fault(

@@ -34,7 +34,8 @@ class PhaseTime:
     """One part of the time from the script's first step to its last.
 
     Attributes:
-        name: data_wait, forward, backward, optimizer, validation, checkpoint, unexplained.
+        name: data_wait, forward, backward, optimizer, validation, checkpoint, own_code (lines of
+            the script between these), unexplained.
         total_s: seconds of wall time.
         share: fraction of the total, in [0, 1].
         device_s: seconds per step by CUDA events, from the sampled steps; None: no GPU.
@@ -128,6 +129,7 @@ class WatchReport:
         probe_s: seconds of the probe after the last step; None: it was off.
         next: the recommended next step; its gain is an upper bound if `is_bound`.
         is_bound: whether the gain of `next` is an upper bound, not measured.
+        others: further steps, by their bound.
         findings: one for each detector, alarms first.
         not_seen: what could not be observed, one sentence each.
         loss_steps, loss_values: the loss passed to backward by step, subsampled.
@@ -158,6 +160,7 @@ class WatchReport:
     probe_s: float | None = None
     next: NextStep | None = None
     is_bound: bool = True
+    others: tuple[NextStep, ...] = ()
     findings: tuple[Finding, ...] = ()
     not_seen: tuple[str, ...] = ()
     loss_steps: tuple[int, ...] = ()

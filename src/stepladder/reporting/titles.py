@@ -37,6 +37,7 @@ _NAMES: Final = {  # names whose words are not a title
     "gradients_reach": "Gradients of all weights",
     "held_out": "Held-out data",
     "input_independent": "Use of the inputs",
+    "label_in_inputs": "Label among the inputs",
     "learning_rate_higher": "Higher learning rate",
     "learning_rate_lower": "Lower learning rate",
     "loader_left_early": "Data that are never seen",

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from stepladder.machine.contention import MAX_CORES_MISSING
 from stepladder.machine.openmp import BUSY_SPINS
 from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
+from stepladder.watching.causes.contract import Cause, Evidence
+from stepladder.watching.causes.data import loader_causes
+from stepladder.watching.causes.growth import growth_causes
+from stepladder.watching.causes.lines import own_lines
+from stepladder.watching.causes.model import model_causes, optimizer_causes
+from stepladder.watching.causes.rhythm import rhythm_causes
+from stepladder.watching.seen import Seen
 
 MIN_GAIN: Final = 1.1  # smaller gains are not recommended
 _MIN_STEPS: Final = 20
+_MAX_OTHERS: Final = 4
+_LOOSE: Final = 2.0  # a loose bound is ranked as if it saved this many times less
 AS_IS: Final = "as_is"
 _REPLAYED: Final = {
     "mixed_precision": "bfloat16 autocast",
@@ -20,39 +30,109 @@ _REPLAYED: Final = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The steps to recommend.
+
+    Attributes:
+        next: the one with the largest gain; None if too few steps were seen.
+        is_bound: its gain is only a bound.
+        others: further ones, in order.
+    """
+
+    next: NextStep | None
+    is_bound: bool = True
+    others: tuple[NextStep, ...] = ()
+
+
 def next_step(
     times: Sequence[PhaseTime],
     num_steps: int,
     facts: Mapping[str, object],
     replays: Sequence[Replay] = (),
-) -> tuple[NextStep | None, bool]:
-    """Return the step with the largest gain, if that is at least 1.1.
+    *,
+    seen: Seen | None = None,
+    block_s: Sequence[float] = (),
+    num_validations: int = 0,
+) -> Advice:
+    """Return the step with the largest gain, if that is at least 1.1, and the others.
 
-    Watching alone gives only upper bounds: a phase can save at most the time it takes. The gains
-    replayed by the probe are measured, and win unless a bound is more than twice as large. Beside
-    other processes no time can be trusted, and threads that spin come first.
-
-    Returns:
-        The step, or None if too few steps were seen; and whether its gain is only a bound.
+    Watching alone gives only upper bounds: what takes a share of the time can save at most that.
+    A bound that a change may miss by far, such as `fused=True`, is ranked as if it saved half. The
+    gains replayed by the probe are measured, and win unless a bound, ranked in this way, is more
+    than twice as large. Threads that spin beside other processes come first if nothing else takes
+    more.
     """
     if num_steps < _MIN_STEPS or not times:
-        return None, True
-    if _spins_beside_others(facts):
-        return _sleep_sooner(facts), True
+        return Advice(next=None)
     shares = {time.name: time.share for time in times}
-    bounds = _bounds(shares, facts, _data_share(times, num_steps, facts, replays))
+    evidence = Evidence(
+        seen=seen if seen is not None else Seen(),
+        shares=shares,
+        whole_s=sum(time.total_s for time in times),
+        num_steps=num_steps,
+        facts=facts,
+        block_s=tuple(block_s),
+        busy=_busy(times, num_steps),
+        num_validations=num_validations,
+    )
+    wait = _data_share(times, num_steps, facts, replays)
+    causes = _distinct(
+        [
+            *loader_causes(evidence, wait),
+            *optimizer_causes(evidence),
+            *model_causes(evidence),
+            *rhythm_causes(evidence),
+            *growth_causes(evidence),
+            *own_lines(evidence),
+        ]
+    )
+    ranked = sorted(causes, key=_worth, reverse=True)
+    useful = [cause for cause in ranked if cause.gain >= MIN_GAIN]
+    steps = [_step_of(cause) for cause in useful]
+    best = useful[0] if useful else None
+    if _spins_beside_others(facts):
+        waiting = _sleep_sooner(facts)
+        if best is None or _worth(best) < _worth(_spinning(evidence)):
+            return Advice(next=waiting, others=tuple(steps[:_MAX_OTHERS]))
+        steps = [steps[0], waiting, *steps[1:]]
     measured = _measured(times, replays)
-    best = max(bounds, key=lambda step: step.gain or 0.0, default=None)
     proven = max(measured, key=lambda step: step.gain or 0.0, default=None)
     if proven is not None and (proven.gain or 0.0) >= MIN_GAIN:
-        is_beaten = best is not None and (best.gain or 0.0) > 2 * (proven.gain or 0.0)
+        is_beaten = best is not None and _worth(best) > 2 * (proven.gain or 0.0)
         if not is_beaten:
-            return proven, False
-    if best is not None and (best.gain or 0.0) >= MIN_GAIN:
-        return best, True
+            return Advice(next=proven, is_bound=False, others=tuple(steps[:_MAX_OTHERS]))
+    if steps:
+        return Advice(next=steps[0], others=tuple(steps[1 : 1 + _MAX_OTHERS]))
     more = _not_known(replays) if replays else "; --probe replays steps with other settings"
     text = f"nothing that was measured would make a step 1.1 times faster{more}"
-    return NextStep(rung="none", gain=None, text=text), True
+    return Advice(next=NextStep(rung="none", gain=None, text=text))
+
+
+def _worth(cause: Cause) -> float:
+    """Return a gain by which causes are ranked: a loose bound counts less."""
+    return 1 / (1 - min(cause.share, 0.98) / (_LOOSE if cause.is_loose else 1.0))
+
+
+def _distinct(causes: Sequence[Cause]) -> list[Cause]:
+    """Return causes without those of lines that a more specific one explains."""
+    explained = {where for one in causes if one.name == "constant_steps" for where in one.lines}
+    return [
+        one
+        for one in causes
+        if one.name == "constant_steps" or not one.lines or not explained.issuperset(one.lines)
+    ]
+
+
+def _step_of(cause: Cause) -> NextStep:
+    return NextStep(rung=cause.name, gain=cause.gain, text=cause.text)
+
+
+def _busy(times: Sequence[PhaseTime], num_steps: int) -> float:
+    """Return the share of a step in which a GPU computes, by CUDA events; 0 if not known."""
+    whole_s = sum(time.total_s for time in times)
+    device_s = sum(time.device_s for time in times if time.device_s is not None)
+    return min(1.0, device_s * num_steps / whole_s) if whole_s else 0.0
 
 
 def _spins_beside_others(facts: Mapping[str, object]) -> bool:
@@ -65,6 +145,16 @@ def _spins_beside_others(facts: Mapping[str, object]) -> bool:
         and threads > 1
         and facts.get("waiting") == ""
     )
+
+
+def _spinning(evidence: Evidence) -> Cause:
+    """Return what threads that spin cost, if each core that is used by others is waited for."""
+    missing, threads = evidence.facts["cores_missing"], evidence.facts["threads"]
+    assert isinstance(missing, float)
+    assert isinstance(threads, int)
+    computed = evidence.compute + evidence.shares.get("optimizer", 0.0)
+    share = computed * min(1.0, missing / threads)
+    return Cause(name="threads_sleep", share=share, text="", is_loose=True)
 
 
 def _sleep_sooner(facts: Mapping[str, object]) -> NextStep:
@@ -93,47 +183,6 @@ def _data_share(
     own_s = whole_s * (1 - shares.get("validation", 0.0) - shares.get("checkpoint", 0.0))
     saved_s = max(0.0, own_s - num_steps * size * base)
     return min(wait, saved_s / whole_s) if whole_s else wait
-
-
-def _bounds(
-    shares: Mapping[str, float], facts: Mapping[str, object], wait: float
-) -> list[NextStep]:
-    """Return upper bounds on the gain of each part that a rung of the ladder addresses."""
-    found = []
-    if 0 < wait < 1:
-        workers = facts.get("num_workers")
-        how = (
-            "set num_workers and persistent_workers"
-            if not workers
-            else "use more or faster workers"
-        )
-        found.append(
-            NextStep(
-                rung="loader_threads",
-                gain=1 / (1 - wait),
-                text=f"training waits for the data loader in {100 * wait:.0f} % of the time: "
-                f"{how}, decode smaller images, or cache decoded pixels",
-            )
-        )
-    step = shares.get("optimizer", 0.0)
-    if 0 < step < 1 and facts.get("fused") is False:
-        found.append(
-            NextStep(
-                rung="fused_optimizer",
-                gain=1 / (1 - step),
-                text=f"the optimizer takes {100 * step:.0f} % of the time: pass fused=True to it",
-            )
-        )
-    held_out = shares.get("validation", 0.0)
-    if 0 < held_out < 1:
-        found.append(
-            NextStep(
-                rung="fewer_validations",
-                gain=1 / (1 - held_out / 2),
-                text=f"validation takes {100 * held_out:.0f} % of the time: validate half as often",
-            )
-        )
-    return found
 
 
 def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[NextStep]:

@@ -7,7 +7,23 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import inputs, learning, loss, stepping, unread, validation
+from stepladder.watching.faults import (
+    draws,
+    examples,
+    independence,
+    inputs,
+    kinds,
+    learning,
+    loss,
+    loss_weights,
+    pairs,
+    stepping,
+    terms,
+    unread,
+    validation,
+    weights,
+    without_gradient,
+)
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -18,7 +34,13 @@ _ACCUMULATION = 'PyTorch, "CUDA Automatic Mixed Precision examples": gradient ac
 _HE = "He et al. 2015, arXiv:1502.01852"
 _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
+_LEAKAGE = "Kapoor & Narayanan 2023, arXiv:2207.07048 (no clean split)"
+_LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
+_SAMPLING = 'PyTorch, "torch.utils.data": WeightedRandomSampler, SubsetRandomSampler'
+_MISALIGNED = "Zhang et al. 2017, arXiv:1611.03530 (random labels)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
+_TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchNormalization'
+_KING = "King & Zeng 2001, Logistic Regression in Rare Events Data (section 4)"
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
@@ -33,7 +55,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("parameters_not_in_optimizer", _WARNING, _TORCH, learning.parameters_not_in_optimizer),
     Detector("parameters_twice", _WARNING, _TORCH, learning.parameters_twice),
-    Detector("frozen_by_accident", _WARNING, _CHECKER, learning.frozen_by_accident),
+    Detector("frozen_by_accident", _WARNING, _CHECKER, without_gradient.frozen_by_accident),
     Detector("unregistered_modules", _WARNING, _TORCH, learning.unregistered_modules),
     Detector("loss_maximised", _WARNING, _CHECKER, learning.loss_maximised),
     Detector("learning_rate_too_high", _WARNING, _CHECKER, learning.learning_rate_too_high),
@@ -56,27 +78,38 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         learning.decay_on_norms_and_biases,
     ),
     Detector("bad_initialisation", _WARNING, _HE, stepping.bad_initialisation),
+    Detector("samples_not_independent", _WARNING, _KARPATHY, independence.samples_not_independent),
     Detector("batch_norm_tiny_batch", _WARNING, _GROUP_NORM, stepping.batch_norm_tiny_batch),
     Detector("batch_norm_stale", _ERROR, _SWA, validation.batch_norm_stale),
+    Detector("frozen_batch_norm_moves", _WARNING, _TRANSFER, weights.frozen_batch_norm_moves),
+    Detector("pretrained_not_loaded", _ERROR, _SAVING, weights.pretrained_not_loaded),
     Detector("softmax_before_loss", _ERROR, _TORCH, loss.softmax_before_loss),
     Detector("nll_without_log_softmax", _WARNING, _TORCH, loss.nll_without_log_softmax),
     Detector("softmax_wrong_dim", _WARNING, _TORCH, loss.softmax_wrong_dim),
     Detector("target_broadcast", _WARNING, _TORCH, loss.target_broadcast),
+    Detector("loss_kind_mismatch", _WARNING, _TORCH, kinds.loss_kind_mismatch),
+    Detector("contrastive_loss_misused", _WARNING, _TORCH, kinds.contrastive_loss_misused),
+    Detector("loss_term_lost", _ERROR, _TORCH, terms.loss_term_lost),
+    Detector("loss_weights_inverted", _WARNING, _KING, loss_weights.loss_weights_inverted),
     Detector("loss_reduction_mismatch", _WARNING, _TORCH, loss.loss_reduction_mismatch),
     Detector("label_range", _WARNING, _TORCH, loss.label_range),
     Detector("unnormalised_input", _WARNING, _KARPATHY, inputs.unnormalised_input),
     Detector("double_normalisation", _WARNING, _KARPATHY, inputs.double_normalisation),
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
+    Detector("label_in_inputs", _WARNING, _LEAKAGE_OF_TARGET, pairs.label_in_inputs),
+    Detector("labels_misaligned", _WARNING, _MISALIGNED, pairs.labels_misaligned),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
     Detector("no_shuffle", _WARNING, _KARPATHY, inputs.no_shuffle),
     Detector("loader_left_early", _WARNING, _LOADING, unread.loader_left_early),
+    Detector("few_examples_drawn", _WARNING, _SAMPLING, draws.few_examples_drawn),
     Detector(
         "sampler_without_set_epoch",
         _WARNING,
         "PyTorch, DistributedSampler.set_epoch",
         inputs.sampler_without_set_epoch,
     ),
+    Detector("split_leakage", _WARNING, _LEAKAGE, examples.split_leakage),
     Detector("same_draws_in_workers", _WARNING, _WORKERS, inputs.same_draws_in_workers),
     Detector(
         "input_too_large",

@@ -58,9 +58,21 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   than 50 µs per step on average (after the first 15 ms), later steps are inspected less often, but
   at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
   it.
-- **Operations are followed only if there are no gradients.** If an optimizer steps although none of
+- **Examples are recognised by a hash** of up to 128 values of each input, computed in the steps
+  that are followed and in evaluations, for 30 ms and then 30 µs per step at most. Up to 65,536
+  hashes per model are kept; of larger sets, those of a part of the examples. On a GPU they are read
+  after the last step. A few hundred rows and their targets are stored as well, at most 1,024 of up
+  to 1,024 numbers.
+- **One replay on a copy** follows the script's last step, also without `--probe`: a copy of the
+  model that was trained last is called four times with 6 to 14 stored examples, in evaluation mode,
+  without gradients and with output discarded. It is left out for models larger than 200 MB, forward
+  passes of more than a second, models with hooks of the script, and several processes. For that,
+  the model is kept until the script ends.
+- **Operations are followed only if gradients are missing.** If an optimizer steps although none of
   its weights has a gradient, the operations of up to three later steps are intercepted, to name the
-  one that cut the graph, such as `argmax()` or `detach()`, with its line. Compiled models, and
+  one that cut the graph, such as `argmax()` or `detach()`, with its line. If only some weights have
+  none, this is done in two steps, and shows which of them are cut off, are in layers that are not
+  called, or belong to layers that were replaced. Compiled models, attention in evaluation mode, and
   scripts that are inside a `torch.overrides.TorchFunctionMode` (such as `with torch.device(…)`) at
   the end of the step, are left alone; then no operation is named.
 - **Errors of the watcher do not stop the script.** The watcher switches itself off, the report
@@ -77,12 +89,50 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
 ## Where a step's time goes
 
 Host times of all steps but the first three: waiting for data, forward and loss (from the first call
-of a model in a step to backward), backward, the optimizer's step, validation, saving files; the
-rest is reported as `unexplained`. Forward, backward and the optimizer's step are timed in the steps
-that are followed and extrapolated to the others.
+of a model in a step to backward), backward, the optimizer's step, validation, saving files, and the
+script's other lines between these; the rest is reported as `unexplained`. Forward, backward and the
+optimizer's step are timed in the steps that are followed and extrapolated to the others; the share
+of other lines is that of samples.
 **Waiting for data is an upper bound** on the cost of the input pipeline: on a GPU, work may still
 be queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
-later. The next step is listed with what it can save *at most*; `--probe` measures it instead.
+later.
+
+**Lines** are known from samples: a thread of the watcher reads the stack of the training thread
+every 2 ms at first, then less often, for about 8 ms of processor time and 12 µs per step. Python's
+switch interval is 0.2 ms meanwhile, if the script runs no other thread. A sample belongs to the
+script's innermost line, so a slow function is named by the line in it that takes the time. Worker
+processes are not sampled. In up to twelve steps, modules are timed by hooks.
+
+**The next step** is the cause that takes the largest share of the time, with what it can save *at
+most*: a change that saves a share s makes a script at most 1 / (1 - s) times as fast. Bounds that a
+change often misses by far, such as that of `fused=True`, are ranked as if it saved half. Others
+follow in this order, marked with `then`. `--probe` measures some of them instead. From 20 steps
+on, these causes are named, and recognised in this way:
+
+- `decoded_once`, `read_once`, `vectorise`, `whole_batches`: the lines of a dataset or collate
+  function in the training process: decoding, reading, single values in Python, a TensorDataset one
+  example at a time.
+- `persistent_workers`, `one_iterator`, `fewer_workers`, `loader_threads`: the wait for the first
+  batch and the end of each pass compared with other batches; the number of workers.
+- `one_forward`: a module is called again on an input of this step or the last one, without
+  gradients or with the same output.
+- `cached_features`, `no_unused_gradients`: the time of modules whose weights are frozen and do not
+  change, or that no optimizer holds.
+- `smaller_images`: `interpolate` or Pillow enlarges images, or the pixels of inputs are copies or
+  linear between neighbours.
+- `whole_sequences`: cells of nn.RNN, nn.LSTM or nn.GRU, or a loop of tiny operations in the model
+  or the loss.
+- `single_precision`, `no_anomaly_mode`, `no_profiler`, `any_algorithm`: weights in float64, and
+  modes of torch.
+- `larger_batch`: batches of at most four examples whose operations are tiny.
+- `fused_optimizer`, `foreach`: the time of the optimizer, and loops over weights in Python.
+- `fewer_validations`, `fewer_checkpoints`: their time, and how many steps lie between them.
+- `constant_steps`: steps, or the share of a line, become slower with the number of the step.
+- `no_sleep`, `memory_cleanup`, `less_printing`, `less_logging`, `fewer_plots`, `fewer_metrics`,
+  `fewer_hooks`: what lines outside of the model call.
+- `host_reads`, `asynchronous_copies`: lines that wait for a GPU, only where there is one.
+- `slow_line`: any other line outside of the model and the loss with 12 % of the time.
+- `threads_sleep`: threads that spin while other processes use the cores.
 
 ## What needs `--probe`
 
@@ -161,12 +211,21 @@ Results on published training scripts, run unmodified, with repository, path and
   `torch.optim.Optimizer` or `backward`. In a loss that the script computes itself, differences and
   cross entropies are recognised in the autograd graph, others are not.
 - Layers inside a compiled model: only the outermost module is inspected.
-- Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check`
-  inspects the data of a job.
+- Wrong metrics, and splits that share near-duplicates or groups: `stepladder check` inspects the
+  data of a job. Leaking examples are recognised only if they are equal, such as without
+  augmentation, and not by chance: with at least four values, or 20 tokens of a text.
+- Labels that do not belong to their inputs, if the model remembers the examples before the end of
+  the first epoch, or if the inputs are images or sequences and the loss falls later.
+- Which of several columns determine a target together, and a label in images or sequences.
 - Buffers that differ between ranks, and weights that are sharded or belong to parts of a model on
   different ranks.
 - The first of several validations without a loader, in training mode and with gradients, if it
   comes after step 64: it is taken for the step's own call. All later steps are followed.
+- Weights that were read from a file and lost on the way without `load_state_dict`, unless the
+  script reads them with `torch.load`, before its first step, and their names differ from the
+  model's by a prefix.
+- Lost updates of optimizers that are not torch's: these may round at random, or keep precise copies
+  of the weights.
 - Intentions. Weights that are frozen or left out of the optimizer on purpose look the same as by
   accident if they could still learn: these findings are therefore warnings.
 - Where a warning comes from: a warning raised by torch in a wrapped function names a file of

@@ -8,14 +8,17 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from stepladder.machine.contention import cores_missing_since
+from stepladder.machine.limits import num_cores
 from stepladder.machine.openmp import waiting_settings
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding, Outcome, Severity
 from stepladder.records.watch import PhaseTime, Replay, WatchReport
 from stepladder.watching.advice import next_step
+from stepladder.watching.causes.contract import MIN_SAMPLES
 from stepladder.watching.contract import Answer, Detector, Found, Sound, Unseen
 from stepladder.watching.detectors import DETECTORS
 from stepladder.watching.seen import Seen
+from stepladder.watching.seen_costs import OWN, StacksSeen
 from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
 from stepladder.watching.watcher import Watcher
 
@@ -88,7 +91,9 @@ def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
     totals["checkpoint"] = phases.whole_s(CHECKPOINT)
     named = sum(totals.values())
     span = max(0.0, span - max(0.0, watcher.switch.spent_s - phases.spent_before_s))
-    totals["unexplained"] = max(0.0, span - named)
+    unexplained = max(0.0, span - named)
+    totals["own_code"] = min(unexplained, span * own_share(watcher.seen.costs.stacks))
+    totals["unexplained"] = unexplained - totals["own_code"]
     whole = max(span, named)
     phases.settle()
     return tuple(
@@ -100,6 +105,26 @@ def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
         )
         for name, total in totals.items()
     )
+
+
+def own_share(stacks: StacksSeen) -> float:
+    """Return the share of samples in lines of the script between the phases."""
+    whole_s = sum(one.seconds for one in stacks.samples)
+    if stacks.num < MIN_SAMPLES or not whole_s:
+        return 0.0
+    between = (FORWARD, OPTIMIZER, OWN)  # such as a loss of its own, and zero_grad
+    outside = (
+        one.seconds * one.outside_s / one.followed_s
+        for one in stacks.samples
+        if one.spots and one.part in between and one.followed_s
+    )
+    return min(1.0, sum(outside) / whole_s)
+
+
+def num_validations_of(watcher: Watcher) -> int:
+    """Return the number of validations since steps are counted."""
+    passes = (one for loader in watcher.seen.loaders for one in loader.passes)
+    return watcher.phases.num_validations + sum(one.is_validation for one in passes)
 
 
 def _mean(values: list[float] | None) -> float | None:
@@ -119,6 +144,7 @@ def facts_of(watcher: Watcher) -> dict[str, Json]:
         "python": platform.python_version(),
         "device": _device(),
         "threads": torch.get_num_threads(),
+        "cores": num_cores(),
         "cores_missing": round(cores_missing_since(watcher.usage), 2),
         "waiting": " ".join(f"{name}={value}" for name, value in waiting_settings().items()),
         "optimizers": ", ".join(one.kind for one in stepped),
@@ -209,7 +235,15 @@ def report_of(
     seen.was_cut = seen.was_cut or bool(exit_code)
     times, facts = times_of(watcher), facts_of(watcher)
     steps = watcher.phases.num_steps
-    step, is_bound = next_step(times, steps, facts, replays)
+    advice = next_step(
+        times,
+        steps,
+        facts,
+        replays,
+        seen=seen,
+        block_s=watcher.phases.block_s,
+        num_validations=num_validations_of(watcher),
+    )
     loss_steps, loss_values = losses_of(seen)
     span = sum(time.total_s for time in times)
     return WatchReport(
@@ -224,10 +258,11 @@ def report_of(
         times=times,
         step_s=span / steps if steps else None,
         block_s=watcher.phases.block_s,
-        overhead_s=watcher.switch.spent_s,
+        overhead_s=watcher.switch.spent_s + seen.costs.stacks.spent_s,
         probe_s=probe_s,
-        next=step,
-        is_bound=is_bound,
+        next=advice.next,
+        is_bound=advice.is_bound,
+        others=advice.others,
         findings=findings_of(seen),
         not_seen=not_seen_of(watcher),
         loss_steps=loss_steps,

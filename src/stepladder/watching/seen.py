@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any
 
 from stepladder.records.watch import Clearing
-from stepladder.watching.hooks.graph import Activation
 from stepladder.watching.hooks.tensors import Spread
-
-OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its labels itself
+from stepladder.watching.seen_costs import CostsSeen
+from stepladder.watching.seen_losses import LossSeen, LostTermSeen, MarginSeen, RatesSeen
+from stepladder.watching.seen_weights import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
 
 
 @dataclass(kw_only=True)
@@ -52,6 +53,7 @@ class OptimizerSeen:
         without_grad: names of weights that had no gradient at any inspected step.
         ratios: by step, the median over matrices of |update| / |weights|.
         rates: by step, the first group's learning rate.
+        schedule: the rates of all steps.
         losses: by step, the mean of what backward was called on.
         decayed: weights of one dimension that are decayed, by name.
         has_closure: its step calls backward itself, any number of times.
@@ -69,6 +71,8 @@ class OptimizerSeen:
         windows: the backwards of the steps that were followed.
         tails: by pass over a loader, the backwards at its end whose gradients were cleared before
             a step.
+        rounding: of weights with few bits; None if it has none.
+        causes: why weights never had a gradient, as far as that is proven.
     """
 
     kind: str
@@ -86,6 +90,7 @@ class OptimizerSeen:
     without_grad: tuple[str, ...] = ()
     ratios: list[tuple[int, float]] = field(default_factory=list)
     rates: list[tuple[int, float]] = field(default_factory=list)
+    schedule: RatesSeen = field(default_factory=RatesSeen)
     losses: list[tuple[int, float]] = field(default_factory=list)
     backwards: dict[int, int] = field(default_factory=dict)
     decayed: tuple[str, ...] = ()
@@ -105,6 +110,8 @@ class OptimizerSeen:
     num_waiting: int = 0
     windows: list[WindowSeen] = field(default_factory=list)
     tails: list[int] = field(default_factory=list)
+    rounding: RoundingSeen | None = None
+    causes: tuple[WithoutSeen, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -120,6 +127,9 @@ class ScheduleSeen:
         is_early: it stepped before its optimizer's first step.
         is_for_max: it waits for a metric to rise, like ReduceLROnPlateau in mode "max".
         metrics: the metrics that it received.
+        metric_code: the line that passes them.
+        counts: whole numbers in the function that computes its factor.
+        peak_rate: the highest learning rate that it is set to; None if it has no such value.
         num_rebuilt: how often the same line created it again for the same optimizer.
         num_cut: of these, those that came before it had followed much of its schedule.
         longest_life: the most steps that one of the replaced schedulers took.
@@ -128,6 +138,9 @@ class ScheduleSeen:
     kind: str
     is_for_max: bool = False
     metrics: list[float] = field(default_factory=list)
+    metric_code: str = ""
+    counts: tuple[int, ...] = ()
+    peak_rate: float | None = None
     built_at: str | None = None
     stepped_at: str | None = None
     num_stepped: int = 0
@@ -174,54 +187,6 @@ class ClippingSeen:
     is_own: bool = True
     shares: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-
-
-@dataclass(kw_only=True)
-class LossSeen:
-    """The calls of one loss function from one line.
-
-    Attributes:
-        where: the line of the script that called it, or that called the layer that did.
-        num_looked: calls that were inspected.
-        num_classes: size of the class dimension, or None.
-        activation: softmax or sigmoid that its input comes from.
-        is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
-            inspected.
-        is_probability: the values of its input are at least 0 and sum to 1 over the classes; None
-            if not inspected.
-        step_classes: by step, the classes of its training batches of eight or more labels.
-        classes: labels that were seen.
-        num_labels: number of labels that were inspected.
-        bad_range: lowest and highest label outside the classes.
-    """
-
-    kind: str
-    where: str | None
-    num_looked: int = 0
-    input_shape: tuple[int, ...] = ()
-    reduction: str = "mean"
-    ignore_index: int | None = None
-    has_int_target: bool = False
-    num_classes: int | None = None
-    activation: Activation | None = None
-    is_log_probability: bool | None = None
-    is_probability: bool | None = None
-    broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    target_low: float | None = None
-    target_high: float | None = None
-    input_low: float | None = None
-    input_high: float | None = None
-    step_classes: dict[int, set[int]] = field(default_factory=dict)
-    classes: set[int] = field(default_factory=set)
-    num_labels: int = 0
-    label_counts: dict[int, int] = field(default_factory=dict)
-    bad_range: tuple[int, int, int] | None = None
-
-    @property
-    def is_soft(self) -> bool:
-        """Return whether its input is the log of a softmax, with at most its shape changed."""
-        one = self.activation
-        return one is not None and one.is_bare and (one.kind == "LogSoftmax" or one.has_log)
 
 
 @dataclass(kw_only=True)
@@ -273,7 +238,12 @@ class StartSeen:
 
 @dataclass(kw_only=True)
 class PassSeen:
-    """One pass over a loader, from its first batch to its last or to where it was stopped."""
+    """One pass over a loader, from its first batch to its last or to where it was stopped.
+
+    Attributes:
+        wait_s: seconds in which the script waited for it.
+        start_s: of these, for the iterator, its first batch and its end.
+    """
 
     loader: int
     num_batches: int = 0
@@ -282,6 +252,7 @@ class PassSeen:
     began_at_step: int = 0
     is_whole: bool = False
     wait_s: float = 0.0
+    start_s: float = 0.0
     span_s: float = 0.0
     num_forwards: int = 0
     num_train_mode: int = 0
@@ -306,12 +277,33 @@ class PassSeen:
 
 
 @dataclass(kw_only=True)
+class DrawsSeen:
+    """The indices that the samplers of one dataset returned, in all of its loaders.
+
+    Attributes:
+        num_stored: length of the dataset; 0 if its keys are no positions.
+        num_drawn, num_distinct: indices, and distinct ones; the latter are counted at the end.
+        num_compared, num_apart: examples that it stores in an array and that were compared, and how
+            many of them are distinct; 0 if it stores none.
+        width: values of such an example.
+    """
+
+    num_stored: int
+    num_drawn: int = 0
+    num_distinct: int = 0
+    num_compared: int = 0
+    num_apart: int = 0
+    width: int = 0
+
+
+@dataclass(kw_only=True)
 class LoaderSeen:
     """One loader.
 
     Attributes:
-        where: the line that iterates it.
+        where, line: the line that iterates it, as text, and as file and number.
         num_examples: examples of a whole pass; None if unknown, as of a stream.
+        is_stacked: its batches are stacked by torch's default, along the first dimension.
         keeps_workers: its worker processes serve several passes.
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
@@ -321,9 +313,16 @@ class LoaderSeen:
         num_dataset, num_repeated, num_replicas: for a DistributedSampler that drops nothing: the
             examples of its dataset, those that it repeats so that all ranks get as many, and the
             ranks.
+        num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
+            followed, and how many of them are distinct.
+        least_width: values that the model received of such an example, at least.
+        draws: what the samplers of its dataset returned; None if that is unknown.
+        sampler_kind: the class of its sampler.
+        num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
     """
 
     where: str | None
+    line: tuple[str, int] | None = None
     dataset: str = ""
     dataset_id: int = 0
     sampler: str = ""
@@ -331,6 +330,7 @@ class LoaderSeen:
     num_workers: int = 0
     num_batches: int | None = None
     num_examples: int | None = None
+    is_stacked: bool = False
     keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
@@ -341,6 +341,13 @@ class LoaderSeen:
     num_replicas: int = 1
     num_stored: int = 0
     num_distinct: int = 0
+    num_learnt: int = 0
+    num_learnt_distinct: int = 0
+    least_width: int | None = None
+    draws: DrawsSeen | None = None
+    sampler_kind: str = ""
+    num_weights: int = 0
+    num_zero: int = 0
     passes: list[PassSeen] = field(default_factory=list)
 
     @property
@@ -378,6 +385,39 @@ class StatisticsSeen:
 
 
 @dataclass(kw_only=True)
+class EvaluatedSeen:
+    """The examples that a model was evaluated on: those of a loader, or at a line of the script.
+
+    Attributes:
+        where: the line of the last evaluation.
+        is_named: the variables in the lines that led to it are named after held-out examples.
+        num_rows, num_calls: examples of the last evaluation, and calls of the model.
+        num_new: of these examples, those in calls with none that was learned from before.
+        num_distinct, num_known: distinct examples, and those that had been learned from.
+        num_learnt, num_learnt_rows: distinct examples and all examples that were learned from, as
+            far as they were followed.
+        is_whole_batch: all steps learned from one and the same batch.
+    """
+
+    where: str | None
+    is_of_loader: bool
+    is_named: bool
+    num_rows: int
+    num_calls: int
+    num_new: int
+    num_distinct: int
+    num_known: int
+    num_learnt: int
+    num_learnt_rows: int
+    is_whole_batch: bool
+
+    @property
+    def share(self) -> float:
+        """Return the share of its examples that were learned from."""
+        return self.num_known / max(1, self.num_distinct)
+
+
+@dataclass(kw_only=True)
 class ModelSeen:
     """One outermost module that was called.
 
@@ -400,6 +440,10 @@ class ModelSeen:
         alike_weights: weights with a constant initial value whose units stayed identical.
         batch_keys: by step, some values of a batch that did not come from a loader.
         statistics: of its BatchNorm layers, if it is evaluated but not trained by a gradient.
+        bits: an estimate of the bits that distinguish its examples; 0 if unknown.
+        is_continuous: most values of its inputs are distinct.
+        num_learnt: distinct examples that it learned from, as far as they were followed.
+        evaluated: the examples that it was evaluated on after it had begun to learn.
     """
 
     built: str
@@ -435,6 +479,10 @@ class ModelSeen:
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
     statistics: StatisticsSeen | None = None
+    bits: float = 0.0
+    is_continuous: bool = False
+    num_learnt: int = 0
+    evaluated: list[EvaluatedSeen] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -458,6 +506,92 @@ class InputSeen:
     worst_feature: float = 0.0
     given_means: tuple[float, ...] = ()
     given_stds: tuple[float, ...] = ()
+
+
+class Told(StrEnum):
+    """What columns of the inputs say about the target.
+
+    EQUAL: they are the target. AFFINE: they are an affine function of it. ORDER: examples have the
+    same order in them, or the opposite one. CLASS: each has another value for every class. CLASSES:
+    each has one value per class, and together these distinguish all classes.
+    """
+
+    EQUAL = "equal"
+    AFFINE = "affine"
+    ORDER = "order"
+    CLASS = "class"
+    CLASSES = "classes"
+
+
+@dataclass(kw_only=True)
+class PairsSeen:
+    """Rows of a table and their targets, of the inspected steps.
+
+    Attributes:
+        where: the line of the loss.
+        num_distinct: distinct rows.
+        num_values: distinct targets.
+        told, columns: what the first of such columns say about the target; None if none does.
+    """
+
+    where: str | None
+    num_rows: int
+    num_columns: int
+    num_distinct: int
+    num_values: int = 0
+    told: Told | None = None
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class LabelsSeen:
+    """What some rows say about their class labels, if the loss of new examples did not fall.
+
+    Attributes:
+        where: the line of the loss.
+        guess: the loss of the best constant guess.
+        loss, num_steps: the mean of the last quarter of the losses, and their number.
+        is_remembered: the loss fell later; then these are the losses of the first epoch.
+        num_again, num_changed: rows that occurred before, and how many then had another label.
+        chance: the share of these if labels have nothing to do with rows.
+        nearest, linear: by how many deviations two probes beat permuted labels; None if unknown.
+        is_noise: columns of the rows are independent of each other, as in random numbers.
+    """
+
+    where: str | None = None
+    num_rows: int
+    num_classes: int
+    guess: float
+    chance: float
+    loss: float = 0.0
+    num_steps: int = 0
+    is_remembered: bool = False
+    num_distinct: int = 0
+    num_again: int = 0
+    num_changed: int = 0
+    nearest: float | None = None
+    linear: float | None = None
+    is_noise: bool = False
+
+
+@dataclass(kw_only=True)
+class IndependenceSeen:
+    """A model of which a copy was called with a batch, and with other examples in half of it.
+
+    Attributes:
+        moved: the largest change of an output of the other half, in standard deviations.
+        why_not: why that is unknown.
+        num_without_statistics: its BatchNorm layers without running statistics.
+        batch_second: a layer of it whose second dimension is the batch; None if it has none.
+    """
+
+    built: str
+    where: str | None
+    num_examples: int = 0
+    moved: float = 0.0
+    why_not: str | None = None
+    num_without_statistics: int = 0
+    batch_second: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -506,6 +640,7 @@ class Seen:
     Attributes:
         is_over: the script ended, in whatever way.
         was_cut: it failed or was stopped early: what never happened might have happened later.
+        num_loads: calls of `load_state_dict`.
     """
 
     num_steps: int = 0
@@ -513,6 +648,8 @@ class Seen:
     backward_at: str | None = None
     optimizers: list[OptimizerSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
+    margins: list[MarginSeen] = field(default_factory=list)
+    lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
     loaders: list[LoaderSeen] = field(default_factory=list)
@@ -521,8 +658,14 @@ class Seen:
     schedules: list[ScheduleSeen] = field(default_factory=list)
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
+    independence: IndependenceSeen | None = None
+    labels: list[LabelsSeen] = field(default_factory=list)
+    pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)
+    loads: list[LoadSeen] = field(default_factory=list)
+    num_loads: int = 0
+    frozen_norms: list[FrozenNormSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None
@@ -544,3 +687,4 @@ class Seen:
     was_cut: bool = False
     num_looked: int = 0
     clearing: Clearing | None = None
+    costs: CostsSeen = field(default_factory=CostsSeen)

@@ -68,6 +68,7 @@ class Phases:
         total_s: seconds by phase, without the last steps; see `whole_s`.
         is_sampling: the phases of this step are timed.
         marks: when every `stride`-th counted step ended; thinned as they become many.
+        num_validations: validations that began, except for those that are passes over a loader.
         is_own: this step represents only itself: at round step numbers, scripts do rare work and
             watchers read values.
     """
@@ -89,6 +90,7 @@ class Phases:
         self._forward_began: float | None = None
         self._validation_began: float | None = None
         self._validation_at = 0.0
+        self.num_validations = 0
         self._events: list[tuple[str, Any, Any]] = []
 
     def add(self, phase: str, seconds: float) -> None:
@@ -169,10 +171,21 @@ class Phases:
         """Discard the forward phase, as a new batch comes without a backward."""
         self._forward_began = None
 
+    @property
+    def is_in_forward(self) -> bool:
+        """Return whether a model was called and backward was not."""
+        return self._forward_began is not None
+
     def open_validation(self) -> None:
         """Begin a validation, which lasts until training resumes."""
         if self._validation_began is None and self._forward_began is None:
             self._validation_began = perf_counter()
+            self.num_validations += self.is_counting
+
+    @property
+    def is_validating(self) -> bool:
+        """Return whether a validation has begun and training has not resumed."""
+        return self._validation_began is not None
 
     def close_validation(self) -> None:
         """End the validation, as training resumes."""

@@ -48,11 +48,21 @@ class Watcher:
         inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: weak references to the last input of the outermost module.
+        on_first_step: called before the first step of each optimizer.
+        on_layer: called with each module that is called, and whether it is an outermost one, in
+            steps with hooks on modules.
+        batch_refs: weak references to the numbers in the last batch of a loader, apart from images.
         on_step: called after each step; less often while steps are only counted.
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
         on_any_pass: called when any pass over a loader begins.
+        on_backward: called at each inspected backward, before it.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
+        on_call: called with each outermost model, its arguments and its module.
+        on_learnt: called by backward, with the mode of the models that it learns from, by the id
+            of their `Root`.
+        on_loaded: called with each module that weights other than its own were loaded into.
+        on_loss: called with the target and the input of a loss of torch whose values are read.
         on_evaluation: called when a model in evaluation mode is called, and when it returns.
     """
 
@@ -75,12 +85,20 @@ class Watcher:
         self.began = perf_counter()
         self.usage = Usage.now()
         self.input_refs: list[Any] = []
+        self.on_first_step: list[Callable[[], None]] = []
+        self.on_layer: list[Callable[[Any, bool], None]] = []
+        self.batch_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
+        self.on_backward: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
         self.on_any_pass: list[Callable[[], None]] = []
         self.wants_input_gradient = False
         self.on_evaluation: list[Callable[[bool], None]] = []
+        self.on_call: list[Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = []
+        self.on_loaded: list[Callable[[Any], None]] = []
+        self.on_loss: list[Callable[[Any, Any], None]] = []
+        self.on_learnt: list[Callable[[dict[int, bool]], None]] = []
         self._parts: list[Part] = []
         self._told = 0.0
 

@@ -124,6 +124,41 @@ for step in range(20):
     optimizer.step()
 """
 
+PAIRS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+centres = torch.randn(8, 12)
+
+def draw(labels):
+    return centres[labels] + 0.5 * torch.randn(len(labels), 12)
+
+model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 8))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(30):
+    labels = torch.randint(0, 8, (32,))
+    others = (labels + torch.randint(1, 8, (32,))) % 8
+    anchor, positive, negative = model(draw(labels)), model(draw(labels)), model(draw(others))
+    optimizer.zero_grad()
+    loss = F.triplet_margin_loss(anchor, positive, negative)
+    loss.backward()
+    optimizer.step()
+"""
+
+TERMS = BASE.replace(
+    "loss = F.cross_entropy(model(xb), yb)",
+    "size = model[0].weight.abs().mean()\n"
+    "        loss = F.cross_entropy(model(xb), yb) + 0.1 * size",
+)
+
+WEIGHTED = (
+    BASE.replace("losses = []", "losses = []\ncounts = torch.bincount(y).float()")
+    .replace("model(xb), yb)", "model(xb), yb, weight=counts.sum() / counts)")
+    .replace("(x[:, 1] > 0).long()", "(x[:, 1] > 1).long()")
+)
+
 ACCUMULATION = BASE.replace(
     """        optimizer.zero_grad()
         loss = F.cross_entropy(model(xb), yb)
@@ -205,6 +240,33 @@ CLIPPED = BASE.replace(
 )
 
 
+FROZEN_TRUNK = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+y = x[:, :3].argmax(1)
+net = nn.Module()
+net.trunk = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+net.head = nn.Linear(16, 3)
+net.forward = lambda x: net.head(net.trunk(x))
+with torch.no_grad():
+    for _ in range(20):
+        net(x)
+net.trunk.requires_grad_(False)
+optimizer = torch.optim.SGD(net.head.parameters(), lr=0.05)
+for step in range(30):
+    net.train()
+    net.trunk.eval()
+    rows = torch.randperm(320)[:32]
+    optimizer.zero_grad()
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    optimizer.step()
+"""
+
+
 def _edit(sound: str, *pairs: tuple[str, str]) -> tuple[str, str]:
     broken = sound
     for old, new in pairs:
@@ -259,6 +321,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "bad_initialisation": _edit(
         BASE, ("losses = []", "losses = []\nnn.init.constant_(model[0].weight, 0.1)")
     ),
+    "samples_not_independent": _edit(
+        BASE,
+        (
+            "model = nn.Sequential(nn.Linear(20, 32), ",
+            "class Centre(nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n"
+            "model = nn.Sequential(nn.Linear(20, 32), Centre(), ",
+        ),
+    ),
     "batch_norm_tiny_batch": _edit(PICTURES, ("batch_size=8", "batch_size=2")),
     "softmax_before_loss": _edit(BASE, (_LOSS, "F.cross_entropy(model(xb).softmax(1), yb)")),
     "nll_without_log_softmax": _edit(
@@ -273,6 +343,12 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         REGRESSION.replace("F.mse_loss(out, y[order])", "((out - y[order]) ** 2).mean()"),
         (".squeeze(1)", ""),
     ),
+    "loss_kind_mismatch": _edit(REGRESSION, ("nn.Linear(16, 1))", "nn.Linear(16, 1), nn.ReLU())")),
+    "contrastive_loss_misused": _edit(
+        PAIRS, ("loss(anchor, positive, negative)", "loss(anchor, negative, positive)")
+    ),
+    "loss_term_lost": _edit(TERMS, ("0.1 * size", "0.1 * size.item()")),
+    "loss_weights_inverted": _edit(WEIGHTED, ("counts.sum() / counts", "counts / counts.sum()")),
     "loss_reduction_mismatch": _edit(BASE, ("yb)\n", 'yb, reduction="sum")\n')),
     "label_range": _edit(
         BASE, (".long()\n", ".long() + 1\n"), ("nn.Linear(32, 3)", "nn.Linear(32, 4)")
@@ -289,6 +365,11 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
     "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
+    "label_in_inputs": _edit(BASE, (".long()\ntrain", ".long()\nx[:, 7] = y.float() - 1\ntrain")),
+    "labels_misaligned": _edit(
+        BASE.replace("range(4)", "range(12)"),
+        ("    for xb, yb in train:\n", "    for xb, yb in train:\n        yb = yb.roll(1)\n"),
+    ),
     "unmixed_batches": _edit(
         BASE,
         ("train = ", "x, y = x[y[:128].argsort()], y[:128].sort().values\ntrain = "),
@@ -303,6 +384,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "    for _ in range(len(train)):\n        xb, yb = next(iter(train))\n",
         ),
     ),
+    "few_examples_drawn": _edit(
+        BASE,
+        (
+            "batch_size=16, shuffle=True)",
+            "batch_size=16, sampler=torch.utils.data.WeightedRandomSampler([1.0, 2.0, 1.0], 128))",
+        ),
+    ),
+    "split_leakage": _edit(BASE, ("x[128:], y[128:]", "x[96:], y[96:]")),
     "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
@@ -320,6 +409,15 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         + "    if epoch == 1:\n        best = copy.deepcopy(model.state_dict())\n"
         "model.load_state_dict(best)\n",
         ("copy.deepcopy(model.state_dict())", "model.state_dict()"),
+    ),
+    "frozen_batch_norm_moves": _edit(FROZEN_TRUNK, ("    net.trunk.eval()\n", "")),
+    "pretrained_not_loaded": _edit(
+        BASE.replace(
+            "losses = []",
+            "losses = []\nstate = {k: v.clone() for k, v in model.state_dict().items()}\n"
+            "model.load_state_dict(state, strict=False)",
+        ),
+        ("{k: v.clone()", "{'module.' + k: v.clone()"),
     ),
     "batch_norm_stale": _edit(
         AVERAGE,

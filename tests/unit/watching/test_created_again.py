@@ -196,6 +196,7 @@ for _ in range(6):
         60,
         """
 for _ in range(6):
+    kept.param_groups[0]["lr"] = 0.05
     epoch_of(kept, CosineAnnealingLR(kept, len(loader)))
 """,
     ),

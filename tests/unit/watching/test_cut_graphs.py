@@ -155,7 +155,9 @@ def test_a_part_that_is_detached_is_not_called_unused(watched: Watched) -> None:
     )
     one = found(watched(code))
     assert one.fault == NAME
-    assert "the graph of the loss does not reach them" in one.evidence
+    line = next(i for i, text in enumerate(code.splitlines(), 1) if "detach" in text)
+    assert f"detach() at snippet.py:{line} cuts them off from the loss" in one.evidence
+    assert one.where == f"snippet.py:{line}"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -158,7 +158,16 @@ def test_what_is_never_seen_is_counted(name: str, watched: Watched) -> None:
 @pytest.mark.parametrize("name", SOUND)
 def test_a_loader_that_is_read_differently_is_not_reported(name: str, watched: Watched) -> None:
     one = found(watched(START + SOUND[name]))
-    assert one.fault is None, one.evidence
+    assert not one.is_alarm, one.evidence
+    assert (one.fault is not None) is (name == "a_new_order_each_time")
+
+
+def test_batches_that_are_each_drawn_from_all_are_counted(watched: Watched) -> None:
+    code = "loader = DataLoader(data, 32, shuffle=True)\n" + FIRST.replace("60", "20")
+    one = found(watched(START + code))
+    assert one.outcome is Outcome.WARNED, one.evidence
+    assert "a new iterator was created for each of 20 batches" in one.evidence
+    assert "of 640 were not drawn in 640 draws" in one.evidence
 
 
 def test_workers_that_start_again_for_each_batch_are_reported(watched: Watched) -> None:

@@ -547,7 +547,8 @@ class Net(nn.Module):
         self.out, self.drop = nn.Linear(8, 3), F.dropout
         self.attend, self.loss = F.scaled_dot_product_attention, F.cross_entropy
     def forward(self, a):
-        return self.out(self.drop(self.attend(a, a, a), 0.1, training=self.training))
+        a = a.unsqueeze(1)
+        return self.out(self.drop(self.attend(a, a, a), 0.1, training=self.training)[:, 0])
 net = Net()
 sgd = torch.optim.SGD(net.parameters(), 1e-2)
 for step in range(40):

@@ -9,6 +9,7 @@ from typing import Final
 from markupsafe import Markup
 
 from stepladder.checks.evidence.growth import NUM_CALLS, norms_in_words
+from stepladder.records.climb import NextStep
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import Clearing, Regression, WatchReport
 from stepladder.reporting.charts.lines import Series, line_chart
@@ -31,6 +32,7 @@ PHASE_WORDS: Final[Mapping[str, str]] = {
     "optimizer": "optimizer step",
     "validation": "validation",
     "checkpoint": "saving files",
+    "own_code": "the script's other lines",
     "unexplained": "unexplained",
 }
 
@@ -52,6 +54,7 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
         lines.append(f"  time: {step_words(report)}: " + ", ".join(parts))
     if report.next is not None:
         lines.append(f"  next: {next_words(report)}")
+        lines += [f"  then: {step_words_of(step)}" for step in report.others]
     if report.probe_s is not None:
         clearing = f"; {clearing_words(report.clearing)}" if report.clearing is not None else ""
         lines.append(f"  probe: {duration(report.probe_s)} after the last step{clearing}")
@@ -116,9 +119,14 @@ def next_words(report: WatchReport) -> str:
     step = report.next
     if step is None:
         return "too few steps for advice; let the script run longer"
+    return step_words_of(step, is_bound=report.is_bound)
+
+
+def step_words_of(step: NextStep, *, is_bound: bool = True) -> str:
+    """Return one step with its gain."""
     if step.gain is None:
         return step.text
-    most = "at most " if report.is_bound else ""
+    most = "at most " if is_bound else ""
     return f"{step.rung}, {most}{step.gain:.2f} times as fast: {step.text}"
 
 
@@ -187,6 +195,7 @@ def render_watch(report: WatchReport) -> str:
         device=_device(report),
         loss=_loss_chart(report),
         next=next_words(report),
+        others=[step_words_of(step) for step in report.others],
         step=step_words(report),
         overhead=overhead_words(report),
         clearing=clearing_words(report.clearing) if report.clearing is not None else None,

@@ -21,6 +21,8 @@ _MIN_PERIOD = 4  # steps: fewer batches are usually an intended overfitting test
 _PIXELS = 4.0  # times as many as the model was made for
 _POOLED = 32 * 32  # positions that the last pooling layer averages
 _MIN_LABELED = 2
+_STORED_APART = 0.9  # of the stored examples are distinct
+_MIN_DRAWN = 64
 
 
 def unnormalised_input(seen: Seen) -> Answer:
@@ -159,6 +161,16 @@ def duplicated_inputs(seen: Seen) -> Answer:
                 where=one.where,
                 numbers={"num_stored": one.num_stored, "num_distinct": one.num_distinct},
             )
+    for one in seen.loaders:
+        if one.training and _returns_few(one):
+            return Found(
+                evidence=f"{one.dataset} returned only {one.num_learnt_distinct:,} different "
+                f"examples in the {one.num_learnt:,} inspected draws, although those that it "
+                "stores differ",
+                fix="Use the index in __getitem__ as it is: return self.x[idx], self.y[idx].",
+                where=one.where,
+                numbers={"num_drawn": one.num_learnt, "num_distinct": one.num_learnt_distinct},
+            )
     if not looked:
         return _NO_INPUT
     copies = sum(one.num_copies for one in looked)
@@ -174,6 +186,23 @@ def duplicated_inputs(seen: Seen) -> Answer:
             numbers={"num_copies": copies, "num_constant": constant},
         )
     return Sound(f"{copies} of {num} examples are duplicates")
+
+
+def _returns_few(one: LoaderSeen) -> bool:
+    """Return whether a dataset returns few examples for many indices, and stores others.
+
+    A model that receives a part of each example may well receive the same of several.
+    """
+    draws = one.draws
+    if draws is None or not draws.num_compared or one.num_learnt < _MIN_DRAWN:
+        return False
+    if (one.least_width or 0) < draws.width:
+        return False
+    if draws.num_apart < _STORED_APART * draws.num_compared:
+        return False
+    num = min(draws.num_distinct, one.num_examples or 0)  # other loaders may draw the others
+    expected = num * -math.expm1(-one.num_learnt / max(1, num))
+    return one.num_learnt_distinct < 0.5 * expected
 
 
 def unmixed_batches(seen: Seen) -> Answer:

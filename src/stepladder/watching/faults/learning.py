@@ -8,6 +8,7 @@ from statistics import fmean, median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults.without_gradient import listed, without_gradients
 from stepladder.watching.seen import OptimizerSeen, Seen
 
 _NO_STEP = Unseen("no optimizer step was seen")
@@ -37,7 +38,7 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
         if o.num_looked >= _MIN_STEPS and o.num_empty == o.num_looked and not o.num_cleared_late
     ]
     if dead:
-        return _without_gradients(dead[0], seen)
+        return without_gradients(dead[0], seen)
     unheld = [m for m in seen.models if m.num_unheld >= _MIN_STEPS]
     if unheld and seen.num_steps >= _MIN_STEPS:
         return Found(
@@ -72,51 +73,6 @@ def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one return p
     return Sound("every optimizer that stepped had gradients")
 
 
-def _without_gradients(one: OptimizerSeen, seen: Seen) -> Found:
-    """Name the cause of missing gradients, if where backward started proves one."""
-    starts = seen.starts
-    where = one.built_at or one.stepped_at
-    cause = ""
-    fix = (
-        "Create the optimizer from model.parameters() after the model is final, and look for "
-        "detach(), no_grad(), .data or .item() between its weights and the loss."
-    )
-    if starts and not any(start.num_weights for start in starts):
-        cuts = {start.cut for start in starts}
-        cut = starts[0].cut if len(cuts) == 1 else None
-        cause = (
-            ": backward begins at a leaf, which has no graph"
-            if all(start.is_leaf for start in starts)
-            else ": the graph of what backward is called on reaches no weights"
-        )
-        fix = (
-            "Compute the loss from the model's output with operations that have a gradient, and "
-            "leave out requires_grad: it does not restore a graph."
-        )
-        where = starts[0].where or where
-        if cut is not None:
-            at = f" at {cut.where}" if cut.where is not None else ""
-            cause += f"; it was cut by {cut.operation}{at}"
-            where = cut.where or where
-    elif starts and all(start.num_weights for start in starts):
-        if any(start.is_called for start in starts):
-            cause = (
-                ": a model with these weights is called, but the graph of the loss does not reach "
-                "them"
-            )
-            fix = "Look for detach(), no_grad(), .data or .item() between them and the loss."
-        else:
-            cause = ": the optimizer holds weights that the model does not use"
-            fix = "Create the optimizer from model.parameters() after the model is final."
-    return Found(
-        evidence=f"none of the {one.num_params} weights of {one.kind} had a gradient at any of "
-        f"{one.num_looked} inspected steps, though backward ran {seen.num_backwards} times{cause}",
-        fix=fix,
-        where=where,
-        numbers={"num_steps": one.num_steps},
-    )
-
-
 def parameters_not_in_optimizer(seen: Seen) -> Answer:
     """Compares the weights that get a gradient with those held by optimizers."""
     models = [m for m in seen.models if m.is_optimised or m.not_in_optimizer]
@@ -127,7 +83,7 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
         if names and model.num_unheld < _MIN_STEPS:
             return Found(
                 evidence=f"{len(names)} weights of {model.built} have a gradient, but are in no "
-                f"optimizer, so they are never trained: {_listed(names)}",
+                f"optimizer, so they are never trained: {listed(names)}",
                 fix="Pass them to the optimizer, or freeze them with requires_grad_(False).",
                 where=seen.optimizers[0].built_at or seen.optimizers[0].stepped_at,
                 numbers={"num_weights": len(names)},
@@ -144,7 +100,7 @@ def parameters_twice(seen: Seen) -> Answer:
         if one.twice:
             return Found(
                 evidence=f"{one.kind} holds {len(one.twice)} weights more than once and updates "
-                f"them as often in each step: {_listed(one.twice)}",
+                f"them as often in each step: {listed(one.twice)}",
                 fix="Pass each weight once: either parts of the model or the whole model, not "
                 "both.",
                 where=one.built_at or one.stepped_at,
@@ -154,37 +110,13 @@ def parameters_twice(seen: Seen) -> Answer:
             return Found(
                 evidence=f"{len(one.shared)} weights of the optimizer {one.kind} are also in "
                 "another optimizer, so each step changes them twice by the same gradients: "
-                f"{_listed(one.shared)}",
+                f"{listed(one.shared)}",
                 fix="Pass each weight to one optimizer only, or clear gradients and call backward "
                 "between their steps.",
                 where=one.built_at or one.stepped_at,
                 numbers={"num_weights": len(one.shared)},
             )
     return Sound("every weight is stepped once for each gradient")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
-
-
-def frozen_by_accident(seen: Seen) -> Answer:
-    """Lists weights that an optimizer holds and that never got a gradient."""
-    looked = [o for o in seen.optimizers if o.num_looked - o.num_empty >= _MIN_STEPS]
-    if not looked:
-        return _NO_STEP
-    for one in looked:
-        names = one.without_grad
-        if names:
-            return Found(
-                evidence=f"{len(names)} of {one.num_params} weights in the optimizer {one.kind} "
-                f"had no gradient at any of {one.num_looked} inspected steps, so they are not "
-                f"trained: {_listed(names)}",
-                fix="Look for detach(), no_grad(), .data or .item() between them and the loss. If "
-                "they are meant to be frozen, leave them out of the optimizer.",
-                where=one.built_at or one.stepped_at,
-                numbers={"num_weights": len(names)},
-            )
-    return Sound("every trainable weight got a gradient")
 
 
 def unregistered_modules(seen: Seen) -> Answer:

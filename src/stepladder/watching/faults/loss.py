@@ -5,10 +5,13 @@ from __future__ import annotations
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.graph import LIKELIHOOD
-from stepladder.watching.seen import OWN_LOSS, LossSeen, Seen
+from stepladder.watching.seen import Seen
+from stepladder.watching.seen_losses import OWN_LOSS, LossSeen
 
 _NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3
+_MOST_TARGETS = 0.5  # are one value at the ends of rows
+_MIN_OTHERS = 4  # other values: fewer may be states, the last of which stays
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
 
@@ -52,6 +55,9 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
     if not calls:
         return Unseen("neither nll_loss nor kl_div was called")
     for call in calls:
+        found = _divergence(call)
+        if found is not None:
+            return found
         if _is_across(call):
             continue
         one = call.activation
@@ -66,6 +72,36 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
                 where=call.where,
             )
     return Sound("the losses receive log-probabilities")
+
+
+def _divergence(call: LossSeen) -> Found | None:
+    """Find arguments of kl_div that are exchanged, or no log-probabilities."""
+    one = call.divergence
+    if one is None or not one.num_looked:
+        return None
+    is_exchanged = one.num_negative == one.num_looked
+    if one.num_looked < _MIN_LOOKS and not is_exchanged:
+        return None
+    if one.num_shares == one.num_looked:
+        what = "probabilities first and logarithms second" if is_exchanged else "probabilities"
+        return Found(
+            evidence=f"kl_div(input, target) receives {what} in {one.num_shares} of "
+            f"{one.num_looked} inspected calls, but its input must be log-probabilities and its "
+            "target probabilities",
+            fix="Pass log_softmax of the model's scores first, and the probabilities to be "
+            "reached second.",
+            where=call.where,
+            severity=Severity.ERROR,
+        )
+    if one.num_raw == one.num_looked:
+        return Found(
+            evidence=f"in {one.num_raw} of {one.num_looked} inspected calls, kl_div receives raw "
+            "scores instead of log-probabilities: their exponentials do not sum to 1 where its "
+            "target does",
+            fix="Apply log_softmax to the scores first.",
+            where=call.where,
+        )
+    return None
 
 
 def softmax_wrong_dim(seen: Seen) -> Answer:
@@ -129,7 +165,7 @@ def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
 
 
 def loss_reduction_mismatch(seen: Seen) -> Answer:
-    """Checks in the graph whether a loss is summed over the batch and never divided."""
+    """Checks in the graph whether a loss is summed and never divided, or divided twice."""
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
         return Unseen("no backward was inspected")
@@ -156,7 +192,39 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
                 where=call.where,
                 numbers={"num_examples": term.shape[0]},
             )
-    return Sound("losses are means")
+    return _divided_twice(seen) or Sound("losses are means")
+
+
+def _divided_twice(seen: Seen) -> Found | None:
+    """Find a mean that is divided by the batch size again."""
+    usual = {num for one in seen.optimizers if one.num_steps for num in one.backwards}
+    calls = [c for c in seen.backward_calls if c.terms]
+    if len(calls) < _MIN_LOOKS or usual != {1}:
+        return None
+    sizes = []
+    for call in calls:
+        term = call.terms[0]
+        is_mean = len(call.terms) == 1 and term.kind != "other" and term.reduction == "mean"
+        known = (*call.sizes[:1], *term.shape[:1])
+        size = next((n for n in known if is_mean and _is_over(term.factor, n)), None)
+        if size is None:
+            return None
+        sizes.append(size)
+    is_round = all(abs(round(1 / size, 3) * size - 1) < 1e-9 for size in set(sizes))
+    if len(set(sizes)) == 1 and is_round:
+        return None  # a factor such as 0.1 may be intended
+    return Found(
+        evidence=f"{calls[0].terms[0].kind} is a mean and divided by the batch size "
+        f"{max(sizes)} again, in all of {len(calls)} inspected steps: gradients are that much "
+        "smaller, and depend on the batch size",
+        fix="Remove the division: the loss is a mean over the batch already.",
+        where=calls[0].where,
+        numbers={"batch_size": max(sizes), "num_inspected": len(calls)},
+    )
+
+
+def _is_over(factor: float | None, size: int) -> bool:
+    return factor is not None and size >= 4 and abs(factor * size - 1) < 1e-5
 
 
 def label_range(seen: Seen) -> Answer:
@@ -207,7 +275,7 @@ def label_range(seen: Seen) -> Answer:
 
 
 def tokens_out_of_vocabulary(seen: Seen) -> Answer:
-    """Compares token ids with the embedding, and the targets of the loss with the padding id."""
+    """Compares token ids with the embedding, and targets with padding ids and the ends of rows."""
     if seen.bad_tokens is not None:
         worst, num = seen.bad_tokens
         return Found(
@@ -217,6 +285,9 @@ def tokens_out_of_vocabulary(seen: Seen) -> Answer:
             where=seen.bad_tokens_at,
             severity=Severity.ERROR,
         )
+    rows = [found for call in seen.losses if (found := _padded(call)) is not None]
+    if seen.padding is None and rows:
+        return rows[0]
     if seen.padding is None:
         return Unseen("no embedding of padded rows was seen")
     pad, num_rows = seen.padding
@@ -232,4 +303,26 @@ def tokens_out_of_vocabulary(seen: Seen) -> Answer:
                 where=call.where,
                 numbers={"share": share},
             )
-    return Sound("padding is not learned")
+    return rows[0] if rows else Sound("padding is not learned")
+
+
+def _padded(call: LossSeen) -> Found | None:
+    """Find a value that fills the ends of rows of targets, and hardly occurs elsewhere."""
+    one = call.padded
+    if one is None or one.num_looked < _MIN_LOOKS or one.num_other > 0.1 * one.num_looked:
+        return None
+    if call.weights is not None and call.weights.by_class.get(one.value) == 0:
+        return None
+    share = one.num_padded / one.num_targets
+    is_aligned = one.num_aligned >= 0.9 * one.num_looked
+    if not is_aligned and (share < _MOST_TARGETS or len(one.others) < _MIN_OTHERS):
+        return None
+    where = ", where their token ids are padded too," if is_aligned else ""
+    return Found(
+        evidence=f"{100 * share:.0f} % of the inspected targets of {call.kind} are {one.value}, "
+        f"which fills the ends of rows{where} and hardly occurs elsewhere: this padding counts in "
+        f"the loss, because it has ignore_index={call.ignore_index}",
+        fix=f"Pass ignore_index={one.value} to the loss, or fill with -100, which it ignores.",
+        where=call.where,
+        numbers={"share": share, "value": one.value, "num_targets": one.num_targets},
+    )

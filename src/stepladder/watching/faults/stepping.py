@@ -13,11 +13,14 @@ from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Clearing
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.faults import schedules
 from stepladder.watching.seen import OptimizerSeen, ScheduleSeen, Seen, WindowSeen
 
 _ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
 _MIN_STEPS = 30
 _MIN_METRICS = 4
+_FALLEN = 0.8  # of the first value of a metric
+_FALLEN_LOSS = 0.98  # of the first value of what the script calls a loss
 _ONE_CALL = frozenset(  # torch's optimizers that call a closure once
     ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Rprop"]
 )
@@ -219,13 +222,16 @@ def _lost_at_ends(one: OptimizerSeen, seen: Seen) -> Found | None:
 
 
 def schedule_misused(seen: Seen) -> Answer:
-    """Compares how often a scheduler stepped with its horizon, the steps and the epochs."""
-    if not seen.schedules:
-        return Unseen("no scheduler was created")
+    """Compares a scheduler's steps with its horizon, steps and epochs, and reads learning rates."""
     for one in seen.schedules:
         found = _rebuilt(one) if one.num_rebuilt else _misuse(one, seen)
         if found is not None:
             return found
+    found = schedules.spent(seen)
+    if found is not None:
+        return found
+    if not seen.schedules:
+        return Unseen("no scheduler was created")
     return Sound("schedulers step in line with their horizon")
 
 
@@ -287,7 +293,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
                 numbers=numbers,
             )
         return None
-    if _waits_for_a_rise(one):
+    if _waits_for_a_rise(one) and not schedules.is_share_of_examples(one.metrics, seen):
         return Found(
             evidence=f'{one.kind} with mode="max" received a value that falls, from '
             f"{one.metrics[0]:.3g} to {one.metrics[-1]:.3g} in {len(one.metrics)} calls, and "
@@ -308,7 +314,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
             where=where,
             numbers=numbers,
         )
-    horizon = one.horizon or 0
+    horizon = one.horizon or schedules.counted_steps(one, steps) or 0
     is_by_epoch = epochs >= 2 and one.num_stepped <= epochs + 1
     if seen.is_over and is_by_epoch and 0.8 * steps <= horizon and one.num_stepped < horizon / 3:
         return Found(
@@ -319,7 +325,7 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
             where=where,
             numbers=numbers,
         )
-    return None
+    return schedules.more_of(one, seen)
 
 
 def _waits_for_a_rise(one: ScheduleSeen) -> bool:
@@ -327,9 +333,10 @@ def _waits_for_a_rise(one: ScheduleSeen) -> bool:
     first, *later = one.metrics or [0.0]
     if not one.is_for_max or len(later) < _MIN_METRICS or not all(map(isfinite, one.metrics)):
         return False
+    limit = _FALLEN_LOSS if schedules.is_loss(one) else _FALLEN
     falls = sum(b < a for a, b in pairwise(one.metrics))
     was_cut = (one.least_rate or math.inf) < (one.base_rate or 0.0)
-    return was_cut and falls >= 0.8 * len(later) and one.metrics[-1] < 0.8 * first
+    return was_cut and falls >= 0.8 * len(later) and one.metrics[-1] < limit * first
 
 
 def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
@@ -345,7 +352,8 @@ def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
         return (
             has_fallen
             and one.least_rate is not None
-            and ((one.period or 1) * 4 < steps and (one.gamma or 0.1) < 0.99)
+            and one.period is not None
+            and (one.period * 4 < steps and (one.gamma or 0.1) < 0.99)
         )
     return False
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from statistics import median
 
 from stepladder.records.files import Json
+from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.seen import LoaderSeen, ModelSeen, PassSeen, Seen
 
 _FEW = 0.5  # of the examples: above that, an epoch cut short is more likely intended
 _MIN_SUMS = 3  # first batches that were compared
 _MIN_AGAIN = 10  # passes of a single batch: a new iterator in each step, not an epoch cut short
+_MISSED = 0.2  # of the examples, although as many were drawn as there are
 _MIN_STEPS = 10  # steps for each batch that was read
 _MIN_KEYS = 4  # inspected steps that learned from these batches
 
@@ -121,13 +123,15 @@ def _has_few_batches(model: ModelSeen, held: PassSeen) -> bool:
 
 
 def _started_again(one: LoaderSeen) -> Found | None:
-    """Find worker processes that are started for a single batch, which is a random one."""
+    """Find an iterator, or even worker processes, for each batch, which is a random one."""
     passes = one.training
-    if one.num_workers == 0 or one.keeps_workers or len(passes) < _MIN_AGAIN:
+    if len(passes) < _MIN_AGAIN:
         return None
     is_single = all(p.num_batches == 1 and not p.is_whole for p in passes)
     if not is_single or (one.num_batches or 2) < 2:
         return None
+    if one.num_workers == 0 or one.keeps_workers:
+        return _drawn_again(one)
     num = one.num_workers
     workers = f"{num} worker processes were" if num > 1 else "1 worker process was"
     wait_s = median(p.wait_s for p in passes)
@@ -138,6 +142,24 @@ def _started_again(one: LoaderSeen) -> Found | None:
         fix="Create the iterator once per epoch: for batch in loader.",
         where=one.where,
         numbers={"num_passes": len(passes), "wait_s": wait_s},
+    )
+
+
+def _drawn_again(one: LoaderSeen) -> Found | None:
+    """Find batches that are each drawn from all examples, so that epochs do not exist."""
+    draws, num = one.draws, len(one.training)
+    if draws is None or not draws.num_distinct or one.sampler != "random":
+        return None
+    left = draws.num_stored - draws.num_distinct
+    has_missed = draws.num_drawn >= draws.num_stored and left > _MISSED * draws.num_stored
+    return Found(
+        evidence=f"a new iterator was created for each of {num:,} batches, so each batch is drawn "
+        f"from all examples again: {left:,} of {draws.num_stored:,} were not drawn in "
+        f"{draws.num_drawn:,} draws",
+        fix="Create the iterator once per epoch: for batch in loader.",
+        where=one.where,
+        severity=Severity.WARNING if has_missed else Severity.INFO,
+        numbers={"num_passes": num, "num_never_drawn": left},
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from time import perf_counter
 from typing import Any, Final
@@ -72,6 +74,7 @@ class ScheduleWatch:
             optimizer = getattr(scheduler, "optimizer", None)
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
+            seen.metric_code = self._watcher.own.code_of(seen.stepped_at)
         done = self._optimizers.steps_of(getattr(scheduler, "optimizer", None))
         live.num_idle = live.num_idle + 1 if 0 < done == live.done else 0
         seen.num_idle += live.num_idle > 0
@@ -159,6 +162,7 @@ def _describe(scheduler: Any) -> ScheduleSeen:
     total = getattr(scheduler, "T_max", None) or getattr(scheduler, "total_steps", None)
     if total is None and kind in ("LinearLR", "ConstantLR", "PolynomialLR"):
         total = getattr(scheduler, "total_iters", None)
+    total = _last_of(scheduler) if total is None else total
     seen.horizon = int(total) if isinstance(total, (int, float)) else None
     period = getattr(scheduler, "step_size", None)
     if kind == "MultiStepLR":
@@ -166,10 +170,48 @@ def _describe(scheduler: Any) -> ScheduleSeen:
     seen.period = int(period) if isinstance(period, int) else None
     gamma = getattr(scheduler, "gamma", None)
     seen.gamma = float(gamma) if isinstance(gamma, (int, float)) else None
+    seen.counts = tuple(_counts_of(getattr(scheduler, "lr_lambdas", ())))
+    highest = getattr(scheduler, "max_lrs", None)  # of CyclicLR; OneCycleLR stores it in the group
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None) or [{}]
+    peak = highest[0] if highest else groups[0].get("max_lr")
+    seen.peak_rate = float(peak) if isinstance(peak, (int, float)) else None
     base = getattr(scheduler, "base_lrs", None)
     if base:
         seen.base_rate = float(max(base))
     return seen
+
+
+def _last_of(scheduler: Any) -> int | None:
+    """Return the step at which the last of several schedulers in a row ends."""
+    inner, starts = getattr(scheduler, "_schedulers", None), getattr(scheduler, "_milestones", None)
+    if not inner or not starts:
+        return None
+    last = getattr(inner[-1], "T_max", None) or getattr(inner[-1], "total_iters", None)
+    return int(starts[-1] + last) if isinstance(last, (int, float)) else None
+
+
+def _counts_of(functions: Iterable[Any]) -> Iterator[int]:
+    """Yield the whole numbers that functions of a step compute with."""
+    for function in functions:
+        for value in _values_of(function):
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1:
+                yield int(value)
+
+
+def _values_of(function: Any) -> Iterator[Any]:
+    """Yield the constants, variables and arguments of a function, without calling it."""
+    if isinstance(function, functools.partial):
+        yield from (*function.args, *function.keywords.values())
+        return
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    yield from code.co_consts
+    yield from (function.__globals__.get(name) for name in code.co_names)
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
 
 
 def _note(scheduler: Any, seen: ScheduleSeen) -> None:

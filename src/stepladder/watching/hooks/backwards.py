@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stepladder.watching.hooks.cuts import CutWatch
-from stepladder.watching.hooks.graph import broadcast_difference, terms
+from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses import LossWatch
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.optimizers import OptimizerWatch
@@ -215,6 +215,8 @@ class BackwardWatch:
             return
         if is_followed:
             self._tokens.append((watcher.step, follow_graph(node)))
+        if watcher.is_close and watcher.step >= _SETTLED and not watcher.seen.costs.num_nodes:
+            watcher.seen.costs.num_nodes = num_nodes(node)
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
@@ -231,6 +233,8 @@ class BackwardWatch:
                 )
             )
             self._losses.look_at_own(node)
+            for listener in watcher.on_backward:
+                listener()
             self._names.find_constant_factors(node)
 
     def _sizes(self) -> tuple[int, ...]:
@@ -265,9 +269,11 @@ class BackwardWatch:
             _count_mode(waiting[0].root.seen, waiting[0].is_training, step)
             _note_window(waiting[0])
             self._learnt = [waiting[0].root]
+            self._tell({id(waiting[0].root): waiting[0].is_training})
             return
         self._learnt = [o.root for o in waiting if o.has_graph and not o.is_dropped]
         last = {id(o.root): o.is_training for o in waiting if o.has_graph and not o.is_dropped}
+        self._tell(last)
         for root in self._learnt:
             num = sum(one is root for one in self._learnt)
             root.seen.calls_of_a_step = max(root.seen.calls_of_a_step, num)
@@ -284,6 +290,10 @@ class BackwardWatch:
             elif not one.has_graph and one.is_training:
                 seen.num_train_without_grad += 1
                 seen.without_grad_at = seen.without_grad_at or one.where
+
+    def _tell(self, learnt: dict[int, bool]) -> None:
+        for listener in self._watcher.on_learnt:
+            listener(learnt)
 
     def _find_left_out(self) -> None:
         """Find weights that have a gradient but are in no optimizer.

@@ -229,7 +229,7 @@ def broadcast_difference(root: Any) -> tuple[tuple[int, ...], tuple[int, ...]] |
     Returns:
         The shapes of the prediction and of the difference, or None.
     """
-    for node in _walk(root):
+    for node in walk(root):
         shape = shape_of(node)
         if kind_of(node) not in ("Sub", "Rsub") or len(shape) != 2 or not shape[0] == shape[1] > 1:
             continue
@@ -255,7 +255,7 @@ class Picked:
 
 def picked(root: Any) -> Picked | None:
     """Find the labels of a cross entropy that a script computes itself."""
-    return next((found for node in _walk(root) if (found := _picked(node)) is not None), None)
+    return next((found for node in walk(root) if (found := _picked(node)) is not None), None)
 
 
 def _picked(node: Any) -> Picked | None:
@@ -286,7 +286,7 @@ def _is_picked(node: Any) -> bool:
     """
     if kind_of(node) != "Mul" or len(_parents(node)) < 2:
         return _picked(node) is not None
-    ends = [one for one in _walk(node) if not _is_arithmetic(one) or kind_of(one) in _PICKS]
+    ends = [one for one in walk(node) if not _is_arithmetic(one) or kind_of(one) in _PICKS]
     return bool(ends) and all(_picked(one) is not None for one in ends)
 
 
@@ -295,7 +295,7 @@ def _is_by_example(shape: tuple[int, ...]) -> bool:
     return len(shape) in (1, 2) and shape[0] == math.prod(shape) > 1
 
 
-def _walk(root: Any) -> Iterator[Any]:
+def walk(root: Any) -> Iterator[Any]:
     """Yield the nodes of a loss, down to and including the first that are not arithmetic."""
     stack, known = [root], set[Any]()
     while stack and len(known) < _MAX_WALK:
@@ -306,6 +306,18 @@ def _walk(root: Any) -> Iterator[Any]:
         yield node
         if _is_arithmetic(node) and _picked(node) is None:
             stack.extend(_parents(node))
+
+
+def reshaped(node: Any) -> Any:
+    """Return the first node, from here towards the inputs, that does more than change a shape."""
+    for _ in range(12):
+        if node is None or kind_of(node) not in _SHAPES or kind_of(node) == "Index":
+            return node
+        parents = _parents(node)
+        if len(parents) != 1:
+            return None
+        node = parents[0]
+    return None
 
 
 def _is_arithmetic(node: Any) -> bool:
@@ -339,3 +351,14 @@ def _dim(value: object, num_dims: int) -> int | None:
         return None
     signed = value - 2**64 if value >= 2**63 else value
     return signed % num_dims if num_dims else signed
+
+
+def num_nodes(root: Any, most: int = 5000) -> int:
+    """Return the number of nodes of a graph, counted up to a limit."""
+    stack, known = [root], {root}
+    while stack and len(known) < most:
+        for parent, _ in stack.pop().next_functions:
+            if parent is not None and parent not in known:
+                known.add(parent)
+                stack.append(parent)
+    return len(known)

@@ -13,8 +13,10 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watching.hooks.accumulated import Trail
+from stepladder.watching.hooks.rounding import Rounding
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen import OptimizerSeen
+from stepladder.watching.seen_weights import CauseSeen, WithoutSeen
 
 _MAX_MATRICES: Final = 12
 _MAX_SLOPES: Final = 4  # of these that are compared with their gradients
@@ -146,8 +148,10 @@ class HeldOptimizer:
         self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.clearing = ClearingWatch()
         self.trail = Trail()
+        self.rounding = Rounding()
         self.tail: Any = None
         self.never: dict[int, str] | None = None
+        self.causes: dict[int, CauseSeen] = {}
         self.before: list[tuple[Any, Any, Any]] = []
         self.late: list[tuple[int, Any, Any, Any]] = []
         self.losses: list[tuple[int, Any]] = []
@@ -195,6 +199,10 @@ class HeldOptimizer:
 
     def count_step(self, optimizer: Optimizer) -> None:
         """Count a step; after the first, note whether the optimizer has a state."""
+        groups = optimizer.param_groups
+        rate = groups[0].get("lr") if groups else None
+        if type(rate) is float:
+            self.seen.schedule.note(self.seen.num_steps, rate)
         self.seen.num_steps += 1
         self.num_since_built += 1
         if self.num_since_built == 1:
@@ -221,9 +229,12 @@ class HeldOptimizer:
             )
             for idx, p in enumerate(some)
         ]
+        if self.before and not self.is_late:
+            self.rounding.before(optimizer)
 
     def compare(self) -> None:
         """Measure how far the step moved some of the weights."""
+        self.rounding.after(self.seen.num_steps)
         moved, sizes, cosines = [], [], []
         for ref, old, grad in self.before:
             param = ref()
@@ -257,7 +268,29 @@ class HeldOptimizer:
             numbers = [float(value) for value in values]
             seen.losses.append((step, sum(numbers) / len(numbers)))
         self.losses.clear()
+        seen.rounding = self.rounding.settle()
         seen.without_grad = tuple((self.never or {}).values())
+        seen.causes = self._by_cause()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it stepped, but never with a gradient that nobody had cleared."""
+        seen = self.seen
+        return 0 < seen.num_looked == seen.num_empty and not seen.num_cleared_late
+
+    def missing(self) -> dict[int, tuple[int, ...]]:
+        """Return the shapes of the weights that never had a gradient, by id."""
+        params = (param for ref in self.params[:_MAX_CHECKED] if (param := ref()) is not None)
+        never = self.never or {}
+        return {id(p): tuple(p.shape) for p in params if self.is_empty or id(p) in never}
+
+    def _by_cause(self) -> tuple[WithoutSeen, ...]:
+        missing = self.ids if self.is_empty else self.never or {}  # the weights may be deleted
+        by_cause: dict[CauseSeen, list[str]] = {}
+        for key, cause in self.causes.items():
+            if key in missing:
+                by_cause.setdefault(cause, []).append((self.never or {}).get(key, ""))
+        return tuple(WithoutSeen(cause=one, names=tuple(by)) for one, by in by_cause.items())
 
 
 def _slope(param: Any) -> Any:

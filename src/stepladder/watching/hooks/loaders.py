@@ -22,9 +22,12 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     TensorDataset,
+    default_collate,
 )
 from torch.utils.data import dataloader as dataloader_module
 
+from stepladder.watching.hooks.draws import DrawWatch
+from stepladder.watching.hooks.hashes import hashes_of
 from stepladder.watching.hooks.tensors import checksum, is_finite, is_plain, tensors_in
 from stepladder.watching.seen import LoaderSeen, PassSeen
 from stepladder.watching.watcher import Watcher
@@ -39,10 +42,9 @@ _NUM_BLOCKS: Final = 8
 _MIN_FEATURES: Final = 16
 _FEW_FEATURES: Final = 16
 _MAX_ROWS: Final = 8192  # rows to inspect if some seem to be copies
-_MAX_FEATURES: Final = 256
+_MAX_FEATURES: Final = 128
 _MIN_VALUES: Final = 16  # distinct values of a measurement: fewer suggest a board or a survey
 _MAX_ATTRIBUTES: Final = 32
-_FACTOR: Final = 0x9E3779B1  # Knuth's, of multiplicative hashing
 
 
 def count_stored(dataset: Any) -> tuple[int, int]:
@@ -65,11 +67,11 @@ def count_stored(dataset: Any) -> tuple[int, int]:
     few = rows[:: max(1, len(rows) // _NUM_BLOCKS)].flatten().tolist()
     if len(set(few)) < _MIN_VALUES or not is_finite(rows):
         return 0, 0
-    marks = _marks(rows)
+    marks = hashes_of([rows]).tolist()
     if len(set(marks)) >= 0.5 * len(marks):
         return len(marks), len(set(marks))
     # Compare more values: a few may match by chance, like those at the border of an image.
-    marks = _marks(_thinned(held[:_MAX_ROWS], _MAX_FEATURES))
+    marks = hashes_of([_thinned(held[:_MAX_ROWS], _MAX_FEATURES)]).tolist()
     num = len(set(marks))
     is_stacked = num < len(marks) and marks[num:] == marks[:-num]
     return (0, 0) if is_stacked else (len(marks), num)
@@ -112,18 +114,12 @@ def _thinned(held: Tensor, most: int) -> Tensor:
     return rows[:, rows.shape[1] // (2 * most) :: max(1, rows.shape[1] // most)].float()
 
 
-def _marks(rows: Tensor) -> list[int]:
-    """Return a hash of each row, equal for bit-identical rows and rarely for others."""
-    weights = torch.arange(1, rows.shape[1] + 1) * _FACTOR
-    found: list[int] = (rows.contiguous().view(torch.int32).long() * weights).sum(1).tolist()
-    return found
-
-
 class LoaderWatch:
     """Wraps the iterator of DataLoader; batches are not changed."""
 
     def __init__(self) -> None:
         self._watcher: Watcher
+        self._draws = DrawWatch()
         self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._passes: weakref.WeakKeyDictionary[Any, tuple[PassSeen, float]] = (
             weakref.WeakKeyDictionary()
@@ -144,10 +140,17 @@ class LoaderWatch:
             failed=self._ended,
             is_timed=True,
         )
+        workers = dataloader_module._MultiProcessingDataLoaderIter
+        watcher.patches.wrap(workers, "__del__", after=self._dropped, is_timed=True)
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
+        self._draws.install(watcher)
 
     def settle(self) -> None:
-        """Count the set_epoch calls of distributed samplers."""
+        """Count the set_epoch calls of distributed samplers, and what was drawn."""
+        self._draws.settle()
+        self._count_epochs()
+
+    def _count_epochs(self) -> None:
         for ref, idx in self._seen.values():
             loader = ref()
             if loader is not None and loader.sampler in self._epochs:
@@ -167,7 +170,8 @@ class LoaderWatch:
         return perf_counter()
 
     def _describe(self, loader: Any) -> None:
-        seen = LoaderSeen(where=self._watcher.own.here())
+        lines = self._watcher.own.lines()
+        seen = LoaderSeen(where=self._watcher.own.here(), line=lines[0] if lines else None)
         batches = loader.batch_sampler
         sampler = getattr(batches, "sampler", loader.sampler)
         seen.dataset = type(loader.dataset).__name__
@@ -182,6 +186,9 @@ class LoaderWatch:
             except TypeError:
                 seen.num_batches = None
             seen.num_examples = _num_examples(loader, sampler)
+        stored = next(_arrays(loader.dataset), None)
+        self._draws.describe(loader, sampler, seen, stored)
+        seen.is_stacked = loader.collate_fn is default_collate
         seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         if isinstance(sampler, DistributedSampler):
@@ -200,6 +207,7 @@ class LoaderWatch:
         began = note if note is not None else perf_counter()
         if self._watcher.phases.is_counting:
             one.wait_s += perf_counter() - began
+            one.start_s = one.wait_s
         self._passes[iterator] = (one, began)
 
     def _given(self, began: Any, args: tuple[Any, ...], _kwargs: Any, batch: Any) -> None:
@@ -220,7 +228,10 @@ class LoaderWatch:
         phases.drop_forward()
         watcher.new_batches += 1
         one.num_batches += 1
+        if watcher.is_close:
+            watcher.batch_refs = [weakref.ref(t) for t in tensors_in(batch) if _is_numbers(t)]
         if one.num_batches == 1:
+            one.start_s = one.wait_s
             self._first(one, batch)
 
     def _first(self, one: PassSeen, batch: Any) -> None:
@@ -241,11 +252,25 @@ class LoaderWatch:
         if self._watcher.phases.is_counting:
             one.span_s = now - max(at, self._watcher.phases.began)
             one.wait_s += now - began
+            one.start_s += now - began
         self._watcher.phases.touch()
+
+    def _dropped(self, began: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        """Count the time in which the workers of an iterator end that was not used to its end."""
+        found = self._passes.get(args[0])
+        if found is not None and self._watcher.phases.is_counting:
+            took_s = perf_counter() - began
+            found[0].wait_s += took_s
+            found[0].start_s += took_s
 
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1
-        self.settle()
+        self._count_epochs()
+
+
+def _is_numbers(value: Any) -> bool:
+    """Return whether a tensor of a batch may be targets of a regression."""
+    return is_plain(value) and value.dim() <= 2 and value.is_floating_point()
 
 
 def _note_padding(sampler: Any, seen: LoaderSeen) -> None:

@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stepladder.watching.hooks import loss_values
 from stepladder.watching.hooks.graph import activation_before, picked
+from stepladder.watching.hooks.loss_values import DISTANCES
+from stepladder.watching.hooks.padded import Ends, note_padded, token_ends
 from stepladder.watching.hooks.tensors import is_finite, is_plain, part, spread
 from stepladder.watching.probe.probe import Kept
-from stepladder.watching.seen import OWN_LOSS, LossSeen
+from stepladder.watching.seen_losses import OWN_LOSS, OWN_SQUARE, LossSeen
 from stepladder.watching.watcher import Watcher
 
 _KINDS: Final = (
@@ -33,6 +36,11 @@ _MAX_LABELS: Final = 4096
 _EXACT: Final = 1e-2  # tolerance of a sum of probabilities, also in 16 bits
 _LABELS_OF_A_BATCH: Final = 8
 _DEFAULT_IGNORED: Final = -100
+_OF_NODES: Final = {
+    "NllLoss": "cross_entropy",
+    "NllLoss2D": "cross_entropy",
+    "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
+}
 
 
 class LossWatch:
@@ -45,6 +53,7 @@ class LossWatch:
         self._counts: dict[tuple[str, bool], int] = {}
         self._looks = 0
         self._token_looks = 0
+        self._token_ends: list[Ends] = []
 
     def install(self, watcher: Watcher) -> None:
         """Wrap the functions."""
@@ -58,7 +67,13 @@ class LossWatch:
         """Do nothing: there is nothing left to read."""
 
     def look_at_own(self, node: Any) -> None:
-        """Inspect the labels of a cross entropy that the script computes itself."""
+        """Inspect the labels of a cross entropy, and weights, that the script applies itself."""
+        for kind, by_label, labels in loss_values.weighted_labels(node):
+            loss_values.note_weighted(self._weighted(kind, labels), kind, by_label, labels)
+        for found_range, target in loss_values.differences(node):
+            seen = self._of(OWN_SQUARE)
+            seen.num_looked += 1
+            loss_values.note_difference(seen, found_range, target)
         found = picked(node) if self._looks < _MAX_LOOKS else None
         if found is None:
             return
@@ -70,8 +85,15 @@ class LossWatch:
         seen.has_int_target = True
         self._labels(seen, found.labels)
 
+    def _weighted(self, kind: str, labels: Tensor) -> LossSeen:
+        seen = self._of(f"the weighted {_OF_NODES[kind]}")
+        if kind != "BinaryCrossEntropyWithLogits":
+            self._labels(seen, labels)
+        return seen
+
     def _next(self) -> None:
         self._looks = self._token_looks = 0
+        self._token_ends = []
 
     def _open(self, kind: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -88,7 +110,7 @@ class LossWatch:
             self._counts[key] = count + 1
             if is_due or count < _ALWAYS:
                 self._looks += 1
-                self._look(kind, scores, target, kwargs)
+                self._look(kind, scores, target, args, kwargs)
 
         return before
 
@@ -104,10 +126,12 @@ class LossWatch:
         kind: str,
         scores: Tensor,
         target: Tensor,
+        args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         seen = self._of(kind)
         seen.num_looked += 1
+        seen.has_grad = seen.has_grad or scores.requires_grad or target.requires_grad
         seen.input_shape = tuple(scores.shape)
         seen.reduction = str(kwargs.get("reduction", "mean"))
         seen.has_int_target = not target.is_floating_point()
@@ -115,16 +139,44 @@ class LossWatch:
             seen.activation = activation_before(scores.grad_fn)
         if kind in _BY_CLASS:
             seen.num_classes = int(scores.shape[1] if scores.dim() > 1 else scores.shape[0])
+            seen.num_single += seen.num_classes == 1 and scores.dim() > 1 and len(scores) > 1
             seen.ignore_index = int(kwargs.get("ignore_index", _DEFAULT_IGNORED))
         elif kind != "kl_div" and scores.shape != target.shape:
             seen.broadcast = seen.broadcast or _broadcast(scores, target)
         if not is_plain(scores) or not is_plain(target) or not scores.numel():
             return
         self._numbers(seen, scores, target)
+        if seen.has_grad:
+            self._values(seen, scores, target, args, kwargs)
+
+    def _values(
+        self,
+        seen: LossSeen,
+        scores: Tensor,
+        target: Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        given = self._watcher.input_refs[0]() if self._watcher.input_refs else None
+        if seen.kind in DISTANCES:
+            loss_values.note_reach(seen, scores, target)
+        elif seen.kind == "kl_div":
+            loss_values.note_divergence(seen, scores, target, args, kwargs)
+        else:
+            loss_values.note_weights(seen, target, args, kwargs)
+        if seen.has_int_target:
+            loss_values.note_cut(seen, target, self._watcher.batch_refs)
+        if seen.kind == "cross_entropy" and not seen.has_int_target:
+            loss_values.note_rows(seen, target, given)
+        elif seen.kind in _BY_CLASS and seen.has_int_target and seen.reduction != "none":
+            note_padded(seen, target, given, self._token_ends)
 
     def _numbers(self, seen: LossSeen, scores: Tensor, target: Tensor) -> None:
         self._watcher.input_refs = [*self._watcher.input_refs[-7:], weakref.ref(target)]
-        if seen.kind in _BY_CLASS and seen.has_int_target:
+        for listener in self._watcher.on_loss:
+            listener(target, scores)
+        is_by_class = seen.kind in _BY_CLASS or seen.kind in DISTANCES
+        if is_by_class and seen.has_int_target:
             self._labels(seen, target)
         elif target.is_floating_point() and target.numel():
             found = spread(target)
@@ -158,7 +210,7 @@ class LossWatch:
         for label, count in found.items():
             seen.label_counts[label] = seen.label_counts.get(label, 0) + count
         seen.classes |= set(found)
-        is_batch = torch.is_grad_enabled() and target.dim() == 1
+        is_batch = torch.is_grad_enabled() and target.dim() == 1 and seen.kind not in DISTANCES
         if is_batch and target.numel() >= _LABELS_OF_A_BATCH:
             seen.step_classes.setdefault(self._watcher.step, set()).update(found)
 
@@ -186,6 +238,7 @@ class LossWatch:
         ids, table = args[0], args[1]
         if not is_plain(ids) or ids.dim() != 2 or ids.shape[1] < 3 or not is_plain(table):
             return
+        self._token_ends += token_ends(ids)
         named = args[2] if len(args) > 2 else kwargs.get("padding_idx")
         if named is not None:
             self._watcher.seen.padding = (int(named), int(table.shape[0]))

@@ -284,6 +284,8 @@ class ModuleWatch:
                 self._enter(module, args, {})
         elif not is_outermost:
             self._find_unregistered(module)
+        for listener in self._watcher.on_layer:
+            listener(module, is_outermost)
         if torch.is_grad_enabled() and self._watcher.is_close and args:
             self._look_at_input(module, args[0])
 
@@ -400,8 +402,15 @@ class ModuleWatch:
             watcher.evaluated = root.ref
             self._tell(True)
         self._time(root, module)
-        if not torch.is_grad_enabled():
-            return
+        for listener in watcher.on_call:
+            listener(root, module, args, kwargs)
+        if torch.is_grad_enabled():
+            self._note_given(root, module, args, kwargs)
+
+    def _note_given(
+        self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        watcher, (_, event, _) = self._watcher, self._inside[-1]
         given = given_to(args, kwargs)
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]

@@ -26,6 +26,7 @@ from stepladder.watching.watcher import Watcher
 _MAX_LOSSES: Final = 20_000
 _MAX_WAITING: Final = 8
 _SHORT_LIFE: Final = 2  # steps
+_MIN_PARTLY: Final = 2  # inspected steps before the cause of a missing gradient is sought
 
 
 class EnoughSteps(SystemExit):
@@ -252,13 +253,28 @@ class OptimizerWatch:
     def ids_without_gradients(self) -> set[int]:
         """Return the ids of the weights of optimizers that never had a gradient at a step."""
         empty = (
-            live.ids
-            for live in self._live.values()
-            if live.ref() is not None
-            and 0 < live.seen.num_looked == live.seen.num_empty
-            and not live.seen.num_cleared_late
+            live.ids for live in self._live.values() if live.ref() is not None and live.is_empty
         )
         return set().union(*empty)
+
+    def ids_never(self) -> set[int]:
+        """Return the ids of the weights that had no gradient at steps at which others had one."""
+        partly = (
+            live.never
+            for live in self._live.values()
+            if live.never
+            and live.ref() is not None
+            and live.seen.num_looked - live.seen.num_empty >= _MIN_PARTLY
+        )
+        return set().union(*partly)
+
+    def has_learned(self) -> bool:
+        """Return whether an optimizer has stepped with gradients."""
+        return any(live.seen.num_looked > live.seen.num_empty for live in self._live.values())
+
+    def with_missing(self) -> list[HeldOptimizer]:
+        """Return the optimizers with weights that never had a gradient."""
+        return [live for live in self._live.values() if live.never or live.is_empty]
 
     def steps_of(self, optimizer: Any) -> int:
         """Return the number of steps of an optimizer."""
@@ -322,6 +338,8 @@ class OptimizerWatch:
         if seen.num_steps == 0:
             seen.stepped_at = self._watcher.own.here()
             self._describe(optimizer, live)
+            for listener in self._watcher.on_first_step:
+                listener()
         if self._watcher.is_close:
             if not live.is_late:
                 self._look_at_gradients(optimizer, live)

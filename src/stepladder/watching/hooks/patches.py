@@ -31,6 +31,7 @@ class Switch:
     Attributes:
         is_on: False in child processes as well.
         spent_s: processor time of the watcher, in seconds, without that of other processes.
+        apart_s: of this, time for which there is a limit of its own.
         is_close: values are read in this step.
         counts_for: steps that the time of this one represents; 0 if it is not timed.
         num_elsewhere: calls by threads other than the training thread, which are not watched.
@@ -42,6 +43,7 @@ class Switch:
         self.is_close = True
         self.counts_for = 1
         self.spent_s = 0.0
+        self.apart_s = 0.0
         self.error: str | None = None
         self.num_steps = 0
         self.num_elsewhere = 0
@@ -65,6 +67,11 @@ class Switch:
             if counts_for:
                 self.spent_s += (thread_time() - start) * counts_for
 
+    @property
+    def thread(self) -> int:
+        """Return the training thread's identifier."""
+        return self._thread
+
     def is_elsewhere(self) -> bool:
         """Return whether this is not the training thread; such calls are counted."""
         is_other = threading.get_ident() != self._thread
@@ -78,7 +85,7 @@ class Switch:
 
     def may_spend(self) -> bool:
         """Return whether the time spent so far allows another inspection."""
-        return self.spent_s < _FIRST_S + _PER_STEP_S * self.num_steps
+        return self.spent_s - self.apart_s < _FIRST_S + _PER_STEP_S * self.num_steps
 
     def fail(self, error: BaseException) -> None:
         """Switch off, and store where it failed."""

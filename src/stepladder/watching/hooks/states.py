@@ -96,12 +96,10 @@ class StateWatch:
         module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(given, Mapping) or not given:
             return
-        own = dict(chain(module.named_parameters(), module.named_buffers()))
-        pairs = [(own[name], value) for name, value in given.items() if name in own]
-        pairs = [(a, b) for a, b in pairs if is_plain(a) and is_plain(b) and a.numel()]
+        pairs = pairs_of(module, given)
         if not pairs or kwargs.get("assign"):
             return
-        if not all(a.data_ptr() == b.data_ptr() for a, b in pairs):
+        if not are_shared(pairs):
             self._num_loads[module] = self._num_loads.get(module, 0) + 1
             return
         loads = self._num_loads.get(module, 0)
@@ -136,6 +134,18 @@ class StateWatch:
                     is_loaded=is_loaded,
                 )
             )
+
+
+def pairs_of(module: nn.Module, given: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:
+    """Return the weights and buffers of a module that are given, each with what is given for it."""
+    own = dict(chain(module.named_parameters(), module.named_buffers()))
+    pairs = [(own[name], value) for name, value in given.items() if name in own]
+    return [(a, b) for a, b in pairs if is_plain(a) and is_plain(b) and a.numel()]
+
+
+def are_shared(pairs: list[tuple[Tensor, Tensor]]) -> bool:
+    """Return whether all that is given is the module's own memory; False for nothing."""
+    return bool(pairs) and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
 
 
 def _states_in(value: Any, depth: int = 2) -> Iterator[list[Tensor]]:

@@ -13,6 +13,9 @@ from types import FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages")
+_MAX_LINES = 8
+_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME = re.compile(r"[A-Za-z_]\w*\b(?!\s*\()")
 
 
 class OwnCode:
@@ -31,17 +34,48 @@ class OwnCode:
 
     def here(self) -> str | None:
         """Return the innermost line of the call stack that is the script's, as `train.py:12`."""
+        frame = self.frame()
+        return None if frame is None else f"{self._name(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+    def frame(self) -> FrameType | None:
+        """Return the innermost frame of the call stack that is the script's."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            name = self._name(frame.f_code.co_filename)
-            if name is not None:
-                return f"{name}:{frame.f_lineno}"
+        while frame is not None and self._name(frame.f_code.co_filename) is None:
             frame = frame.f_back
-        return None
+        return frame
+
+    def name_of(self, filename: str) -> str | None:
+        """Return the name under which a file is shown; None if it is not the script's."""
+        return self._name(filename)
+
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """Return the lines of the call stack that are the script's: file and number."""
+        found: list[tuple[str, int]] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and len(found) < _MAX_LINES:
+            if self._name(frame.f_code.co_filename) is not None:
+                found.append((frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+        return tuple(found)
+
+    def names_at(self, lines: Sequence[tuple[str, int]]) -> tuple[str | None, set[str]]:
+        """Return the innermost of some lines, as `train.py:12`, and the names of variables in them.
+
+        Names of functions that are called, and texts, are left out.
+        """
+        names: set[str] = set()
+        for file, line in lines:
+            text = _TEXT.sub("", linecache.getline(file, line)).partition("#")[0]
+            names |= set(_NAME.findall(text))
+        return self.innermost(lines[::-1]), names
 
     def is_own(self, filename: str) -> bool:
         """Return whether a file is the script's."""
         return self._name(filename) is not None
+
+    def shown(self, filename: str) -> str:
+        """Return the name under which a file is shown."""
+        return self._name(filename) or Path(filename).name
 
     def innermost(self, frames: Sequence[tuple[str, int]]) -> str | None:
         """Return the innermost of these lines, (file, line), that is the script's."""
@@ -59,6 +93,12 @@ class OwnCode:
                 return self._name(file) is not None
             frame = frame.f_back
         return False
+
+    def code_of(self, where: str | None) -> str:
+        """Return the code of a line such as `train.py:12`; empty if it is unknown."""
+        name, _, line = (where or "").rpartition(":")
+        file = next((known for known, shown in self._known.items() if shown == name), None)
+        return linecache.getline(file, int(line)) if file is not None and line.isdigit() else ""
 
     def is_assigned_and_called(self, where: str | None, method: str) -> bool:
         """Return whether the file calls a method of what a line assigns, as in `plan.step(`.

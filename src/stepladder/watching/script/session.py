@@ -28,6 +28,7 @@ from stepladder.watching.script.script import (
 if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
     from stepladder.watching.hooks.optimizers import OptimizerWatch
+    from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.ranks.record import RankWatch
     from stepladder.watching.watcher import Watcher
@@ -82,6 +83,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
+        self._independence: Independence | None = None
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -95,15 +97,25 @@ class Session:
     def _begin(self) -> None:
         from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.hooks.backwards import BackwardWatch
+        from stepladder.watching.hooks.calls import CallWatch
         from stepladder.watching.hooks.cuts import CutWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
+        from stepladder.watching.hooks.examples import ExampleWatch
+        from stepladder.watching.hooks.frozen_norms import FrozenNormWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
+        from stepladder.watching.hooks.loading import LoadWatch
         from stepladder.watching.hooks.losses import LossWatch
+        from stepladder.watching.hooks.lost_terms import LostTermWatch
+        from stepladder.watching.hooks.margins import MarginWatch
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.pairs import PairWatch
+        from stepladder.watching.hooks.stacks import StackWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
+        from stepladder.watching.hooks.waste import WasteWatch
+        from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
@@ -115,11 +127,13 @@ class Session:
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
         losses = LossWatch(kept=kept)
-        cuts = CutWatch(optimizers)
+        cuts = CutWatch(names, optimizers)
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
+        independence = Independence()
         self._kept = kept
+        self._independence = independence
         watcher.start(
             [
                 optimizers,
@@ -127,13 +141,23 @@ class Session:
                 backwards,
                 modules,
                 losses,
+                MarginWatch(),
+                LostTermWatch(),
                 LoaderWatch(),
                 DropoutWatch(names),
                 ScheduleWatch(optimizers),
                 precision,
                 FileWatch(),
                 StateWatch(),
+                LoadWatch(names, optimizers),
                 StatisticsWatch(names),
+                FrozenNormWatch(names, optimizers),
+                ExampleWatch(),
+                PairWatch(),
+                independence,
+                CallWatch(names, optimizers),
+                WasteWatch(names, optimizers),
+                StackWatch(),
                 *((kept,) if kept is not None else ()),
                 *self._of_a_rank(names, optimizers),
             ]
@@ -191,6 +215,8 @@ class Session:
             )
             return self._with_crash(report, ending)
         watcher.stop()
+        if self._independence is not None and not ending.signal_number:
+            self._independence.replay()
         probe_s: float | None = None
         replays: tuple[Replay, ...] = ()
         if self._kept is not None and not ending.signal_number:

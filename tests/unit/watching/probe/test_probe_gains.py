@@ -61,12 +61,13 @@ def test_what_clearly_gains_nothing_is_known_to() -> None:
 
 def test_advice_goes_by_the_gain_of_the_rounds_and_names_what_is_not_known() -> None:
     known = Replay(name="larger_batch", example_s=0.01, gain=2.0, num_repeats=9)
-    step, is_bound = next_step(STEP, 100, {}, replays(known))
+    advice = next_step(STEP, 100, {}, replays(known))
+    step = advice.next
     assert step is not None
-    assert not is_bound
+    assert not advice.is_bound
     assert step.gain == pytest.approx(1 / (0.1 + 0.9 / 2))
     unknown = Replay(name="larger_batch", why_not="inconclusive: …", num_repeats=9)
-    step, _ = next_step(STEP, 100, {}, replays(unknown))
+    step = next_step(STEP, 100, {}, replays(unknown)).next
     assert step is not None
     assert step.gain is None
     assert step.text.endswith("; larger_batch: inconclusive, as the rounds disagree")
@@ -115,7 +116,7 @@ def test_a_tiny_script_is_promised_no_more_than_a_factor_of_two(tmp_path: Path) 
 def test_threads_that_spin_beside_other_processes_come_first(
     facts: dict[str, object], is_told: bool
 ) -> None:
-    step, _ = next_step(STEP, 100, facts)
+    step = next_step(STEP, 100, facts).next
     assert step is not None
     assert (step.rung == "threads_sleep") == is_told
     assert ("GOMP_SPINCOUNT=" in step.text) == is_told

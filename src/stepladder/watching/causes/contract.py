@@ -1,0 +1,95 @@
+"""The interface of a cause of slow steps, and what it is inferred from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from stepladder.watching.seen import Seen
+from stepladder.watching.seen_costs import SampleSeen
+
+MIN_SAMPLES: Final = 20  # with fewer, no line is named
+MAX_SHARE: Final = 0.98  # that a change is said to save: a gain of at most 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Something that takes time and can be changed.
+
+    Attributes:
+        name: of the change.
+        share: the share of all time that the change saves at most, in [0, 1].
+        text: what was seen with its numbers, and the change.
+        is_loose: it may save far less than that.
+        lines: of the training loop, which it explains.
+    """
+
+    name: str
+    share: float
+    text: str
+    is_loose: bool = False
+    lines: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """Return how many times as fast the script can become."""
+        return 1 / (1 - min(max(self.share, 0.0), MAX_SHARE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What causes are inferred from.
+
+    Attributes:
+        shares: share of the time by phase.
+        whole_s: seconds of all phases.
+        num_steps: steps that were timed.
+        facts: of the run; see `report.facts_of`.
+        block_s: seconds per step in equal blocks of steps.
+        busy: share of the time in which a GPU computes; 0 without one, or if it is not known.
+    """
+
+    seen: Seen
+    shares: Mapping[str, float]
+    whole_s: float
+    num_steps: int
+    facts: Mapping[str, object]
+    block_s: tuple[float, ...] = ()
+    busy: float = 0.0
+    num_validations: int = 0
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether the script computes on a GPU."""
+        return self.facts.get("device", "cpu") != "cpu"
+
+    @property
+    def compute(self) -> float:
+        """Return the share of forward and backward."""
+        return self.shares.get("forward", 0.0) + self.shares.get("backward", 0.0)
+
+    @cached_property
+    def samples(self) -> tuple[SampleSeen, ...]:
+        """Return the samples of the stack; none if there are too few to name lines."""
+        stacks = self.seen.costs.stacks
+        return tuple(stacks.samples) if stacks.num >= MIN_SAMPLES else ()
+
+    @cached_property
+    def sampled_s(self) -> float:
+        """Return the seconds that the samples represent."""
+        return sum(one.seconds for one in self.samples)
+
+    def share_of(self, seconds: float) -> float:
+        """Return the share of all time, from seconds of samples.
+
+        On a GPU, the host's time can be saved only as far as the GPU does not compute meanwhile.
+        """
+        share = seconds / self.sampled_s if self.sampled_s else 0.0
+        return min(share, max(0.0, 1 - self.busy))
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,249 @@
+"""Causes in the loader: its workers, its iterators, and the lines of the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from stepladder.watching.causes.contract import Cause, Evidence, percent
+from stepladder.watching.causes.lines import heaviest, shown
+from stepladder.watching.seen import LoaderSeen, PassSeen
+from stepladder.watching.seen_costs import DATA, SampleSeen
+
+_MIN_SHARE: Final = 0.05
+_MIN_STARTS: Final = 2  # passes that started workers
+_MANY_PASSES: Final = 0.4  # of the steps began a pass
+_MOST: Final = 0.4  # of the loader's time is of one kind
+_DECODERS: Final = (
+    "PIL/Image.py:open",
+    "PIL/Image.py:load",
+    "PIL/ImageFile.py",
+    "PIL/JpegImagePlugin",
+    "PIL/PngImagePlugin",
+    "PIL/Image.py:convert",
+    "torchvision/io",
+    "cv2/",
+    "imageio/",
+    "skimage/io",
+    "simplejpeg/",
+    "torchaudio/",
+    "soundfile",
+    "librosa/",
+)
+_READERS: Final = ("numpy/lib/", "pandas/", "h5py/", "json/", "csv.py", "pickle.py", "zipfile.py")
+_LIBRARIES: Final = (
+    "torchvision/",
+    "albumentations/",
+    "PIL/",
+    "numpy/",
+    "scipy/",
+    "skimage/",
+    "torch/",
+    "cv2/",
+    "pandas/",
+    "transformers/",
+    "tokenizers/",
+)
+_STORED: Final = ("TensorDataset",)
+
+
+def loader_causes(evidence: Evidence, wait: float) -> list[Cause]:
+    """Name the causes of waiting for data.
+
+    Args:
+        wait: the share of the time in which training waits, or what replays leave of it.
+    """
+    loader = next((one for one in evidence.seen.loaders if one.training), None)
+    if loader is None or not 0 < wait < 1:
+        return []
+    starting = _starts(evidence, loader, wait)
+    rest = wait - (starting.share if starting is not None else 0.0)
+    causes = [] if starting is None else [starting]
+    if loader.num_workers == 0:
+        return [*causes, *_in_main_process(evidence, loader, rest)]
+    return [*causes, *_by_workers(evidence, loader, rest)]
+
+
+def _starts(evidence: Evidence, loader: LoaderSeen, wait: float) -> Cause | None:
+    """Name what starting passes takes: new workers, or a new iterator in each step."""
+    passes = [one for one in loader.passes if one.is_training and one.start_s > 0]
+    if len(passes) < _MIN_STARTS or evidence.whole_s <= 0:
+        return None
+    usual_s = _usual_wait(passes)
+    extra_s = sum(max(0.0, one.start_s - usual_s) for one in passes)
+    is_each_step = sum(one.num_batches for one in passes) * _MANY_PASSES <= len(passes)
+    has_workers = loader.num_workers > 0 and not loader.keeps_workers
+    if not has_workers:
+        return None
+    if is_each_step:
+        extra_s = sum(one.start_s for one in passes)
+    share = min(wait, extra_s / evidence.whole_s)
+    if share < _MIN_SHARE:
+        return None
+    workers = f"{loader.num_workers} worker process{'es' if loader.num_workers > 1 else ''}"
+    if is_each_step:
+        return Cause(
+            name="one_iterator",
+            share=share,
+            text=f"{percent(share)} of the time is spent on starting {workers} "
+            f"for nearly each batch at {loader.where}, {len(passes):,} times: create the iterator "
+            "once per epoch, as `for batch in loader` does",
+        )
+    return Cause(
+        name="persistent_workers",
+        share=share,
+        text=f"{percent(share)} of the time is spent on starting {workers} again for "
+        f"each of {len(passes):,} passes over the loader at {loader.where}: pass "
+        "persistent_workers=True to it",
+    )
+
+
+def _usual_wait(passes: Sequence[PassSeen]) -> float:
+    """Return the mean seconds for a batch that is not the first of its pass."""
+    num = sum(max(0, one.num_batches - 1) for one in passes)
+    return sum(one.wait_s - one.start_s for one in passes) / num if num else 0.0
+
+
+def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> list[Cause]:
+    """Name the lines that prepare batches in the training process."""
+    samples = [o for o in evidence.samples if o.part == DATA and not o.is_validation]
+    total_s = sum(one.seconds for one in samples)
+    if wait < _MIN_SHARE or not total_s:
+        return _more_workers(loader, wait)
+    kinds: dict[str, list[SampleSeen]] = {}
+    for one in samples:
+        kinds.setdefault(_kind(one), []).append(one)
+    name, group = max(kinds.items(), key=lambda item: sum(one.seconds for one in item[1]))
+    seconds = sum(one.seconds for one in group)
+    part = seconds / total_s
+    if part < _MOST or (name == "collate" and loader.dataset not in _STORED):
+        return _more_workers(loader, wait)
+    share = min(wait, evidence.share_of(seconds))
+    if name == "order":
+        return _new_orders(evidence, loader, share)
+    if name == "collate":
+        return [
+            Cause(
+                name="whole_batches",
+                share=share,
+                text=f"{percent(share)} of the time is spent on fetching single examples "
+                f"of a TensorDataset and stacking them ({loader.where}): index the tensors by "
+                "whole batches, as in `for idx in torch.randperm(n).split(batch_size): x[idx]`",
+            )
+        ]
+    spot, _ = heaviest(_within(group))
+    ways = {
+        "decode": "decode each image once and keep the pixels in memory or in an array on disk, "
+        "or decode in processes with num_workers and persistent_workers",
+        "read": "read each file once and keep its content in memory, or set num_workers and "
+        "persistent_workers",
+        "python": "replace the work on single values by operations on whole tensors or arrays, or "
+        "do it once for all examples before training",
+        "transform": "do it once for all examples if it is not random, on whole batches, or in "
+        "processes with num_workers and persistent_workers",
+    }
+    names = {
+        "decode": "decoded_once",
+        "read": "read_once",
+        "python": "vectorise",
+        "transform": "loader_threads",
+    }
+    return [
+        Cause(
+            name=names[name],
+            share=share,
+            text=f"training waits for the data loader in {percent(wait)} of the time, which has "
+            f"no worker processes, mostly at {shown(spot)}: {ways[name]}",
+        )
+    ]
+
+
+def _new_orders(evidence: Evidence, loader: LoaderSeen, share: float) -> list[Cause]:
+    """Name new iterators, each of which permutes the whole dataset."""
+    passes = [one for one in loader.passes if one.is_training]
+    if len(passes) < _MANY_PASSES * evidence.num_steps:
+        return _more_workers(loader, share)
+    text = (
+        f"{percent(share)} of the time is spent on permuting the dataset, as nearly each batch is "
+        f"the first of a new iterator ({loader.where}): create the iterator once per epoch, as "
+        "`for batch in loader` does"
+    )
+    return [Cause(name="one_iterator", share=share, text=text)]
+
+
+def _kind(sample: SampleSeen) -> str:
+    """Return what a loader does: order, decode, read, transform, python or collate."""
+    calls = sample.calls
+    if calls and calls[-1].startswith("torch/utils/data/sampler.py"):
+        return "order"
+    if any(name in call for call in calls for name in _DECODERS):
+        return "decode"
+    if any(name in call for call in calls for name in _READERS):
+        return "read"
+    return _kind_of_line(sample) if sample.num_inside else "collate"
+
+
+def _kind_of_line(sample: SampleSeen) -> str:
+    """Return what the innermost line does: decode, read, transform or python."""
+    innermost, calls = sample.spots[-1].text, sample.calls
+    if "open(" in innermost or ".convert(" in innermost or "imread(" in innermost:
+        return "decode"
+    if "np.load(" in innermost or "torch.load(" in innermost or "read_" in innermost:
+        return "read"
+    is_loop = bool(sample.spots[-1].loops) or " for " in innermost
+    is_library = any(call.startswith(_LIBRARIES) for call in calls)
+    is_value = all(call.startswith("torch/_tensor.py") for call in calls)
+    return "python" if is_loop and (is_value or not is_library) else "transform"
+
+
+def _within(group: Sequence[SampleSeen]) -> list[SampleSeen]:
+    """Return samples with the lines only that the loader has called."""
+    return [replace(one, spots=one.spots[-max(one.num_inside, 1) :]) for one in group]
+
+
+def _more_workers(loader: LoaderSeen, wait: float) -> list[Cause]:
+    if wait <= 0:
+        return []
+    return [
+        Cause(
+            name="loader_threads",
+            share=wait,
+            is_loose=True,
+            text=f"training waits for the data loader in {percent(wait)} of the time"
+            f"{_at(loader)}: set num_workers and persistent_workers, decode smaller images, or "
+            "cache decoded pixels",
+        )
+    ]
+
+
+def _by_workers(evidence: Evidence, loader: LoaderSeen, wait: float) -> list[Cause]:
+    """Name what slows a loader with worker processes."""
+    if wait <= 0:
+        return []
+    head = f"training waits for the data loader in {percent(wait)} of the time{_at(loader)}"
+    cores, workers = evidence.facts.get("cores"), loader.num_workers
+    if loader.dataset in _STORED:
+        text = (
+            f"{head}, whose {workers} worker processes only copy examples of a TensorDataset: "
+            "set num_workers=0, or index the tensors by whole batches"
+        )
+        return [Cause(name="fewer_workers", share=wait, text=text)]
+    if isinstance(cores, int) and workers > 2 * cores:
+        text = f"{head}, whose {workers} worker processes share {cores} cores: use {cores}"
+        return [Cause(name="fewer_workers", share=wait, text=text, is_loose=True)]
+    has_all = isinstance(cores, int) and workers >= cores
+    more = "" if has_all else "use more or faster workers, "
+    full = f"; each of the {cores} cores already has a worker process" if has_all else ""
+    return [
+        Cause(
+            name="loader_threads",
+            share=wait,
+            is_loose=True,
+            text=f"{head}: {more}decode smaller images, or cache decoded pixels{full}",
+        )
+    ]
+
+
+def _at(loader: LoaderSeen) -> str:
+    return f" ({loader.where})" if loader.where is not None else ""

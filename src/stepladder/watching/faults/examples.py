@@ -1,0 +1,101 @@
+"""Faults in which examples are trained on and evaluated, and in how often each is drawn."""
+
+from __future__ import annotations
+
+from stepladder.records.findings import Severity
+from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen import EvaluatedSeen, ModelSeen, Seen
+
+_MIN_BITS = 40.0  # that distinguish examples: with fewer, equal ones are no surprise
+_MIN_LEARNT = 64  # distinct examples
+_MIN_KNOWN = 8
+_MANY_KNOWN = 32
+_LEAKED = 0.05  # share of the evaluated examples
+_MUCH = 0.1
+_NEW = 0.02  # share of known examples in an evaluation of new ones
+_MIN_NEW = 8  # examples of such an evaluation
+_SEPARATE = 0.3  # of the examples are in calls without a known one: both kinds, in turn
+_REPEATED = 0.02  # of the examples of an evaluation are copies of each other
+_PURE = 0.9  # more: all are known, perhaps on purpose
+_SEEN_AGAIN = 2.5  # times that an example is learned from in the steps that are followed
+_WHOLE = 0.9  # of what was learned from
+
+
+def split_leakage(seen: Seen) -> Answer:
+    """Compares the examples of evaluations with those that the model had learned from."""
+    models = [model for model in seen.models if model.evaluated]
+    if not models:
+        return Unseen("no model was evaluated after it had learned")
+    judged = [model for model in models if _can_be_told_apart(model)]
+    if not judged:
+        return Unseen("the examples are too few or too much alike to recognise one")
+    for model in judged:
+        one = _leak_of(model)
+        if one is not None:
+            is_certain = one.is_named and one.share >= _MUCH and one.num_known >= _MANY_KNOWN
+            return Found(
+                evidence=f"{one.num_known:,} of {one.num_distinct:,} different examples "
+                f"({100 * one.share:.0f} %) that {model.built} was evaluated on are among the "
+                "examples that it had been trained on before",
+                fix="Split once, before copying or resampling examples, and give training and "
+                "validation no common index.",
+                where=one.where,
+                severity=Severity.ERROR if is_certain else Severity.WARNING,
+                numbers={
+                    "num_known": one.num_known,
+                    "num_evaluated": one.num_distinct,
+                    "share": one.share,
+                },
+            )
+    return Sound("no evaluation of held-out examples has examples that the model was trained on")
+
+
+def _can_be_told_apart(model: ModelSeen) -> bool:
+    return model.bits >= _MIN_BITS and model.num_learnt >= _MIN_LEARNT
+
+
+def _leak_of(model: ModelSeen) -> EvaluatedSeen | None:
+    """Return the evaluation of a model that leaks the most; None if none does.
+
+    Evaluating known examples alone may be intended, unless the names of variables say otherwise.
+    """
+    groups = model.evaluated
+    has_new = any(one.share <= _NEW and one.num_distinct >= _MIN_NEW for one in groups)
+    has_new = has_new or any(_has_both(one) for one in groups)
+    leaks = [
+        one
+        for one in groups
+        if one.share >= _LEAKED
+        and one.num_known >= _MIN_KNOWN
+        and not _has_both(one)
+        and (one.is_named or (not has_new and _is_mixed(one)))
+        and not (one.is_whole_batch and _is_of_all(one))
+        and (model.is_continuous or not _has_copies(one))
+    ]
+    return max(leaks, key=lambda one: (one.is_named, one.num_known), default=None)
+
+
+def _has_both(one: EvaluatedSeen) -> bool:
+    """Return whether some calls are of new examples, and others of known ones."""
+    if one.is_of_loader or one.num_calls < 2:
+        return False
+    return one.num_new >= _SEPARATE * one.num_rows and one.num_known > 0
+
+
+def _is_mixed(one: EvaluatedSeen) -> bool:
+    """Return whether known and new examples are evaluated together, which nobody intends.
+
+    If some steps were not followed, an example that seems new may be known as well: each one must
+    have been seen several times on average.
+    """
+    is_followed = one.num_learnt_rows >= _SEEN_AGAIN * one.num_learnt
+    return one.share <= _PURE and is_followed and not _is_of_all(one)
+
+
+def _is_of_all(one: EvaluatedSeen) -> bool:
+    """Return whether nearly all that was learned from is evaluated: without held-out examples."""
+    return one.num_known >= _WHOLE * one.num_learnt
+
+
+def _has_copies(one: EvaluatedSeen) -> bool:
+    return one.num_distinct < (1 - _REPEATED) * one.num_rows

@@ -1,0 +1,37 @@
+"""The fault of examples of a batch that affect each other."""
+
+from __future__ import annotations
+
+from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen import Seen
+
+_CHANGED = 1e-3  # of the spread of the outputs; rounding is a thousand times smaller
+
+
+def samples_not_independent(seen: Seen) -> Answer:
+    """Calls a copy in evaluation mode, and changes half of a batch: the other outputs must stay."""
+    one = seen.independence
+    if one is None:
+        return Unseen("no model that returns one row per example was kept for a replay")
+    if one.why_not is not None or not one.num_examples:
+        return Unseen(f"a copy of the model was not compared: {one.why_not}")
+    if one.moved <= _CHANGED:
+        return Sound(
+            f"outputs of an example change by {one.moved:.1g} standard deviations when the other "
+            "examples of its batch change"
+        )
+    why, fix = "", "Check for a view, reshape, transpose, softmax or mean that mixes dimension 0."
+    if one.batch_second is not None:
+        why = f"; its {one.batch_second} has batch_first=False, so the first dimension is time"
+        fix = "Pass batch_first=True, or inputs of shape (time, batch, features)."
+    elif one.num_without_statistics:
+        why = f"; {one.num_without_statistics} BatchNorm layers have no running statistics"
+        fix = "Use BatchNorm with running statistics (track_running_stats=True)."
+    return Found(
+        evidence=f"outputs of {one.built} for an example change by {one.moved:.2g} standard "
+        "deviations when the other examples of its batch change, even in evaluation mode (a copy, "
+        f"{one.num_examples} examples){why}",
+        fix=fix,
+        where=one.where,
+        numbers={"moved": one.moved, "num_examples": one.num_examples},
+    )

@@ -1,0 +1,169 @@
+"""What was seen of costs, as plain data: written by the watchers, read by the causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# What a sample of the stack was taken in.
+DATA = "data"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+SAVE = "save"
+HOOK = "hook"  # a function of the script that torch calls beside a layer or a gradient
+OWN = "own"  # the script's own code, or what it calls, outside of the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """A line of the script.
+
+    Attributes:
+        where: such as `train.py:12`.
+        function: the function that it is in.
+        text: the line, stripped.
+        loops: the headers of the loops around it within that function, innermost first.
+    """
+
+    where: str
+    function: str
+    text: str
+    loops: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class SampleSeen:
+    """All samples with one stack.
+
+    Attributes:
+        part: DATA, FORWARD, BACKWARD, OPTIMIZER, SAVE, HOOK or OWN.
+        is_validation: taken while a model was evaluated.
+        spots: the script's own lines on the stack, outermost first.
+        calls: the library functions that the last of them had called, outermost first, such as
+            `PIL/Image.py:resize`.
+        num_inside: how many of the lines, the last ones, a loader has called.
+        seconds: wall time that they represent.
+        followed_s, outside_s: of these, seconds in steps whose phases are timed, and of those
+            seconds between the phases.
+        by_block: seconds by block of steps; see `StacksSeen`.
+    """
+
+    part: str
+    is_validation: bool
+    spots: tuple[Spot, ...]
+    calls: tuple[str, ...]
+    num_inside: int = 0
+    seconds: float = 0.0
+    followed_s: float = 0.0
+    outside_s: float = 0.0
+    by_block: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class StacksSeen:
+    """Samples of the training thread's stack.
+
+    Attributes:
+        steps_of_block: steps in each block; the number of blocks is bounded.
+        last_step: the step of the last sample.
+        spent_s: processor time of sampling.
+    """
+
+    num: int = 0
+    samples: list[SampleSeen] = field(default_factory=list)
+    steps_of_block: int = 1
+    first_step: int = 0
+    last_step: int = 0
+    spent_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class CalledSeen:
+    """The calls of one module in the steps in which modules were timed.
+
+    Attributes:
+        name: its name in the model, or its class.
+        kind: its class.
+        where: the script's line that led to the call.
+        num_steps: steps with such a call.
+        num_calls: all calls.
+        seconds: their total time, as forward only.
+    """
+
+    name: str
+    kind: str
+    where: str | None
+    num_steps: int = 0
+    num_calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(kw_only=True)
+class CallsSeen:
+    """Modules in the steps in which they were timed.
+
+    Attributes:
+        num_steps, span_s: these steps, and their total time.
+        learned_s: time of calls of outermost modules with gradients.
+        repeated: calls on an input that the same module had already received.
+        frozen: outermost frozen parts that receive data; those in evaluation mode only.
+        frozen_training: the same in training mode, with layers that depend on it.
+        unheld: parts whose weights require gradients but that no optimizer holds.
+        cells: recurrent cells, called once per time step.
+    """
+
+    num_steps: int = 0
+    span_s: float = 0.0
+    learned_s: float = 0.0
+    repeated: dict[int, CalledSeen] = field(default_factory=dict)
+    frozen: dict[int, CalledSeen] = field(default_factory=dict)
+    frozen_training: dict[int, CalledSeen] = field(default_factory=dict)
+    unheld: dict[int, CalledSeen] = field(default_factory=dict)
+    cells: dict[int, CalledSeen] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class ResizedSeen:
+    """Images that one line resizes.
+
+    Attributes:
+        function: what resizes them.
+        before, after: pixels of the last one.
+        num, num_enlarged: calls, and those that at least double the number of pixels.
+    """
+
+    where: str | None
+    function: str
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    num: int = 0
+    num_enlarged: int = 0
+
+
+@dataclass(kw_only=True)
+class CostsSeen:
+    """Everything that was seen of costs.
+
+    Attributes:
+        resized: by line.
+        num_modes: steps after the third in which modes were read.
+        num_anomaly: of these, those with torch.autograd.set_detect_anomaly.
+        num_profiled: of these, those under torch's profiler.
+        is_deterministic: cuDNN or torch is restricted to deterministic algorithms.
+        num_floats, num_doubles: values of weights that optimizers hold, and those in float64.
+        enlarged: pixels per image of the model's inputs, and of the images that they were enlarged
+            from, by inspected step; None if they do not seem to be.
+        num_nodes: nodes of the graph of one step; counted up to a limit.
+    """
+
+    stacks: StacksSeen = field(default_factory=StacksSeen)
+    calls: CallsSeen = field(default_factory=CallsSeen)
+    resized: dict[str | None, ResizedSeen] = field(default_factory=dict)
+    num_modes: int = 0
+    num_anomaly: int = 0
+    num_profiled: int = 0
+    is_deterministic: bool = False
+    num_doubles: int = 0
+    num_floats: int = 0
+    num_nodes: int = 0
+    enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)

@@ -1,0 +1,279 @@
+"""What was seen of losses and of learning rates, as plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from torch import Tensor
+
+from stepladder.watching.hooks.graph import Activation
+
+OWN_SQUARE: Final = "the squared difference"  # that a script computes itself
+OWN_LOSS: Final = "log_softmax"  # from which a script picks the values of its labels itself
+
+
+@dataclass(kw_only=True)
+class WeightsSeen:
+    """The weights of classes, or of positives, in one loss.
+
+    Attributes:
+        by_class: by class.
+        positive: of the positives in a binary loss, by output; one number if there is one for all.
+        num_positive, num_binary: by output, how many targets were positive, and how many were seen.
+    """
+
+    by_class: dict[int, float] = field(default_factory=dict)
+    positive: tuple[float, ...] = ()
+    num_positive: list[int] = field(default_factory=list)
+    num_binary: list[int] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class ReachSeen:
+    """Targets of a loss whose input comes directly from an activation with a limited range.
+
+    Attributes:
+        activation: its name, such as `relu`.
+        low, high: limits of its output.
+        num_beyond: targets outside of these by more than a tenth of their standard deviation.
+        squares, missed: sum of the squared deviations of targets from their mean, and that of their
+            squared distances from the nearest output.
+        target_low, target_high: of the targets.
+    """
+
+    activation: str
+    low: float
+    high: float
+    num_targets: int = 0
+    num_beyond: int = 0
+    squares: float = 0.0
+    missed: float = 0.0
+    target_low: float = 0.0
+    target_high: float = 0.0
+
+
+@dataclass(kw_only=True)
+class RowsSeen:
+    """Targets of a cross entropy that are numbers for each class.
+
+    Attributes:
+        num_rows: rows of only 0 and 1.
+        num_several: of these, rows with several ones.
+        num_empty: of these, rows without any.
+        num_other: rows with other values.
+        is_input: they have the shape of the model's input, as counts that are reconstructed.
+    """
+
+    num_rows: int = 0
+    num_several: int = 0
+    num_empty: int = 0
+    num_other: int = 0
+    is_input: bool = False
+
+
+@dataclass(kw_only=True)
+class DivergenceSeen:
+    """Arguments of kl_div.
+
+    Attributes:
+        num_looked: calls that were inspected.
+        num_shares: of these, those whose input has values of at least 0 that sum to 1.
+        num_negative: those whose target has negative values, and is not declared as a logarithm.
+        num_raw: those whose input is no logarithm of values that sum to 1, but whose target sums
+            to 1.
+    """
+
+    num_looked: int = 0
+    num_shares: int = 0
+    num_negative: int = 0
+    num_raw: int = 0
+
+
+@dataclass(kw_only=True)
+class PaddedSeen:
+    """Targets of sequences whose ends are one value.
+
+    Attributes:
+        value: that value.
+        num_targets, num_padded: targets that were inspected, and those in constant ends.
+        num_inside: targets with that value elsewhere.
+        others: other values that were seen, at most a few.
+        num_looked: inspected batches whose targets end in it.
+        num_aligned: of these, those whose constant ends begin where those of the token ids do.
+        num_other: batches whose targets do not end like this.
+    """
+
+    value: int
+    num_targets: int = 0
+    num_padded: int = 0
+    num_inside: int = 0
+    others: set[int] = field(default_factory=set)
+    num_looked: int = 0
+    num_aligned: int = 0
+    num_other: int = 0
+
+
+@dataclass(kw_only=True)
+class LossSeen:
+    """The calls of one loss function from one line.
+
+    Attributes:
+        where: the line of the script that called it, or that called the layer that did.
+        num_looked: calls that were inspected.
+        num_classes: size of the class dimension, or None.
+        num_single: calls with a single class and several examples.
+        activation: softmax or sigmoid that its input comes from.
+        is_log_probability: the exponentials of its input sum to 1 over the classes; None if not
+            inspected.
+        is_probability: the values of its input are at least 0 and sum to 1 over the classes; None
+            if not inspected.
+        step_classes: by step, the classes of its training batches of eight or more labels.
+        classes: labels that were seen.
+        num_labels: number of labels that were inspected.
+        bad_range: lowest and highest label outside the classes.
+        has_grad: it was called with gradients enabled.
+        num_cut: calls whose integer targets were numbers of the loader's batch without fractions.
+        cut: one of these numbers.
+    """
+
+    kind: str
+    where: str | None
+    num_looked: int = 0
+    input_shape: tuple[int, ...] = ()
+    reduction: str = "mean"
+    ignore_index: int | None = None
+    has_int_target: bool = False
+    num_classes: int | None = None
+    num_single: int = 0
+    activation: Activation | None = None
+    is_log_probability: bool | None = None
+    is_probability: bool | None = None
+    broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    target_low: float | None = None
+    target_high: float | None = None
+    input_low: float | None = None
+    input_high: float | None = None
+    step_classes: dict[int, set[int]] = field(default_factory=dict)
+    classes: set[int] = field(default_factory=set)
+    num_labels: int = 0
+    label_counts: dict[int, int] = field(default_factory=dict)
+    bad_range: tuple[int, int, int] | None = None
+    has_grad: bool = False
+    num_cut: int = 0
+    cut: float = 0.0
+    weights: WeightsSeen | None = None
+    reach: ReachSeen | None = None
+    rows: RowsSeen | None = None
+    divergence: DivergenceSeen | None = None
+    padded: PaddedSeen | None = None
+
+    @property
+    def is_soft(self) -> bool:
+        """Return whether its input is the log of a softmax, with at most its shape changed."""
+        one = self.activation
+        return one is not None and one.is_bare and (one.kind == "LogSoftmax" or one.has_log)
+
+
+@dataclass
+class Moments:
+    """Number, sum and sum of squares of some values."""
+
+    num: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, values: Tensor) -> None:
+        """Add values of one dimension."""
+        self.num += values.numel()
+        self.total += float(values.sum())
+        self.squares += float(values.square().sum())
+
+    @property
+    def mean(self) -> float:
+        """Return the mean; 0 without values."""
+        return self.total / self.num if self.num else 0.0
+
+    @property
+    def variance(self) -> float:
+        """Return the variance of the values; infinite if there are fewer than two."""
+        if self.num < 2:
+            return math.inf
+        return max(0.0, (self.squares - self.num * self.mean**2) / (self.num - 1))
+
+
+@dataclass(kw_only=True)
+class MarginSeen:
+    """The calls of one loss with pairs or triplets, from one line, with gradients.
+
+    Attributes:
+        num_zero, num_one, num_minus: targets of 0, 1 and -1.
+        num_targets: targets that were inspected.
+        is_mined: triplets were picked from the embeddings of a batch.
+        near, far: in the first steps, distances that are to become small, and large.
+        gap: their differences, of triplets.
+        num_farther: triplets in which the first is larger.
+    """
+
+    kind: str
+    where: str | None
+    num_zero: int = 0
+    num_one: int = 0
+    num_minus: int = 0
+    num_targets: int = 0
+    is_mined: bool = False
+    near: Moments = field(default_factory=Moments)
+    far: Moments = field(default_factory=Moments)
+    gap: Moments = field(default_factory=Moments)
+    num_farther: int = 0
+
+
+@dataclass(kw_only=True)
+class LostTermSeen:
+    """A term of a loss that was turned into a number.
+
+    Attributes:
+        where: its line.
+        term: its code.
+        operation: what made it a number, such as `item()`.
+        loss: the name of what backward is called on.
+        is_direct: it was turned into a number within the sum, not before.
+        num_seen: steps in which that was seen.
+    """
+
+    where: str
+    term: str
+    operation: str
+    loss: str
+    is_direct: bool = True
+    num_seen: int = 0
+
+
+@dataclass(slots=True)
+class RatesSeen:
+    """The learning rates of all steps of an optimizer, of its first group.
+
+    Attributes:
+        used_until: the last step with at least a thousandth of the highest rate before it.
+        has_fallen: a rate was lower than the one before.
+    """
+
+    num: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    highest: float = 0.0
+    used_until: int = 0
+    has_fallen: bool = False
+
+    def note(self, step: int, rate: float) -> None:
+        """Add the rate of a step."""
+        if self.num == 0:
+            self.first = rate
+        elif rate < self.last:
+            self.has_fallen = True
+        self.num += 1
+        self.last = rate
+        self.highest = max(self.highest, rate)
+        if rate >= 1e-3 * self.highest:
+            self.used_until = step
