@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,6 +19,7 @@ from stepladder.records.from_json import from_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
+    from stepladder.watching.ranks.place import RankPlace
     from stepladder.watching.script.script import Ending
     from stepladder.watching.script.session import Session
 
@@ -44,15 +46,25 @@ class Watching:
         self._file = file
         self._name = name
         self._session: Session | None = None
+        self._place: RankPlace | None = None
 
     def __enter__(self) -> Watching:
+        from stepladder.api.watched_ranks import begin
+        from stepladder.watching.ranks.place import place_in
         from stepladder.watching.script.own_code import OwnCode
         from stepladder.watching.script.session import Session
 
         _make_folder(self.folder)
         own = OwnCode(Path(self._file).parent, self._file)
+        place = self._place = place_in()
         self._session = Session(
-            self._name, (), own, self.folder, self._publish, is_probing=self._is_probing
+            self._name,
+            (),
+            own,
+            self.folder if place is None else begin(self.folder, place),
+            self._publish,
+            is_probing=self._is_probing,
+            place=place,
         )
         self._session.begin()
         return self
@@ -72,8 +84,14 @@ class Watching:
             self._session.finish(ending)
 
     def _publish(self, report: WatchReport) -> None:
+        def show(shown: WatchReport) -> None:
+            publish(shown, self.folder, is_quiet=self._is_quiet)
+
         self.report = report
-        publish(report, self.folder, is_quiet=self._is_quiet)
+        if self._place is None:
+            show(report)
+        else:
+            self.report = _publish_rank(report, self.folder, self._place, show)
 
 
 def watch(out: Path | str | None = None, *, probe: bool = False, quiet: bool = False) -> Watching:
@@ -106,8 +124,11 @@ def watch_job(
     quiet: bool = False,
     baseline: Path | None = None,
     max_slower: float = 0.1,
+    num_processes: int | None = None,
 ) -> Ending:
     """Run a script as `__main__` in this process, and report what is wrong or slow in it.
+
+    In a process that torchrun has started, the report is over all ranks, and rank 0 prints it.
 
     Args:
         script, args: what to run.
@@ -118,6 +139,8 @@ def watch_job(
         as_json, quiet: how the report is printed.
         baseline: folder of an earlier report, with which this one is compared.
         max_slower: share by which a step may take longer than in the earlier report.
+        num_processes: run the script in so many processes of this machine, as torchrun does; None:
+            in this one.
 
     Returns:
         How the script ended; with the exit code 7 if it ran to its end, and its steps became slower
@@ -127,6 +150,8 @@ def watch_job(
         UsageError: if the script does not exist or is not Python, the folder cannot be created, or
             the earlier report cannot be read.
     """
+    from stepladder.api.watched_ranks import begin, watch_ranks
+    from stepladder.watching.ranks.place import place_in
     from stepladder.watching.script.script import find_script, refuse_no_python
     from stepladder.watching.script.session import watch_script
 
@@ -141,23 +166,53 @@ def watch_job(
     folder = folder.resolve()  # the script may change the working folder
     worse: list[bool] = []
 
-    def published(report: WatchReport) -> None:
+    def show(report: WatchReport) -> None:
         publish(report, folder, is_quiet=quiet, as_json=as_json)
         if earlier is not None:
             worse.append(_compare(earlier, report, baseline, max_slower))
 
-    ending = watch_script(
-        script,
-        args,
-        folder=folder,
-        publish=published,
-        is_module=is_module,
-        max_steps=steps,
-        is_probing=probe,
-    )
+    def published(report: WatchReport) -> None:
+        if place is None:
+            show(report)
+        else:
+            _publish_rank(report, folder, place, show)
+
+    place = place_in()
+    if num_processes is not None:
+        target = ["--module", script] if is_module else [script]
+        words = ["watch", "--out", str(folder), *_flags(steps, probe=probe), *target, "--", *args]
+        ending = watch_ranks(num_processes, words, folder, show)
+    else:
+        ending = watch_script(
+            script,
+            args,
+            folder=folder if place is None else begin(folder, place),
+            publish=published,
+            is_module=is_module,
+            max_steps=steps,
+            is_probing=probe,
+            place=place,
+        )
     if any(worse) and not ending.exit_code:
         return replace(ending, exit_code=WORSE)
     return ending
+
+
+def _flags(steps: int | None, *, probe: bool) -> list[str]:
+    limit = [] if steps is None else ["--steps", str(steps)]
+    return [*limit, *(["--probe"] if probe else [])]
+
+
+def _publish_rank(
+    report: WatchReport, folder: Path, place: RankPlace, show: Callable[[WatchReport], None]
+) -> WatchReport:
+    from stepladder.api.watched_ranks import publish_rank
+
+    def save(merged: WatchReport) -> None:
+        with suppress(OSError):
+            write_files(merged, folder)
+
+    return publish_rank(report, folder, place, show=show, save=save)
 
 
 def _earlier(folder: Path) -> WatchReport:
@@ -226,11 +281,10 @@ def publish(
     import json
 
     from stepladder.records import to_json
-    from stepladder.reporting.pages.watch_page import watch_text, write_watch_page
+    from stepladder.reporting.pages.watch_page import watch_text
 
     try:
-        write_json(folder / WATCH_FILE, report)
-        page = str(write_watch_page(report, folder))
+        page = str(write_files(report, folder))
     except OSError as error:
         page = f"could not be written ({error.strerror})"
     stream = sys.stderr if sys.stderr is not None and not sys.stderr.closed else sys.__stderr__
@@ -240,3 +294,11 @@ def publish(
         stream.write(json.dumps(to_json(report)) + "\n")
     elif not is_quiet or report.alarms:
         stream.write(watch_text(report, page=page))
+
+
+def write_files(report: WatchReport, folder: Path) -> Path:
+    """Write watch.json and watch.html, and return the path of the page."""
+    from stepladder.reporting.pages.watch_page import write_watch_page
+
+    write_json(folder / WATCH_FILE, report)
+    return write_watch_page(report, folder)

@@ -143,7 +143,13 @@ FAULTS: tuple[Fault, ...] = (
     # the run
     _fault("checkpoint_incomplete", "a checkpoint is missing state that a restart needs", _BOTH),
     _fault("seeds_wrong", "seeds are not set, or equal where they must differ", _BOTH),
-    _fault("ranks_differ", "ranks start with different weights or data", _CHECK),
+    _fault("ranks_differ", "ranks hold different weights, or start with different data", _BOTH),
+    _fault("ranks_read_same_data", "ranks read the same data", _WATCH),
+    _fault("validation_padded", "validation counts examples twice on several ranks", _WATCH),
+    _fault("schedule_stepped_per_rank", "the schedule steps once for every rank", _WATCH),
+    _fault("slow_rank", "the other ranks wait for one", _WATCH),
+    _fault("communication_exposed", "ranks wait for communication instead of computing", _WATCH),
+    _fault("unused_search", "DistributedDataParallel searches for unused weights in vain", _WATCH),
     # data and settings of the job as a whole
     _fault("loss_off_chance", "the initial loss is far from chance level", _CHECK),
     _fault("cannot_overfit", "the model cannot overfit a single batch", _CHECK),

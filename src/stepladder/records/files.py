@@ -91,6 +91,13 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(to_json(value), indent=2, allow_nan=False) + "\n").encode())
 
 
+def write_unsynced(path: Path, value: object) -> None:
+    """Write a value as indented JSON, atomically, but without waiting for the disk."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(to_json(value), indent=2), encoding="utf-8")
+    temporary.replace(path)
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 

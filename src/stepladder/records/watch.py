@@ -11,6 +11,7 @@ from stepladder.records.climb import NextStep
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding
 from stepladder.records.ladder import Interval
+from stepladder.records.ranks import RankReport
 
 WATCH_FILE: Final = "watch.json"
 
@@ -137,6 +138,9 @@ class WatchReport:
             no two consecutive steps.
         facts: batch size, devices, optimizers and versions, by name.
         watcher_error: why the watcher was disabled after an error of its own; None: it was not.
+        ranks: one for each process of a script with several; the rest of the report is then that of
+            rank 0, with the findings of all. Empty: a single process.
+        dead_rank: the rank that died first; None: none did.
     """
 
     script: str
@@ -165,6 +169,8 @@ class WatchReport:
     clearing: Clearing | None = None
     facts: Mapping[str, Json] = field(default_factory=dict)
     watcher_error: str | None = None
+    ranks: tuple[RankReport, ...] = ()
+    dead_rank: int | None = None
 
     @property
     def alarms(self) -> tuple[Finding, ...]:

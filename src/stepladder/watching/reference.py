@@ -13,6 +13,7 @@ from stepladder.records.faults import FAULTS
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.detectors import DETECTORS
+from stepladder.watching.ranks.detectors import RANK_DETECTORS, RankDetector
 
 _HEAD = """# Watching a script
 
@@ -29,6 +30,7 @@ stepladder watch train.py -- --epochs 2      run the script to its end
 stepladder watch --steps 300 train.py        stop after 300 optimizer steps, with exit code 0
 stepladder watch train.ipynb                 a notebook: its cells are run in turn
 stepladder watch --probe -m package.train    and replay steps on a copy at the end
+stepladder watch --nproc-per-node 4 train.py four ranks, as with torchrun; one report over all
 ```
 
 `stepladder watch train.py --baseline watch-train --max-slower 0.1` compares with the report in that
@@ -166,6 +168,37 @@ Errors are certain; other findings are warnings. Findings of level info are in t
 not count as faults.
 
 """
+_RANKS = """
+## Scripts of several processes
+
+`stepladder watch --nproc-per-node N train.py` starts N ranks on this machine with torchrun, and
+prints one report over all of them; `torchrun … -m stepladder watch train.py` does the same with
+ranks that torchrun starts, on any number of machines that share the folder. stdout is the script's,
+and so is the exit code: with `--nproc-per-node` it is that of the rank that failed first. Each rank
+leaves its own report in `watch-NAME/rank-K/`; `watch-NAME/` has that of rank 0, with the findings
+of all ranks ("on 2 of 4 ranks: …"), and a table of ranks. DistributedDataParallel, FSDP2 and
+libraries that use them, such as Accelerate and Lightning, need nothing else. DataParallel is a
+single process, and is watched as one.
+
+- **A rank that dies is the first line of the report**: which one, on which machine, its exception
+  and the line. Ranks that fail because they lost the connection to it are not blamed. With
+  `--nproc-per-node`, all processes are ended, whatever happens: those that hang are killed 15
+  seconds after another one has failed, or after Ctrl-C. Under plain torchrun, rank 0 waits up to 15
+  seconds for the reports of the others, and prints what is there.
+- **Times by rank**: waiting for data, compute (forward, backward and optimizer), and communication
+  alone, which is what DistributedDataParallel's own log calls communication minus its overlap with
+  backward. It is read in the first ten iterations and then in every tenth (on a GPU as often as
+  torch records it, as that waits for the device). Collectives that the script or a library calls
+  itself, such as those of FSDP2, are timed on the host, and only on a CPU: on a GPU they return
+  before they are done, so that communication is reported as not measured.
+- **Weights** are compared before steps 0, 1, 2, 4, 8, … and every 500th: up to 1,024 values of up
+  to 128 tensors. Sharded weights, such as those of FSDP, are not compared.
+- Under a launcher that sets neither RANK nor WORLD_SIZE for its first process, such as Lightning's
+  own one and `torch.multiprocessing.spawn`, only that process is watched.
+
+What only the comparison of ranks shows:
+
+"""
 _TAIL = """
 ## Public scripts
 
@@ -184,7 +217,8 @@ Results on published training scripts, run unmodified, with repository, path and
 - Labels that do not belong to their inputs, if the model remembers the examples before the end of
   the first epoch, or if the inputs are images or sequences and the loss falls later.
 - Which of several columns determine a target together, and a label in images or sequences.
-- Whether ranks hold the same weights (`ranks_differ`): each watched process reports for itself.
+- Buffers that differ between ranks, and weights that are sharded or belong to parts of a model on
+  different ranks.
 - The first of several validations without a loader, in training mode and with gradients, if it
   comes after step 64: it is taken for the step's own call. All later steps are followed.
 - Weights that were read from a file and lost on the way without `load_state_dict`, unless the
@@ -214,21 +248,32 @@ def page() -> str:
         "|---|---|---|---|---|---|",
         *(_row(detector) for detector in DETECTORS),
     ]
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    over = [
+        "| fault | what it is | level | how it is detected | source |",
+        "|---|---|---|---|---|",
+        *(_row_of_ranks(detector) for detector in RANK_DETECTORS),
+    ]
+    return _HEAD + "\n".join(rows) + "\n" + _RANKS + "\n".join(over) + "\n" + _TAIL
 
 
 def _row(detector: Detector) -> str:
-    title = next(fault.title for fault in FAULTS if fault.name == detector.name)
+    needs = _NEEDS[detector.needs]
+    how = _how(detector)
+    return _cells(detector.name, detector.severity, needs, how, detector.source)
+
+
+def _row_of_ranks(detector: RankDetector) -> str:
+    return _cells(detector.name, detector.severity, _how(detector), detector.source)
+
+
+def _how(detector: Detector | RankDetector) -> str:
     doc = inspect.getdoc(detector.look) or ""
-    how = " ".join(doc.partition("\n\n")[0].split())
-    cells = (
-        f"`{detector.name}`",
-        title,
-        detector.severity,
-        _NEEDS[detector.needs],
-        how,
-        detector.source,
-    )
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
+def _cells(name: str, *others: str) -> str:
+    title = next(fault.title for fault in FAULTS if fault.name == name)
+    cells = (f"`{name}`", title, *others)
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

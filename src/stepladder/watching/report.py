@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeVar
 
 from stepladder.machine.contention import cores_missing_since
 from stepladder.machine.limits import num_cores
@@ -15,12 +15,14 @@ from stepladder.records.findings import Finding, Outcome, Severity
 from stepladder.records.watch import PhaseTime, Replay, WatchReport
 from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import MIN_SAMPLES
-from stepladder.watching.contract import Detector, Found, Sound, Unseen
+from stepladder.watching.contract import Answer, Detector, Found, Sound, Unseen
 from stepladder.watching.detectors import DETECTORS
 from stepladder.watching.seen import Seen
 from stepladder.watching.seen_costs import OWN, StacksSeen
 from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
 from stepladder.watching.watcher import Watcher
+
+T = TypeVar("T")
 
 _MAX_LOSSES: Final = 500
 _OUTCOMES: Final = {
@@ -39,14 +41,18 @@ _ORDER: Final = (
 
 def findings_of(seen: Seen, detectors: Sequence[Detector] = DETECTORS) -> tuple[Finding, ...]:
     """Run every detector; faults come first."""
-    found = [_ask(detector, seen) for detector in detectors]
+    return sorted_findings([ask(one.name, one.severity, one.look, seen) for one in detectors])
+
+
+def sorted_findings(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings with the worst outcomes first."""
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.outcome)))
 
 
-def _ask(detector: Detector, seen: Seen) -> Finding:
-    name = detector.name
+def ask(name: str, severity: Severity, look: Callable[[T], Answer], seen: T) -> Finding:
+    """Return the answer of a detector as a finding."""
     try:
-        answer = detector.look(seen)
+        answer = look(seen)
     except Exception as error:
         reason = f"internal error of the detector: {type(error).__name__}: {error}"
         return Finding(check=name, outcome=Outcome.COULD_NOT_RUN, evidence=reason)
@@ -57,7 +63,7 @@ def _ask(detector: Detector, seen: Seen) -> Finding:
     assert isinstance(answer, Found)
     return Finding(
         check=name,
-        outcome=_OUTCOMES[answer.severity or detector.severity],
+        outcome=_OUTCOMES[answer.severity or severity],
         fault=name,
         evidence=answer.evidence,
         fix=answer.fix,

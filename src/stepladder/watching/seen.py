@@ -310,6 +310,9 @@ class LoaderSeen:
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: number of set_epoch calls.
+        num_dataset, num_repeated, num_replicas: for a DistributedSampler that drops nothing: the
+            examples of its dataset, those that it repeats so that all ranks get as many, and the
+            ranks.
         num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
             followed, and how many of them are distinct.
         least_width: values that the model received of such an example, at least.
@@ -333,6 +336,9 @@ class LoaderSeen:
     shared_draws: str | None = None
     epoch_sampler: bool = False
     num_set_epoch: int = 0
+    num_dataset: int = 0
+    num_repeated: int = 0
+    num_replicas: int = 1
     num_stored: int = 0
     num_distinct: int = 0
     num_learnt: int = 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepladder.watching.detectors import DETECTORS
+from stepladder.watching.ranks.detectors import RANK_DETECTORS
 from stepladder.watching.reference import page
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -14,5 +15,9 @@ def test_the_page_in_docs_is_what_the_code_says() -> None:
 
 def test_every_detector_is_on_the_page() -> None:
     text = page()
-    assert all(f"| `{detector.name}` |" in text for detector in DETECTORS)
-    assert all(detector.look.__doc__ for detector in DETECTORS)
+    for detector in DETECTORS:
+        assert f"| `{detector.name}` |" in text
+        assert detector.look.__doc__
+    for one in RANK_DETECTORS:
+        assert f"| `{one.name}` |" in text
+        assert one.look.__doc__

@@ -14,7 +14,9 @@ from stepladder.cli.parse import Output, Switch, Unprefixed, parse
 from stepladder.cli.script_words import split
 from stepladder.errors import UsageError
 
-WITH_VALUE: Final = frozenset({"--out", "--steps", "--baseline", "--max-slower", "--module", "-m"})
+WITH_VALUE: Final = frozenset(
+    {"--out", "--steps", "--baseline", "--max-slower", "--module", "-m", "--nproc-per-node"}
+)
 _AFTER: Final = ("--baseline", "--max-slower")
 """Flags that are ours after the script as well, if both are there."""
 
@@ -41,6 +43,8 @@ class Flags:
       stepladder watch --probe -m package.train   also test other settings at the end
       stepladder watch --baseline watch-train --max-slower 0.1 train.py
                                                   exit code 7 if it became slower, or worse
+      stepladder watch --nproc-per-node 4 train.py
+                                                  four ranks, as with torchrun; one report
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
@@ -59,6 +63,10 @@ class Flags:
     max_slower: str = "0.1"
     """Share by which a step may take longer than in the earlier report, such as 0.1, or a
     percentage."""
+    nproc_per_node: int | None = None
+    """Run the script in this number of processes of this machine, as torchrun does, and report on
+    all ranks. A script that torchrun starts (`torchrun … -m stepladder watch train.py`) needs no
+    flag."""
     output: Annotated[_Output, Unprefixed] = field(default_factory=_Output)
 
 
@@ -75,6 +83,9 @@ def run(argv: list[str]) -> int:
     _refuse_launcher(flags, args)
     if flags.steps is not None and flags.steps < 1:
         raise UsageError(f"{flags.steps} is not 1 or more", where="--steps", fix="Use 1 or more.")
+    num = flags.nproc_per_node
+    if num is not None and num < 1:
+        raise UsageError(f"{num} is not 1 or more", where="--nproc-per-node", fix="Use 1 or more.")
     ending = watch_job(
         target,
         args,
@@ -86,6 +97,7 @@ def run(argv: list[str]) -> int:
         quiet=flags.output.quiet,
         baseline=flags.baseline,
         max_slower=_share(flags.max_slower),
+        num_processes=num,
     )
     return ending.exit_code
 

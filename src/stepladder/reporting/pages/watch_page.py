@@ -17,8 +17,11 @@ from stepladder.reporting.headline import TimeSpent, spent
 from stepladder.reporting.html import template
 from stepladder.reporting.links import save_page
 from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row
+from stepladder.reporting.pages.watched_ranks import dead_words, rank_lines, rank_rows
 from stepladder.training.output.wording import duration, percent
+from stepladder.watching.contract import Detector
 from stepladder.watching.detectors import DETECTORS
+from stepladder.watching.ranks.detectors import RANK_DETECTORS, RankDetector
 
 WATCH_PAGE = "watch.html"
 
@@ -41,6 +44,7 @@ def watch_text(report: WatchReport, *, page: str = "") -> str:
     if crash is None:
         lines = [f"stepladder watch: {headline(report)}"]
     lines += [_alarm(finding) for finding in report.alarms]
+    lines += rank_lines(report)
     if report.times:
         parts = [
             f"{PHASE_WORDS.get(t.name, t.name)} {percent(t.share, 0)}"
@@ -83,6 +87,8 @@ def regression_lines(found: Regression, baseline: str) -> list[str]:
 
 def crash_words(report: WatchReport) -> str | None:
     """Return what ended the script if it did not end by itself, or None."""
+    if report.dead_rank is not None:
+        return dead_words(report.ranks[report.dead_rank], len(report.ranks))
     if report.crash is not None:
         at = f" at {report.crashed_at}" if report.crashed_at is not None else ""
         return f"the script crashed{at}: {report.crash}"
@@ -184,6 +190,7 @@ def render_watch(report: WatchReport) -> str:
         caption=_caption(report),
         alarms=[_row(finding) for finding in alarms],
         quiet=[_row(finding) for finding in quiet],
+        ranks=rank_rows(report.ranks),
         time=_time(report),
         device=_device(report),
         loss=_loss_chart(report),
@@ -203,6 +210,8 @@ def _script(given: str) -> str:
 
 def _figure(report: WatchReport) -> str:
     num = len(report.alarms)
+    if report.dead_rank is not None:
+        return f"Rank {report.dead_rank} died"
     if report.crash is not None:
         return "The script crashed"
     if not report.num_steps:
@@ -217,7 +226,8 @@ def _caption(report: WatchReport) -> str:
 
 
 def _row(finding: Finding) -> FindingRow:
-    source = next((d.source for d in DETECTORS if d.name == finding.check), "")
+    known: list[Detector | RankDetector] = [*DETECTORS, *RANK_DETECTORS]
+    source = next((d.source for d in known if d.name == finding.check), "")
     return finding_row((finding,), source=source)
 
 

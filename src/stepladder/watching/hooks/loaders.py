@@ -191,6 +191,8 @@ class LoaderWatch:
         seen.is_stacked = loader.collate_fn is default_collate
         seen.keeps_workers = bool(loader.persistent_workers)
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
+        if isinstance(sampler, DistributedSampler):
+            _note_padding(sampler, seen)
         seen.shared_draws = _shared_draws(loader)
         seen.num_stored, seen.num_distinct = count_stored(loader.dataset)
         self._seen[id(loader)] = (weakref.ref(loader), len(self._watcher.seen.loaders))
@@ -269,6 +271,17 @@ class LoaderWatch:
 def _is_numbers(value: Any) -> bool:
     """Return whether a tensor of a batch may be targets of a regression."""
     return is_plain(value) and value.dim() <= 2 and value.is_floating_point()
+
+
+def _note_padding(sampler: Any, seen: LoaderSeen) -> None:
+    """Note the examples that a DistributedSampler repeats so that all ranks get as many."""
+    try:
+        num, total = len(sampler.dataset), int(sampler.total_size)
+    except (TypeError, NotImplementedError, AttributeError):
+        return
+    seen.num_replicas = int(sampler.num_replicas)
+    if type(sampler).__iter__ is DistributedSampler.__iter__ and not sampler.drop_last:
+        seen.num_dataset, seen.num_repeated = num, max(0, total - num)
 
 
 def _num_examples(loader: Any, sampler: Any) -> int | None:

@@ -309,6 +309,18 @@ class OptimizerWatch:
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
         return [optimizer for optimizer in found if optimizer is not None]
 
+    def weights(self, *, with_unused: bool) -> list[Any]:
+        """Return the weights that are trained, in the order of the optimizers.
+
+        Args:
+            with_unused: those of optimizers that have not stepped as well.
+        """
+        optimizers = [
+            live.ref() for live in self._live.values() if with_unused or live.seen.num_steps
+        ]
+        found = [p for one in optimizers if one is not None for p in learning(one)]
+        return list({id(p): p for p in found}.values())
+
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         live = self._live_of(optimizer)
         seen = live.seen

@@ -176,10 +176,14 @@ class Patches:
                 switch.run(after, note, args, kwargs, result)
             return result
 
+        self.replace(owner, name, wrapper)
+
+    def replace(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Put a function in the place of `owner.name`, until `undo`."""
         if isinstance(owner, ModuleType):
             wrapper.__module__ = owner.__name__  # where pickle looks for it
         is_own = not isinstance(owner, type) or name in vars(owner)
-        one = _Replaced(owner, name, original, wrapper, is_own)
+        one = _Replaced(owner, name, getattr(owner, name), wrapper, is_own)
         self._replaced.append(one)
         one.put()
 

@@ -13,8 +13,9 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import thread as pools
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -287,6 +288,19 @@ class Ender:
         self._at_end = at_end
         self._pid = os.getpid()
         self._before: dict[int, Any] = {}
+        self._is_holding = False
+        self._held: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let a signal that comes during a block end the process after it."""
+        self._is_holding = True
+        try:
+            yield
+        finally:
+            self._is_holding = False
+            if self._held is not None:
+                self._end(self._held, None)
 
     def __enter__(self) -> Ender:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -303,6 +317,9 @@ class Ender:
                 signal.signal(number, before)
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_holding and os.getpid() == self._pid:
+            self._held = number
+            return
         signal.signal(number, signal.SIG_DFL)
         if os.getpid() == self._pid:
             self._at_end(number)

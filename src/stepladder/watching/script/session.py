@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,8 +11,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from stepladder.records.files import to_json
+from stepladder.records.files import write_unsynced
 from stepladder.records.watch import WATCH_FILE, Replay, WatchReport
+from stepladder.watching.ranks.place import RankPlace
+from stepladder.watching.ranks.seen import RankRecord, RankSeen
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import (
     Ender,
@@ -25,8 +26,11 @@ from stepladder.watching.script.script import (
 )
 
 if TYPE_CHECKING:
+    from stepladder.watching.hooks.names import Names
+    from stepladder.watching.hooks.optimizers import OptimizerWatch
     from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.probe import Kept
+    from stepladder.watching.ranks.record import RankWatch
     from stepladder.watching.watcher import Watcher
 
 _WRITE_EVERY_S: Final = 5.0
@@ -46,6 +50,8 @@ class Session:
         publish: called once with the final report.
         max_steps: number of optimizer steps after which the script is ended; None: no limit.
         is_probing: replay steps on a copy at the end.
+        place: of this process among several ranks; None: it is the only one. If there are several,
+            `folder` is that of this rank.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Session:
         *,
         max_steps: int | None = None,
         is_probing: bool = False,
+        place: RankPlace | None = None,
     ) -> None:
         self.script = script
         self.args = tuple(args)
@@ -73,6 +80,9 @@ class Session:
         self._write_s = 0.0
         self._watcher: Watcher | None = None
         self._kept: Kept | None = None
+        self._rank = (
+            RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
+        )
         self._independence: Independence | None = None
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
@@ -149,12 +159,20 @@ class Session:
                 WasteWatch(names, optimizers),
                 StackWatch(),
                 *((kept,) if kept is not None else ()),
+                *self._of_a_rank(names, optimizers),
             ]
         )
         if kept is not None:
             watcher.rest.forbid()  # the probe replays the inputs of the last step
             kept.optimizers = optimizers.live_optimizers
         watcher.on_step.append(self._write_sometimes)
+
+    def _of_a_rank(self, names: Names, optimizers: OptimizerWatch) -> tuple[RankWatch, ...]:
+        if self._rank is None:
+            return ()
+        from stepladder.watching.ranks.record import RankWatch
+
+        return (RankWatch(self._rank, names, optimizers),)
 
     def finish(self, ending: Ending) -> WatchReport | None:
         """Remove all wrappers and return the report; None in a forked process."""
@@ -163,8 +181,24 @@ class Session:
         wall_s = perf_counter() - self._began
         with suppress(Exception):  # the script's own exit and exit code take priority
             self.report = self._final(ending, wall_s)
+            self._write_rank(self.report, ending)
             self._publish(self.report)
         return self.report
+
+    def _write_rank(self, report: WatchReport, ending: Ending | None = None) -> None:
+        """Write what is compared with the other ranks.
+
+        Args:
+            ending: None: the script is still running.
+        """
+        if self._rank is None:
+            return
+        from stepladder.watching.ranks.files import rank_report, write_rank
+
+        signal_number = ending.signal_number if ending is not None else 0
+        is_complete = ending is not None
+        its = rank_report(report, self._rank, signal_number=signal_number, is_complete=is_complete)
+        write_rank(self.folder, report, RankRecord(report=its, seen=self._rank))
 
     def _final(self, ending: Ending, wall_s: float) -> WatchReport:
         from stepladder.watching.report import report_of, unwatched
@@ -225,10 +259,10 @@ class Session:
         report = self._report_of(
             watcher, script=self.script, args=self.args, ending="it is still running, or was killed"
         )
-        text = json.dumps(to_json(report), indent=2)
-        temporary = self.folder / f".{WATCH_FILE}.tmp"
-        temporary.write_text(text, encoding="utf-8")  # without fsync, which would block the script
-        temporary.replace(self.folder / WATCH_FILE)
+        if self._rank is None:
+            write_unsynced(self.folder / WATCH_FILE, report)
+        else:
+            self._write_rank(report)
         self._written, self._written_step = perf_counter(), watcher.step
         self._write_s = self._written - began
 
@@ -242,6 +276,7 @@ def watch_script(
     is_module: bool = False,
     max_steps: int | None = None,
     is_probing: bool = False,
+    place: RankPlace | None = None,
 ) -> Ending:
     """Run a script as `__main__` in this process, and watch it.
 
@@ -254,7 +289,14 @@ def watch_script(
     file = find_script(script, is_module=is_module)
     own = OwnCode(file.parent, None if is_module else str(Path.cwd() / script))
     session = Session(
-        script, args, own, folder, publish, max_steps=max_steps, is_probing=is_probing
+        script,
+        args,
+        own,
+        folder,
+        publish,
+        max_steps=max_steps,
+        is_probing=is_probing,
+        place=place,
     )
     pid = os.getpid()
 
@@ -262,10 +304,17 @@ def watch_script(
         words = f"signal {number} ended it"
         session.finish(Ending(exit_code=128 + number, words=words, signal_number=number))
 
-    with TorchImport(session.begin), Ender(end_by_signal), Leaver(session.finish):
+    def finish(ending: Ending) -> None:
+        if os.getpid() == pid:
+            with suppress(Exception):  # the script may have closed it
+                sys.stdout.flush()
+            session.finish(ending)
+
+    ender = Ender(end_by_signal)
+    with TorchImport(session.begin), ender, Leaver(session.finish):
         ending = run_script(script, args, is_module=is_module)
-    if os.getpid() == pid:
-        with suppress(Exception):  # the script may have closed it
-            sys.stdout.flush()
-        session.finish(ending)
+        if place is not None:  # torchrun ends this rank at once if another one has died
+            with ender.held():
+                finish(ending)
+    finish(ending)
     return ending
