@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from bench.log import Log
@@ -134,7 +135,8 @@ def rows_of(index: Sequence[Mapping[str, Any]], log: Log) -> list[dict[str, Any]
                 "kind": entry["kind"],
                 "fault": entry["fault_in_words"],
                 "named": "yes" if named(entry, faulty, correct) else "no",
-                "said": "; ".join(said(entry, faulty, correct))[:160] or "nothing",
+                "said": shorten("; ".join(said(entry, faulty, correct)), 160, placeholder=" …")
+                or "nothing",
                 "errors on the correct half": ", ".join(errors) or "–",
                 "warnings there": ", ".join(warnings) or "–",
             }

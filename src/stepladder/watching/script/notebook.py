@@ -26,7 +26,7 @@ _OF_TIMING: Final = ("time", "timeit", "capture", "prun", "memit")
 """Commands for a whole cell, after which its lines are Python."""
 _HARMLESS: Final = re.compile(
     r"[%!]+ *(matplotlib|load_ext|reload_ext|autoreload|config|pip3?|conda|mamba|uv|apt(-get)?|"
-    r"nvidia-smi|time|timeit|capture|prun|memit|who|whos|pwd|ls|tensorboard|pylab)\b|\?|\S+\?"
+    r"nvidia-smi|time|timeit|capture|prun|memit|who|pwd|ls|tensorboard|pylab)\b|\?|\S+\?"
 )
 _INDENTS: Final = (1, 2, 4, None)
 

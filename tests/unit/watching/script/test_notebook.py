@@ -30,7 +30,7 @@ if step == 0:
 def notebook(*cells: str, language: str = "python", indent: int | None = 1) -> str:
     document = {
         "cells": [
-            {"cell_type": "markdown", "metadata": {}, "source": ["# Ein Titel — äöü"]},
+            {"cell_type": "markdown", "metadata": {}, "source": ["# Überschrift — äöü"]},
             *(
                 {
                     "cell_type": "code",
