@@ -20,6 +20,8 @@ _TINY_S: Final = 60e-6  # per node of the graph, forward and backward: mostly ov
 _TINY_BATCH: Final = 4
 _SMALL_S: Final = 200e-6  # per node: a batch of few examples is hardly faster than one of more
 _MIN_ENLARGED: Final = 0.8
+_MIN_PADDED: Final = 0.25  # of the positions of a batch
+_MIN_BATCHES: Final = 5  # whose padding was measured
 _LOOP: Final = re.compile(r"\bin (enumerate|zip|range|torch\.unbind|\w+\.(unbind|split|chunk))\(")
 _BY_LAYER: Final = re.compile(r"\bin (enumerate\(|zip\()?(self\.|\w*layers|\w*blocks|\w*modules)")
 _BY_INDEX: Final = re.compile(r"self\.\w+\[\w+\]\(")
@@ -31,7 +33,9 @@ def model_causes(evidence: Evidence) -> list[Cause]:
         *_repeated(evidence),
         *_frozen(evidence),
         *_unheld(evidence),
+        *_rows(evidence),
         *_steps_in_time(evidence),
+        *_padded(evidence),
         *_enlarged(evidence),
         *_doubles(evidence),
         *_modes(evidence),
@@ -109,6 +113,26 @@ def _unheld(evidence: Evidence) -> list[Cause]:
     return [Cause(name="no_unused_gradients", share=share, text=text)]
 
 
+def _rows(evidence: Evidence) -> list[Cause]:
+    """Name modules that are called for one row of a tensor after another."""
+    seen = evidence.seen.costs.calls
+    calls = _usual(evidence, seen.rows.values())
+    if not calls or not seen.learned_s:
+        return []
+    first = calls[0]
+    num = first.num_calls / first.num_steps
+    part = min(1.0, sum(one.seconds for one in calls) / seen.learned_s)
+    share = part * evidence.compute * (1 - 1 / num)
+    if share < _MIN_SHARE:
+        return []
+    text = (
+        f"{named(first)} is called {num:.0f} times per step at {first.where}, on one row of a "
+        f"tensor each, in a loop that takes up to {percent(share)} of the time: call it once on "
+        "the whole tensor instead"
+    )
+    return [Cause(name="whole_batches", share=share, text=text)]
+
+
 def _steps_in_time(evidence: Evidence) -> list[Cause]:
     """Name loops over time steps whose operations are tiny."""
     seen, costs = evidence.seen.costs.calls, evidence.seen.costs
@@ -162,6 +186,25 @@ def _is_over_time(sample: SampleSeen, headers: tuple[str, ...]) -> bool:
     return not is_by_layer and any(
         _LOOP.search(header) and not _BY_LAYER.search(header) for header in headers
     )
+
+
+def _padded(evidence: Evidence) -> list[Cause]:
+    """Name sequences that are padded to one length, of which hardly a batch needs all."""
+    seen = evidence.seen.costs.padding
+    is_known = seen.num_looked >= _MIN_BATCHES and not seen.is_fixed
+    if not is_known or evidence.seen.is_compiled or len(seen.lengths) > 1 or len(seen.used) < 2:
+        return []
+    unused = 1 - seen.num_used / seen.num_positions
+    share = evidence.compute * unused
+    if unused < _MIN_PADDED or share < _MIN_SHARE:
+        return []
+    length, mean = max(seen.lengths), seen.num_used / seen.num_looked
+    text = (
+        f"all batches have {length} positions (at {seen.where}), of which {percent(unused)} are "
+        f"padding in every row, and {percent(evidence.compute)} of the time is spent in the model: "
+        f"pad each batch to its own longest sequence, {mean:.0f} positions on average"
+    )
+    return [Cause(name="shorter_padding", share=share, text=text)]
 
 
 def _enlarged(evidence: Evidence) -> list[Cause]:
