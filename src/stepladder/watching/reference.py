@@ -120,6 +120,8 @@ on, these causes are named, and recognised in this way:
   gradients or with the same output.
 - `cached_features`, `no_unused_gradients`: the time of modules whose weights are frozen and do not
   change, or that no optimizer holds.
+- `resize_first`: Pillow rotates, filters or warps images with at least four times the pixels of any
+  image that it resizes to.
 - `smaller_images`: `interpolate` or Pillow enlarges images, or the pixels of inputs are copies or
   linear between neighbours.
 - `whole_sequences`: cells of nn.RNN, nn.LSTM or nn.GRU, or a loop of tiny operations in the model

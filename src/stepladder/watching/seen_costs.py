@@ -168,6 +168,8 @@ class CostsSeen:
 
     Attributes:
         resized: by line.
+        transformed: by line, the largest size (h, w) of images that Pillow rotates, filters or
+            warps.
         num_modes: steps after the third in which modes were read.
         num_anomaly: of these, those with torch.autograd.set_detect_anomaly.
         num_profiled: of these, those under torch's profiler.
@@ -183,6 +185,7 @@ class CostsSeen:
     calls: CallsSeen = field(default_factory=CallsSeen)
     padding: PaddingSeen = field(default_factory=PaddingSeen)
     resized: dict[str | None, ResizedSeen] = field(default_factory=dict)
+    transformed: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     num_modes: int = 0
     num_anomaly: int = 0
     num_profiled: int = 0

@@ -24,6 +24,7 @@ _MIN_PADDED: Final = 0.25  # of the positions of a batch
 _MIN_BATCHES: Final = 5  # whose padding was measured
 _LOOP: Final = re.compile(r"\bin (enumerate|zip|range|torch\.unbind|\w+\.(unbind|split|chunk))\(")
 _BY_LAYER: Final = re.compile(r"\bin (enumerate\(|zip\()?(self\.|\w*layers|\w*blocks|\w*modules)")
+_TRACEBACK: Final = re.compile(r"\b(traceback|linecache)\.py:")
 _BY_INDEX: Final = re.compile(r"self\.\w+\[\w+\]\(")
 
 
@@ -255,11 +256,20 @@ def _modes(evidence: Evidence) -> list[Cause]:
     costs, compute = evidence.seen.costs, evidence.compute
     found = []
     if costs.num_modes and costs.num_anomaly >= _OFTEN * costs.num_modes:
-        text = (
-            "torch.autograd.set_detect_anomaly is on, which stores a traceback for each operation "
-            "and checks each gradient: switch it on only to look for a NaN"
+        known = evidence.share_of(
+            sum(
+                one.seconds
+                for one in evidence.samples
+                if any(_TRACEBACK.search(call) for call in one.calls)
+            )
         )
-        found.append(Cause(name="no_anomaly_mode", share=compute / 2, text=text))
+        at_least = f" in {percent(known)} of the time" if known >= _MIN_SHARE else ""
+        text = (
+            "torch.autograd.set_detect_anomaly is on, which stores a traceback for each operation"
+            f"{at_least}, and checks each gradient: switch it on only to look for a NaN"
+        )
+        share = max(compute / 2, known)
+        found.append(Cause(name="no_anomaly_mode", share=share, text=text))
     if costs.num_modes >= 4 and costs.num_profiled >= 0.9 * costs.num_modes:
         text = "torch's profiler records all steps: give it a schedule of a few steps, or remove it"
         found.append(Cause(name="no_profiler", share=compute / 2, text=text, is_loose=True))

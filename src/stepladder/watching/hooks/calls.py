@@ -201,10 +201,16 @@ class CallWatch:
         """Return whether a call, or one around it, receives one row after another."""
         if outer is not None and outer.is_row:
             return True
-        is_learnt = known is not None and known.has_weights and not known.has_norms
-        if not is_learnt or not torch.is_grad_enabled() or not module.training:
+        if (
+            known is None
+            or not known.has_weights
+            or not torch.is_grad_enabled()
+            or not module.training
+        ):
             return False
-        is_row = self._rows.enter(module, args, self._watcher.backwards)
+        is_row = self._rows.enter(
+            module, args, self._watcher.backwards, is_possible=not known.has_norms
+        )
         if is_row and id(module) not in self._places and len(self._places) < _MAX_SEEN:
             self._places[id(module)] = self._watcher.own.here()
         return is_row
@@ -218,7 +224,7 @@ class CallWatch:
         call = self._stack.pop()
         known, given, took_s = call.known, call.given, now - call.began
         outer = self._stack[-1] if self._stack else None
-        if call.is_row and not (outer is not None and outer.is_row):
+        if known is not None and known.has_weights and not (outer is not None and outer.is_row):
             self._rows.leave(module, output, call.began, now)
         if known is None or given is None or output is None or self._watcher.phases.is_validating:
             return

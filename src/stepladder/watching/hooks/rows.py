@@ -12,8 +12,8 @@ from stepladder.watching.hooks.tensors import is_plain, tensors_in
 
 _MIN_CALLS: Final = 8  # in a step
 _MAX_MODULES: Final = 64
-_CHECKED: Final = 4  # calls of a step whose graphs are searched for the output of the last one
-_MAX_NODES: Final = 200
+_CHECKED: Final = 3  # calls of a step whose graphs are searched for the output of the last one
+_MAX_NODES: Final = 2000
 _KEY: Final = "stepladder_row"
 
 
@@ -28,17 +28,19 @@ class _Loop:
     Attributes:
         began, ended: of the first and the last of them.
         is_other: they are no rows of one tensor, or cannot be replaced by a single call.
+        is_recurrent: a call depends on the output of the one before it, or moves statistics.
     """
 
-    storage: int
-    shape: tuple[int, ...]
-    offset: int
-    weights: tuple[int, int]
-    num_backwards: int
+    storage: int = 0
+    shape: tuple[int, ...] = ()
+    offset: int = 0
+    weights: tuple[int, int] = (0, 0)
+    num_backwards: int = 0
     num: int = 1
     began: float = 0.0
     ended: float = 0.0
     is_other: bool = False
+    is_recurrent: bool = False
     last: weakref.ref[_Mark] | None = None
 
 
@@ -59,22 +61,29 @@ class RowCalls:
     """The modules of one step that are called on neighbouring rows of one tensor.
 
     A call that depends on the output of the previous one, other weights, or a backward in between
-    are reasons for such a loop.
+    are reasons for such a loop. If one module of a step is recurrent, none is reported.
     """
 
     def __init__(self) -> None:
         self._loops: dict[int, _Loop] = {}
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], num_backwards: int) -> bool:
-        """Register a call; return whether its input is the next row."""
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], num_backwards: int, *, is_possible: bool
+    ) -> bool:
+        """Register a call; return whether its input is the next row.
+
+        Args:
+            is_possible: the layers treat each example by itself.
+        """
         given = next(iter(tensors_in(args, 2)), None)
         loop = self._loops.get(id(module))
         if loop is None and len(self._loops) >= _MAX_MODULES:
             return False
         is_row = given is not None and len(args) == 1 and args[0] is given and row_of(given)
-        if given is None or not is_row:
-            if loop is not None:
-                loop.is_other = True
+        if given is None or not is_row or not is_possible:
+            loop = self._loops.setdefault(id(module), _Loop(num=0))
+            loop.num, loop.is_other = loop.num + 1, True
+            loop.is_recurrent = loop.is_recurrent or not is_possible
             return False
         now = _Loop(
             storage=given.untyped_storage().data_ptr(),
@@ -104,7 +113,7 @@ class RowCalls:
             return
         loop.began = loop.began or began
         loop.ended = ended
-        if loop.num > _CHECKED or loop.is_other:
+        if loop.num > _CHECKED or loop.is_recurrent:
             return
         first = next(iter(tensors_in(output, 2)), None)
         node: Any = None if first is None else first.grad_fn
@@ -112,16 +121,18 @@ class RowCalls:
             loop.is_other = True
             return
         last = None if loop.last is None else loop.last()
-        loop.is_other = last is not None and _reaches(node, last)
+        loop.is_recurrent = last is not None and _reaches(node, last)
         mark = node.metadata.setdefault(_KEY, _Mark())
         loop.last = weakref.ref(mark)
 
     def end(self) -> dict[int, tuple[int, float]]:
         """Return the calls of the step and the seconds of their loop by module, and forget them."""
+        loops = [loop for loop in self._loops.values() if loop.num >= _MIN_CALLS]
+        is_recurrent = any(loop.is_recurrent for loop in loops)
         found = {
             key: (loop.num, loop.ended - loop.began)
             for key, loop in self._loops.items()
-            if loop.num >= _MIN_CALLS and not loop.is_other
+            if loop.num >= _MIN_CALLS and not loop.is_other and not is_recurrent
         }
         self._loops.clear()
         return found
