@@ -88,7 +88,7 @@ class RowCalls:
         now = _Loop(
             storage=given.untyped_storage().data_ptr(),
             shape=tuple(given.shape),
-            offset=given.storage_offset(),
+            offset=int(given.storage_offset()),
             weights=_weights(module),
             num_backwards=num_backwards,
         )
