@@ -109,6 +109,10 @@ change often misses by far, such as that of `fused=True`, are ranked as if it sa
 follow in this order, marked with `then`. `--probe` measures some of them instead. From 20 steps
 on, these causes are named, and recognised in this way:
 
+- `shorter_padding`: all batches have one length, and the ends of sequences are padding in every row
+  of a batch.
+- `whole_batches`: a module is called on one row of a tensor after another, with the same weights,
+  and no call depends on the last one.
 - `decoded_once`, `read_once`, `vectorise`, `whole_batches`: the lines of a dataset or collate
   function in the training process: decoding, reading, single values in Python, a TensorDataset one
   example at a time.
@@ -118,6 +122,8 @@ on, these causes are named, and recognised in this way:
   gradients or with the same output.
 - `cached_features`, `no_unused_gradients`: the time of modules whose weights are frozen and do not
   change, or that no optimizer holds.
+- `resize_first`: Pillow rotates, filters or warps images with at least four times the pixels of any
+  image that it resizes to.
 - `smaller_images`: `interpolate` or Pillow enlarges images, or the pixels of inputs are copies or
   linear between neighbours.
 - `whole_sequences`: cells of nn.RNN, nn.LSTM or nn.GRU, or a loop of tiny operations in the model

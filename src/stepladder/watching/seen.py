@@ -64,6 +64,8 @@ class OptimizerSeen:
         twice: weights that it was given more than once, by name.
         shared: weights that another optimizer had stepped just before, on the same gradients.
         num_shared: inspections at which that was so.
+        num_compared, num_rewritten: inspected steps whose gradients were compared with those that
+            backward left, and those in which the script had changed them.
         num_outside_scaler: steps on gradients that a GradScaler had scaled and not unscaled.
         lost_after: how often the same line created it again for the same weights, without the state
             that it had, by the number of steps since it was last created.
@@ -103,6 +105,8 @@ class OptimizerSeen:
     twice: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     num_shared: int = 0
+    num_compared: int = 0
+    num_rewritten: int = 0
     num_outside_scaler: int = 0
     lost_after: dict[int, int] = field(default_factory=dict)
     is_resumed: bool = False

@@ -110,6 +110,7 @@ class CallsSeen:
         frozen_training: the same in training mode, with layers that depend on it.
         unheld: parts whose weights require gradients but that no optimizer holds.
         cells: recurrent cells, called once per time step.
+        rows: modules that are called on one row of a tensor after another.
     """
 
     num_steps: int = 0
@@ -120,6 +121,27 @@ class CallsSeen:
     frozen_training: dict[int, CalledSeen] = field(default_factory=dict)
     unheld: dict[int, CalledSeen] = field(default_factory=dict)
     cells: dict[int, CalledSeen] = field(default_factory=dict)
+    rows: dict[int, CalledSeen] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class PaddingSeen:
+    """Sequences that models received in inspected steps of training.
+
+    Attributes:
+        num_positions: lengths of these batches, summed.
+        num_used: without what is padding in all rows of a batch.
+        lengths, used: those that occurred.
+        is_fixed: the model may need inputs of this length.
+    """
+
+    num_looked: int = 0
+    num_positions: int = 0
+    num_used: int = 0
+    lengths: set[int] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
+    is_fixed: bool = False
+    where: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -146,6 +168,8 @@ class CostsSeen:
 
     Attributes:
         resized: by line.
+        transformed: by line, the largest size (h, w) of images that Pillow rotates, filters or
+            warps.
         num_modes: steps after the third in which modes were read.
         num_anomaly: of these, those with torch.autograd.set_detect_anomaly.
         num_profiled: of these, those under torch's profiler.
@@ -158,7 +182,9 @@ class CostsSeen:
 
     stacks: StacksSeen = field(default_factory=StacksSeen)
     calls: CallsSeen = field(default_factory=CallsSeen)
+    padding: PaddingSeen = field(default_factory=PaddingSeen)
     resized: dict[str | None, ResizedSeen] = field(default_factory=dict)
+    transformed: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     num_modes: int = 0
     num_anomaly: int = 0
     num_profiled: int = 0

@@ -101,7 +101,17 @@ SLOW: dict[str, tuple[str, str, str]] = {
             "        row[j] = x[i, j] * 2\nreturn row, i % 3"
         ),
         "vectorise",
-        "row[j] = x[i, j] * 2",
+        "nested Python loops over single values at snippet.py",
+    ),
+    "turning large images that are shrunk": (
+        of_data(
+            "image = Image.fromarray(np.full((300, 300), i, dtype=np.uint8))\n"
+            "for _ in range(6):\n    image = image.rotate(i, Image.BICUBIC)\n"
+            "image = image.resize((32, 1))\n"
+            "return torch.from_numpy(np.asarray(image)[0] / 255).float(), i % 3",
+        ),
+        "resize_first",
+        "images of 300 × 300 pixels",
     ),
     "a TensorDataset, one example at a time": (
         HEAD
@@ -257,7 +267,7 @@ optimizer = Mine(model.parameters(), {})
     "anomaly mode": (
         HEAD + MODEL + "torch.autograd.set_detect_anomaly(True)\n" + LOOP,
         "no_anomaly_mode",
-        "set_detect_anomaly",
+        "stores a traceback for each operation in ",
     ),
     "a batch of one": (
         HEAD + MODEL + "loader = DataLoader(TensorDataset(x, y), batch_size=1)\n" + PASSES,

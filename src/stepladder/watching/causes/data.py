@@ -14,6 +14,7 @@ from stepladder.watching.seen_costs import DATA, SampleSeen
 _MIN_SHARE: Final = 0.05
 _MIN_STARTS: Final = 2  # passes that started workers
 _MANY_PASSES: Final = 0.4  # of the steps began a pass
+_MIN_SHRUNK: Final = 4.0  # an image is much larger than one with this share of its pixels
 _MOST: Final = 0.4  # of the loader's time is of one kind
 _DECODERS: Final = (
     "PIL/Image.py:open",
@@ -133,12 +134,14 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
             )
         ]
     spot, _ = heaviest(_within(group))
+    if name == "transform" and (first := _resize_first(evidence, group, share)) is not None:
+        return [first]
     ways = {
         "decode": "decode each image once and keep the pixels in memory or in an array on disk, "
         "or decode in processes with num_workers and persistent_workers",
         "read": "read each file once and keep its content in memory, or set num_workers and "
         "persistent_workers",
-        "python": "replace the work on single values by operations on whole tensors or arrays, or "
+        "python": "replace the loop by array operations, on all values at once, or "
         "do it once for all examples before training",
         "transform": "do it once for all examples if it is not random, on whole batches, or in "
         "processes with num_workers and persistent_workers",
@@ -154,9 +157,48 @@ def _in_main_process(evidence: Evidence, loader: LoaderSeen, wait: float) -> lis
             name=names[name],
             share=share,
             text=f"training waits for the data loader in {percent(wait)} of the time, which has "
-            f"no worker processes, mostly at {shown(spot)}: {ways[name]}",
+            f"no worker processes, mostly {_loops_of(group) if name == 'python' else ''}at "
+            f"{shown(spot)}: {ways[name]}",
         )
     ]
+
+
+def _loops_of(group: Sequence[SampleSeen]) -> str:
+    """Return in words how many Python loops are around the lines that take most of the time."""
+    seconds: dict[int, float] = {}
+    for one in group:
+        num = min(len(one.spots[-1].loops) + (" for " in one.spots[-1].text), 2)
+        seconds[num] = seconds.get(num, 0.0) + one.seconds
+    num = max(seconds, key=lambda key: seconds[key])
+    return "in nested Python loops over single values " if num == 2 else "in a Python loop "
+
+
+def _resize_first(evidence: Evidence, group: Sequence[SampleSeen], share: float) -> Cause | None:
+    """Name transforms of images that are much larger than all images that are resized."""
+    costs = evidence.seen.costs
+    sizes = [one.after for one in costs.resized.values() if one.function == "resize"]
+    large = {where: size for where, size in costs.transformed.items() if where is not None}
+    if not sizes or not large:
+        return None
+    small = max(sizes, key=lambda size: size[0] * size[1])
+    kept = {
+        where: (small[0] * small[1]) / (size[0] * size[1])
+        for where, size in large.items()
+        if small[0] * small[1] * _MIN_SHRUNK <= size[0] * size[1]
+    }
+    inside = [one for one in group if any(spot.where in kept for spot in one.spots)]
+    seconds = sum(one.seconds for one in inside)
+    if not inside or seconds < _MOST * sum(one.seconds for one in group):
+        return None
+    spot, _ = heaviest(_within(inside))
+    where = max(kept, key=lambda key: large[key]) if spot.where not in kept else spot.where
+    size, part = large[where], seconds / sum(one.seconds for one in group)
+    text = (
+        f"{percent(share * part)} of the time is spent on images of {size[0]} × "
+        f"{size[1]} pixels at {shown(spot)}, and images are resized to {small[0]} × {small[1]}: "
+        "resize first, then transform, and scale lengths in pixels with the image"
+    )
+    return Cause(name="resize_first", share=share * part * (1 - kept[where]), text=text)
 
 
 def _new_orders(evidence: Evidence, loader: LoaderSeen, share: float) -> list[Cause]:

@@ -20,8 +20,11 @@ _TINY_S: Final = 60e-6  # per node of the graph, forward and backward: mostly ov
 _TINY_BATCH: Final = 4
 _SMALL_S: Final = 200e-6  # per node: a batch of few examples is hardly faster than one of more
 _MIN_ENLARGED: Final = 0.8
+_MIN_PADDED: Final = 0.25  # of the positions of a batch
+_MIN_BATCHES: Final = 5  # whose padding was measured
 _LOOP: Final = re.compile(r"\bin (enumerate|zip|range|torch\.unbind|\w+\.(unbind|split|chunk))\(")
 _BY_LAYER: Final = re.compile(r"\bin (enumerate\(|zip\()?(self\.|\w*layers|\w*blocks|\w*modules)")
+_TRACEBACK: Final = re.compile(r"\b(traceback|linecache)\.py:")
 _BY_INDEX: Final = re.compile(r"self\.\w+\[\w+\]\(")
 
 
@@ -31,7 +34,9 @@ def model_causes(evidence: Evidence) -> list[Cause]:
         *_repeated(evidence),
         *_frozen(evidence),
         *_unheld(evidence),
+        *_rows(evidence),
         *_steps_in_time(evidence),
+        *_padded(evidence),
         *_enlarged(evidence),
         *_doubles(evidence),
         *_modes(evidence),
@@ -109,6 +114,26 @@ def _unheld(evidence: Evidence) -> list[Cause]:
     return [Cause(name="no_unused_gradients", share=share, text=text)]
 
 
+def _rows(evidence: Evidence) -> list[Cause]:
+    """Name modules that are called for one row of a tensor after another."""
+    seen = evidence.seen.costs.calls
+    calls = _usual(evidence, seen.rows.values())
+    if not calls or not seen.learned_s:
+        return []
+    first = calls[0]
+    num = first.num_calls / first.num_steps
+    part = min(1.0, sum(one.seconds for one in calls) / seen.learned_s)
+    share = part * evidence.compute * (1 - 1 / num)
+    if share < _MIN_SHARE:
+        return []
+    text = (
+        f"{named(first)} is called {num:.0f} times per step at {first.where}, on one row of a "
+        f"tensor each, in a loop that takes up to {percent(share)} of the time: call it once on "
+        "the whole tensor instead"
+    )
+    return [Cause(name="whole_batches", share=share, text=text)]
+
+
 def _steps_in_time(evidence: Evidence) -> list[Cause]:
     """Name loops over time steps whose operations are tiny."""
     seen, costs = evidence.seen.costs.calls, evidence.seen.costs
@@ -164,6 +189,25 @@ def _is_over_time(sample: SampleSeen, headers: tuple[str, ...]) -> bool:
     )
 
 
+def _padded(evidence: Evidence) -> list[Cause]:
+    """Name sequences that are padded to one length, of which hardly a batch needs all."""
+    seen = evidence.seen.costs.padding
+    is_known = seen.num_looked >= _MIN_BATCHES and not seen.is_fixed
+    if not is_known or evidence.seen.is_compiled or len(seen.lengths) > 1 or len(seen.used) < 2:
+        return []
+    unused = 1 - seen.num_used / seen.num_positions
+    share = evidence.compute * unused
+    if unused < _MIN_PADDED or share < _MIN_SHARE:
+        return []
+    length, mean = max(seen.lengths), seen.num_used / seen.num_looked
+    text = (
+        f"all batches have {length} positions (at {seen.where}), of which {percent(unused)} are "
+        f"padding in every row, and {percent(evidence.compute)} of the time is spent in the model: "
+        f"pad each batch to its own longest sequence, {mean:.0f} positions on average"
+    )
+    return [Cause(name="shorter_padding", share=share, text=text)]
+
+
 def _enlarged(evidence: Evidence) -> list[Cause]:
     """Name images that are enlarged before they reach the model."""
     found = [
@@ -212,11 +256,20 @@ def _modes(evidence: Evidence) -> list[Cause]:
     costs, compute = evidence.seen.costs, evidence.compute
     found = []
     if costs.num_modes and costs.num_anomaly >= _OFTEN * costs.num_modes:
-        text = (
-            "torch.autograd.set_detect_anomaly is on, which stores a traceback for each operation "
-            "and checks each gradient: switch it on only to look for a NaN"
+        known = evidence.share_of(
+            sum(
+                one.seconds
+                for one in evidence.samples
+                if any(_TRACEBACK.search(call) for call in one.calls)
+            )
         )
-        found.append(Cause(name="no_anomaly_mode", share=compute / 2, text=text))
+        at_least = f" in {percent(known)} of the time" if known >= _MIN_SHARE else ""
+        text = (
+            "torch.autograd.set_detect_anomaly is on, which stores a traceback for each operation"
+            f"{at_least}, and checks each gradient: switch it on only to look for a NaN"
+        )
+        share = max(compute / 2, known)
+        found.append(Cause(name="no_anomaly_mode", share=share, text=text))
     if costs.num_modes >= 4 and costs.num_profiled >= 0.9 * costs.num_modes:
         text = "torch's profiler records all steps: give it a schedule of a few steps, or remove it"
         found.append(Cause(name="no_profiler", share=compute / 2, text=text, is_loose=True))

@@ -169,6 +169,8 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
         return Unseen("no backward was inspected")
+    if any(2 * one.num_rewritten >= one.num_compared > 0 for one in seen.optimizers):
+        return Sound("gradients are changed by the script between backward and the step")
     own = {t.factor for call in calls for t in call.terms if t.kind == LIKELIHOOD}
     for call in calls:
         if len(own) > 1 and any(t.kind == LIKELIHOOD for t in call.terms):

@@ -1,4 +1,4 @@
-"""Time the calls of modules in some steps: repeated and frozen ones, and recurrent cells."""
+"""Time calls of modules in some steps: repeated, frozen, one per row, and recurrent cells."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch.nn.modules.rnn import RNNCellBase
 
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.optimizers import OptimizerWatch
+from stepladder.watching.hooks.rows import RowCalls
 from stepladder.watching.hooks.tensors import is_plain, part, tensors_in
 from stepladder.watching.seen_costs import CalledSeen, CallsSeen
 from stepladder.watching.watcher import Watcher
@@ -44,6 +45,7 @@ class _Known:
     is_frozen: bool
     is_unheld: bool
     has_modes: bool
+    has_norms: bool
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class _Call:
     is_frozen: bool
     is_unheld: bool
     began: float
+    is_row: bool = False
 
 
 @dataclass(slots=True)
@@ -87,6 +90,8 @@ class CallWatch:
         self._past: dict[int, list[_Past]] = {}
         self._touched: set[tuple[int, int]] = set()
         self._weights: dict[int, list[tuple[weakref.ref[Any], Tensor]]] = {}
+        self._rows = RowCalls()
+        self._places: dict[int, str | None] = {}
         self._num_calls = 0
         self._num_steps = 0
         self._began = 0.0
@@ -129,6 +134,7 @@ class CallWatch:
         self._num_calls = 0
         self._held = self._optimizers.held
         self._stack.clear()
+        self._rows.end()
         if not self._handles:
             self._past.clear()
             self._handles = [
@@ -144,6 +150,11 @@ class CallWatch:
         self._past.clear()
 
     def _end_step(self) -> None:
+        for key, (num, seconds) in self._rows.end().items():
+            known = self._known.get(key)
+            module = known.ref() if known is not None else None
+            if module is not None:
+                self._note(self._seen.rows, module, seconds, num)
         self._touched.clear()
         step = self._watcher.step
         for key, past in self._past.items():
@@ -168,6 +179,7 @@ class CallWatch:
         given = next(iter(tensors_in(args, 2)), None)
         is_frozen = known is not None and known.is_frozen
         is_unheld = known is not None and known.is_unheld
+        is_row = self._is_row(module, known, args, outer)
         self._stack.append(
             _Call(
                 module,
@@ -177,8 +189,33 @@ class CallWatch:
                 is_frozen or (outer is not None and outer.is_frozen),
                 is_unheld or (outer is not None and outer.is_unheld),
                 perf_counter(),
+                is_row,
             )
         )
+
+    def _is_row(
+        self,
+        module: nn.Module,
+        known: _Known | None,
+        args: tuple[Any, ...],
+        outer: _Call | None,
+    ) -> bool:
+        """Return whether a call, or one around it, receives one row after another."""
+        if outer is not None and outer.is_row:
+            return True
+        if (
+            known is None
+            or not known.has_weights
+            or not torch.is_grad_enabled()
+            or not module.training
+        ):
+            return False
+        is_row = self._rows.enter(
+            module, args, self._watcher.backwards, is_possible=not known.has_norms
+        )
+        if is_row and id(module) not in self._places and len(self._places) < _MAX_SEEN:
+            self._places[id(module)] = self._watcher.own.here()
+        return is_row
 
     def _leave(self, module: nn.Module, output: Any) -> None:
         now = perf_counter()
@@ -188,14 +225,22 @@ class CallWatch:
             self._stack.pop()
         call = self._stack.pop()
         known, given, took_s = call.known, call.given, now - call.began
+        outer = self._stack[-1] if self._stack else None
+        if known is not None and known.has_weights and not (outer is not None and outer.is_row):
+            self._rows.leave(module, output, call.began, now)
         if known is None or given is None or output is None or self._watcher.phases.is_validating:
             return
-        outer = self._stack[-1] if self._stack else None
-        seen = self._seen
         if outer is None:
-            seen.learned_s += took_s * call.is_grad
+            self._seen.learned_s += took_s * call.is_grad
             if known.has_weights:
                 self._compare(call, output, took_s)
+        self._sort(call, known, given, outer, took_s)
+
+    def _sort(
+        self, call: _Call, known: _Known, given: Tensor, outer: _Call | None, took_s: float
+    ) -> None:
+        """Note the time of frozen parts, of parts that no optimizer holds, and of cells."""
+        seen, module = self._seen, call.module
         if known.is_frozen and not (outer is not None and outer.is_frozen):
             if not given.requires_grad and _is_data(given):
                 is_live = known.has_modes and module.training
@@ -224,6 +269,7 @@ class CallWatch:
                 isinstance(m, (_BatchNorm, _DropoutNd)) and (getattr(m, "p", 1.0) or 0.0) > 0
                 for m in module.modules()
             ),
+            has_norms=any(isinstance(m, _BatchNorm) for m in module.modules()),
         )
         self._known[id(module)] = known
         return known
@@ -252,7 +298,9 @@ class CallWatch:
         if len(past) < _MAX_SEEN:
             past.append(now)
 
-    def _note(self, into: dict[int, CalledSeen], module: nn.Module, took_s: float) -> None:
+    def _note(
+        self, into: dict[int, CalledSeen], module: nn.Module, took_s: float, num: int = 1
+    ) -> None:
         key = id(module)
         one = into.get(key)
         if one is None:
@@ -260,11 +308,12 @@ class CallWatch:
                 return
             kind = type(module).__name__
             name = self._name_of(module) or kind
-            one = into[key] = CalledSeen(name=name, kind=kind, where=self._watcher.own.here())
+            where = self._places.get(key) if num > 1 else self._watcher.own.here()
+            one = into[key] = CalledSeen(name=name, kind=kind, where=where)
         if (id(into), key) not in self._touched:
             self._touched.add((id(into), key))
             one.num_steps += 1
-        one.num_calls += 1
+        one.num_calls += num
         one.seconds += took_s
 
     def _name_of(self, module: nn.Module) -> str:

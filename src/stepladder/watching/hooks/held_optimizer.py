@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watching.hooks.accumulated import Trail
+from stepladder.watching.hooks.rewritten import RewrittenWatch
 from stepladder.watching.hooks.rounding import Rounding
 from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen import OptimizerSeen
@@ -147,6 +148,7 @@ class HeldOptimizer:
         self.params = [weakref.ref(p) for group in optimizer.param_groups for p in group["params"]]
         self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.clearing = ClearingWatch()
+        self.rewritten = RewrittenWatch()
         self.trail = Trail()
         self.rounding = Rounding()
         self.tail: Any = None

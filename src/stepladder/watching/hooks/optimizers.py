@@ -212,6 +212,8 @@ class OptimizerWatch:
                 live.was_cleared = False
             elif is_following:
                 live.trail.renew()
+            if self._watcher.is_close:
+                live.rewritten.note(live.clearing.weight, live.seen)
         if is_backward and is_following:
             trails = (live.trail for live in self._live.values())
             self.accumulation.close(trails, is_close=self._watcher.is_close)
@@ -333,6 +335,8 @@ class OptimizerWatch:
         if not live.is_late and self._watcher.is_following:
             live.clearing.before_step(seen)
             self._end_window(live)
+        if not live.is_late and self._watcher.is_close:
+            live.rewritten.before_step(seen)
         self._stepping = live
         seen.num_outside_scaler += self._watcher.is_scaled
         if seen.num_steps == 0:

@@ -17,6 +17,7 @@ from stepladder.watching.seen_costs import CostsSeen, ResizedSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_LINES: Final = 32
+_TRANSFORMS: Final = ("rotate", "transform", "filter")  # of Pillow, whose time grows with the image
 _MAX_LOOKS: Final = 2  # batches of which an image is inspected
 _MIN_SIDE: Final = 64  # smaller images are cheap
 _MIN_EDGES: Final = 8
@@ -76,6 +77,7 @@ class WasteWatch:
         self._watcher: Watcher
         self._seen: CostsSeen
         self._has_pillow = False
+        self._num_transformed = 0
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -102,6 +104,8 @@ class WasteWatch:
         if not self._has_pillow and (module := sys.modules.get("PIL.Image")) is not None:
             self._has_pillow = True
             watcher.patches.wrap(module.Image, "resize", after=self._resized)
+            for name in _TRANSFORMS:
+                watcher.patches.wrap(module.Image, name, after=self._transformed)
         if watcher.step < 3:
             return
         if len(seen.enlarged) < _MAX_LOOKS:
@@ -135,6 +139,15 @@ class WasteWatch:
         before, after = getattr(args[0], "size", None), getattr(result, "size", None)
         if isinstance(before, tuple) and isinstance(after, tuple):
             self._note("resize", before[::-1], after[::-1])
+
+    def _transformed(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        seen, size = self._seen.transformed, getattr(args[0], "size", None)
+        if self._num_transformed >= _MAX_IMAGES or not isinstance(size, tuple):
+            return
+        self._num_transformed += 1
+        where = self._watcher.own.here()
+        if where in seen or len(seen) < _MAX_LINES:
+            seen[where] = max(seen.get(where, (0, 0)), (size[1], size[0]))
 
     def _note(self, function: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         if self._watcher.phases.is_validating or min(before) <= 0:

@@ -104,6 +104,7 @@ class Session:
         from stepladder.watching.hooks.frozen_norms import FrozenNormWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
         from stepladder.watching.hooks.loading import LoadWatch
+        from stepladder.watching.hooks.long_padding import LongPaddingWatch
         from stepladder.watching.hooks.losses import LossWatch
         from stepladder.watching.hooks.lost_terms import LostTermWatch
         from stepladder.watching.hooks.margins import MarginWatch
@@ -156,6 +157,7 @@ class Session:
                 PairWatch(),
                 independence,
                 CallWatch(names, optimizers),
+                LongPaddingWatch(),
                 WasteWatch(names, optimizers),
                 StackWatch(),
                 *((kept,) if kept is not None else ()),
