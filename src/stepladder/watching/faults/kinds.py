@@ -20,6 +20,11 @@ _MAX_CLASSES = 200  # more are often counts, as of a vocabulary
 _MIN_TRIPLETS = 64
 _CLEAR = 5.0  # standard errors
 _MOST = 0.65  # of the triplets
+_LONG = 100  # steps, after which most models tell positives from negatives
+_MIN_LATE = 256
+_FIRST_LATE = 5
+_ALIKE = 2.5  # standard errors
+_AT_MARGIN = 0.05
 
 
 def loss_kind_mismatch(seen: Seen) -> Answer:
@@ -98,15 +103,23 @@ def _truncated(call: LossSeen) -> Found | None:
 
 
 def _only_zeros(call: LossSeen) -> Found | None:
-    is_distance = call.kind in DISTANCES and call.has_int_target
-    if not is_distance or call.classes != {0} or call.num_labels < _ALL_ZERO:
+    if call.kind not in DISTANCES:
         return None
+    is_int = call.has_int_target and call.classes == {0}
+    is_whole = not call.has_int_target and call.num_whole == call.num_zero
+    num = call.num_labels if is_int else call.num_whole if is_whole else 0
+    if num < _ALL_ZERO:
+        return None
+    data = "" if is_int else " that the loader returned as integers"
     return Found(
-        evidence=f"all {call.num_labels} inspected targets of {call.kind} are the integer 0, as "
-        "numbers below 1 become if they are converted to integers",
-        fix="Keep the targets as floating-point numbers: .float() instead of .long().",
+        evidence=f"all {num} inspected targets of {call.kind}{data} are {'the integer ' * is_int}0, "
+        "as numbers below 1 become if they are converted to integers",
+        fix="Keep the targets as floating-point numbers: .float() instead of .long()."
+        if is_int
+        else "Keep the targets as floating-point numbers in the dataset: dtype=torch.float32 "
+        "instead of torch.long.",
         where=call.where,
-        numbers={"num_targets": call.num_labels},
+        numbers={"num_targets": num},
     )
 
 
@@ -125,14 +138,14 @@ def _log_target(call: LossSeen) -> Found | None:
 
 
 def contrastive_loss_misused(seen: Seen) -> Answer:
-    """Counts targets of 0, and compares distances of pairs and triplets before anything is learned.
+    """Counts targets of 0, and compares distances of pairs and triplets at first and after steps.
 
     Before training, examples that belong together are usually nearer than others.
     """
     if not seen.margins:
         return Unseen("no loss with pairs or triplets was called")
     for call in seen.margins:
-        found = _zeros(call) or _exchanged(call)
+        found = _zeros(call) or _exchanged(call) or _alike(call)
         if found is not None:
             return found
     return Sound("targets are 1 and -1, and pairs are in their roles")
@@ -191,4 +204,28 @@ def _exchanged(call: MarginSeen) -> Found | None:
         fix=f"Pass 1 to {call.kind} for pairs that belong together, and -1 for others.",
         where=call.where,
         numbers={"near": call.near.mean, "far": call.far.mean},
+    )
+
+
+def _alike(call: MarginSeen) -> Found | None:
+    """Find negatives that are as near as positives, at first and after many steps."""
+    first, late = call.gap, call.late_gap
+    is_long = call.last_step >= _LONG and late.num >= _MIN_LATE and first.num >= _MIN_TRIPLETS
+    if call.is_mined or not is_long:
+        return None
+    for gap in (first, late):
+        error = math.sqrt(gap.variance / gap.num)
+        if not abs(gap.mean) <= _ALIKE * error:
+            return None
+    loss = call.late_loss.mean
+    if not call.margin * (1 - _AT_MARGIN) <= loss or late.mean < -_AT_MARGIN * call.margin:
+        return None
+    return Found(
+        evidence=f"in {late.num} inspected triplets of steps {_FIRST_LATE} to {call.last_step + 1}, "
+        f"negatives were as near to the anchor as positives ({call.late_near.mean:.3g} and "
+        f"{call.late_near.mean - late.mean:.3g} on average), and the loss was {loss:.3g} at a "
+        f"margin of {call.margin:g}, so nothing separates them",
+        fix="Check that each negative is drawn from another class than the anchor's.",
+        where=call.where,
+        numbers={"num_triplets": late.num, "loss": loss, "margin": call.margin},
     )
