@@ -97,7 +97,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
     _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _BOTH),
     _fault(
-        "contrastive_loss_misused", "targets or roles of pairs and triplets are exchanged or alike", _WATCH
+        "contrastive_loss_misused",
+        "targets or roles of pairs and triplets are exchanged or alike",
+        _WATCH,
     ),
     _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
     _fault(

@@ -96,7 +96,9 @@ def test_a_loss_whose_gradient_is_always_1(watched: Watched) -> None:
 
 def test_two_inputs_of_which_one_has_a_constant_gradient(watched: Watched) -> None:
     code = script("x.view_as(x)", "grad, torch.ones(1)")
-    code = code.replace("Own.apply(self.a(x))", "Own.apply(h := self.a(x), h.square().mean()[None])")
+    code = code.replace(
+        "Own.apply(self.a(x))", "Own.apply(h := self.a(x), h.square().mean()[None])"
+    )
 
     report = watched(code)
 

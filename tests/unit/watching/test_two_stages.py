@@ -78,7 +78,7 @@ def test_a_head_of_each_stage(watched: Watched, name: str) -> None:
 
 
 def test_a_head_of_no_stage(watched: Watched) -> None:
-    report = watched(START + 'train(net)\ntrain(net)\n')
+    report = watched(START + "train(net)\ntrain(net)\n")
 
     assert "second.weight" in found(report, "frozen_by_accident").evidence
 

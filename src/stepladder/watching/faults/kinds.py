@@ -20,11 +20,13 @@ _MAX_CLASSES = 200  # more are often counts, as of a vocabulary
 _MIN_TRIPLETS = 64
 _CLEAR = 5.0  # standard errors
 _MOST = 0.65  # of the triplets
-_LONG = 100  # steps, after which most models tell positives from negatives
+_LONG = 150  # steps, after which most models tell positives from negatives
 _MIN_LATE = 256
 _FIRST_LATE = 5
 _ALIKE = 2.5  # standard errors
-_AT_MARGIN = 0.05
+_PRECISE = 0.1  # of the distance
+_AT_MARGIN = 0.1  # of the margin
+_COLLAPSED = 0.25  # of the initial distance
 
 
 def loss_kind_mismatch(seen: Seen) -> Answer:
@@ -112,8 +114,9 @@ def _only_zeros(call: LossSeen) -> Found | None:
         return None
     data = "" if is_int else " that the loader returned as integers"
     return Found(
-        evidence=f"all {num} inspected targets of {call.kind}{data} are {'the integer ' * is_int}0, "
-        "as numbers below 1 become if they are converted to integers",
+        evidence=f"all {num} inspected targets of {call.kind}{data} are "
+        f"{'the integer ' if is_int else ''}0, as numbers below 1 become if they are converted to "
+        "integers",
         fix="Keep the targets as floating-point numbers: .float() instead of .long()."
         if is_int
         else "Keep the targets as floating-point numbers in the dataset: dtype=torch.float32 "
@@ -213,18 +216,18 @@ def _alike(call: MarginSeen) -> Found | None:
     is_long = call.last_step >= _LONG and late.num >= _MIN_LATE and first.num >= _MIN_TRIPLETS
     if call.is_mined or not is_long:
         return None
-    for gap in (first, late):
-        error = math.sqrt(gap.variance / gap.num)
-        if not abs(gap.mean) <= _ALIKE * error:
-            return None
-    loss = call.late_loss.mean
-    if not call.margin * (1 - _AT_MARGIN) <= loss or late.mean < -_AT_MARGIN * call.margin:
+    bound = _ALIKE * math.sqrt(first.variance / first.num)
+    was_alike = abs(first.mean) <= bound <= _PRECISE * call.near.mean
+    limit, loss = _AT_MARGIN * call.margin, call.late_loss.mean
+    is_alike = abs(late.mean) <= limit and abs(loss - call.margin) <= limit
+    has_collapsed = call.late_near.mean < _COLLAPSED * call.near.mean
+    if not was_alike or not is_alike or has_collapsed:
         return None
     return Found(
-        evidence=f"in {late.num} inspected triplets of steps {_FIRST_LATE} to {call.last_step + 1}, "
-        f"negatives were as near to the anchor as positives ({call.late_near.mean:.3g} and "
-        f"{call.late_near.mean - late.mean:.3g} on average), and the loss was {loss:.3g} at a "
-        f"margin of {call.margin:g}, so nothing separates them",
+        evidence=f"in {late.num} inspected triplets of steps {_FIRST_LATE} to "
+        f"{call.last_step + 1}, negatives were about as near to the anchor as positives (on "
+        f"average, {call.late_near.mean - late.mean:.3g} and {call.late_near.mean:.3g}), and the "
+        f"loss was still {loss:.3g} at a margin of {call.margin:g}",
         fix="Check that each negative is drawn from another class than the anchor's.",
         where=call.where,
         numbers={"num_triplets": late.num, "loss": loss, "margin": call.margin},
