@@ -59,6 +59,7 @@ FAULTS: tuple[Fault, ...] = (
         "weights that should be trained get no gradient or do not change",
         _BOTH,
     ),
+    _fault("not_frozen", "weights that are meant to be frozen are trained", _WATCH),
     _fault("unregistered_modules", "layers in a plain list are not registered in the model", _BOTH),
     _fault("loss_maximised", "the step increases the loss: its sign is wrong", _BOTH),
     _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH + _AUDIT),
@@ -96,13 +97,18 @@ FAULTS: tuple[Fault, ...] = (
     _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
     _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _BOTH),
     _fault(
-        "contrastive_loss_misused", "targets or roles of pairs and triplets are exchanged", _WATCH
+        "contrastive_loss_misused",
+        "targets or roles of pairs and triplets are exchanged or alike",
+        _WATCH,
     ),
     _fault("loss_term_lost", "a part of the loss became a number, and is not learned", _WATCH),
+    _fault(
+        "backward_ignores_gradient", "a custom backward ignores the gradient it receives", _WATCH
+    ),
     _fault("loss_weights_inverted", "weights of classes grow with their frequency", _WATCH),
     _fault("loss_reduction_mismatch", "the loss is a sum where a mean is intended", _BOTH),
     _fault(
-        "metric_wrong", "a metric differs from the value computed from the outputs", _CHECK + _AUDIT
+        "metric_wrong", "a metric differs from the value computed from the outputs", _BOTH + _AUDIT
     ),
     # data
     _fault("label_range", "labels outside 0 … C−1", _BOTH),

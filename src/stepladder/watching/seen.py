@@ -9,8 +9,21 @@ from typing import Any
 from stepladder.records.watch import Clearing
 from stepladder.watching.hooks.tensors import Spread
 from stepladder.watching.seen_costs import CostsSeen
-from stepladder.watching.seen_losses import LossSeen, LostTermSeen, MarginSeen, RatesSeen
-from stepladder.watching.seen_weights import FrozenNormSeen, LoadSeen, RoundingSeen, WithoutSeen
+from stepladder.watching.seen_losses import (
+    LossSeen,
+    LostTermSeen,
+    MarginSeen,
+    OwnBackwardSeen,
+    PredictionSeen,
+    RatesSeen,
+)
+from stepladder.watching.seen_weights import (
+    FrozenNormSeen,
+    LoadSeen,
+    MisnamedSeen,
+    RoundingSeen,
+    WithoutSeen,
+)
 
 
 @dataclass(kw_only=True)
@@ -653,6 +666,8 @@ class Seen:
     optimizers: list[OptimizerSeen] = field(default_factory=list)
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
+    predictions: list[PredictionSeen] = field(default_factory=list)
+    own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
     starts: list[StartSeen] = field(default_factory=list)
@@ -670,6 +685,7 @@ class Seen:
     loads: list[LoadSeen] = field(default_factory=list)
     num_loads: int = 0
     frozen_norms: list[FrozenNormSeen] = field(default_factory=list)
+    misnamed: list[MisnamedSeen] = field(default_factory=list)
     unregistered: dict[str, int] = field(default_factory=dict)
     norm_counts: dict[str, list[int]] = field(default_factory=dict)
     bad_tokens: tuple[int, int] | None = None

@@ -136,6 +136,8 @@ class LossSeen:
         has_grad: it was called with gradients enabled.
         num_cut: calls whose integer targets were numbers of the loader's batch without fractions.
         cut: one of these numbers.
+        num_whole, num_zero: targets that were integers in the loader's batch, and converted to
+            floating-point numbers since; and those of them that are 0.
     """
 
     kind: str
@@ -163,6 +165,8 @@ class LossSeen:
     has_grad: bool = False
     num_cut: int = 0
     cut: float = 0.0
+    num_whole: int = 0
+    num_zero: int = 0
     weights: WeightsSeen | None = None
     reach: ReachSeen | None = None
     rows: RowsSeen | None = None
@@ -214,6 +218,9 @@ class MarginSeen:
         near, far: in the first steps, distances that are to become small, and large.
         gap: their differences, of triplets.
         num_farther: triplets in which the first is larger.
+        margin, last_step: of the last triplets that were inspected.
+        late_near, late_gap, late_loss: after the first steps, the same of triplets, and what they
+            add to the loss.
     """
 
     kind: str
@@ -227,6 +234,45 @@ class MarginSeen:
     far: Moments = field(default_factory=Moments)
     gap: Moments = field(default_factory=Moments)
     num_farther: int = 0
+    margin: float = 0.0
+    last_step: int = 0
+    late_near: Moments = field(default_factory=Moments)
+    late_gap: Moments = field(default_factory=Moments)
+    late_loss: Moments = field(default_factory=Moments)
+
+
+@dataclass(kw_only=True)
+class PredictionSeen:
+    """Calls, from one line, that look for the largest of a model's outputs where there is one.
+
+    Attributes:
+        kind: "argmax" or "max".
+        num_calls, num_rows: of such calls, and of examples in them.
+    """
+
+    kind: str
+    where: str | None
+    num_calls: int = 0
+    num_rows: int = 0
+
+
+@dataclass(kw_only=True)
+class OwnBackwardSeen:
+    """A backward of the script's own, called with several gradients after the last step.
+
+    Attributes:
+        name: of its class.
+        where: the line where it begins.
+        num_values: of the gradients that it returns.
+        is_constant: these were the same, and not 0, for a gradient, its negative, twice it and 0.
+        why_not: why it was not tested.
+    """
+
+    name: str
+    where: str | None
+    num_values: int = 0
+    is_constant: bool = False
+    why_not: str = ""
 
 
 @dataclass(kw_only=True)

@@ -65,6 +65,23 @@ class LoadSeen:
     shapes: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class MisnamedSeen:
+    """An attribute that is False and does not freeze what has it, of weights that are trained.
+
+    Attributes:
+        name: of the weight or the module.
+        attribute: such as "require_grad".
+        is_module: a module has it, not a weight.
+        num_weights: that it was meant to freeze.
+    """
+
+    name: str
+    attribute: str
+    is_module: bool
+    num_weights: int
+
+
 @dataclass(kw_only=True)
 class RoundingSeen:
     """Weights with few bits, of which some were compared before and after the steps of one.

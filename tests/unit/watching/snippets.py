@@ -147,6 +147,34 @@ for step in range(30):
     optimizer.step()
 """
 
+SINGLE = (
+    BASE.replace("nn.Linear(32, 3)", "nn.Linear(32, 1)")
+    .replace(
+        "F.cross_entropy(model(xb), yb)",
+        "F.binary_cross_entropy_with_logits(model(xb).squeeze(1), (yb > 0).float())",
+    )
+    .replace("model(xb).argmax(1)", "model(xb).squeeze(1) > 0")
+)
+
+FROZEN_LAYER = BASE.replace("losses = []", "losses = []\nmodel[0].requires_grad_(False)")
+
+OWN_FUNCTION = BASE.replace(
+    "model = nn.Sequential(nn.Linear(20, 32), nn.ReLU()",
+    "class Root(torch.autograd.Function):\n"
+    "    @staticmethod\n"
+    "    def forward(ctx, x):\n"
+    "        ctx.save_for_backward(x)\n"
+    "        return (1 + x * x).sqrt()\n"
+    "    @staticmethod\n"
+    "    def backward(ctx, grad):\n"
+    "        (x,) = ctx.saved_tensors\n"
+    "        return grad * x / (1 + x * x).sqrt()\n"
+    "class Own(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return Root.apply(x)\n"
+    "model = nn.Sequential(nn.Linear(20, 32), Own()",
+)
+
 TERMS = BASE.replace(
     "loss = F.cross_entropy(model(xb), yb)",
     "size = model[0].weight.abs().mean()\n"
@@ -298,6 +326,9 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "frozen_by_accident": _edit(
         BASE, (_LOSS, "F.cross_entropy(model[3](model[:3](xb).detach()), yb)")
     ),
+    "not_frozen": _edit(
+        FROZEN_LAYER, ("model[0].requires_grad_(False)", "model[0].requires_grad = False")
+    ),
     "unregistered_modules": _edit(
         PICTURES,
         ("self.conv = nn.Conv2d(3, 4, 3, padding=1)", "self.convs = [nn.Conv2d(3, 4, 3)]"),
@@ -348,6 +379,8 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         PAIRS, ("loss(anchor, positive, negative)", "loss(anchor, negative, positive)")
     ),
     "loss_term_lost": _edit(TERMS, ("0.1 * size", "0.1 * size.item()")),
+    "backward_ignores_gradient": _edit(OWN_FUNCTION, ("return grad * x", "return x")),
+    "metric_wrong": _edit(SINGLE, ("model(xb).squeeze(1) > 0", "model(xb).argmax(1)")),
     "loss_weights_inverted": _edit(WEIGHTED, ("counts.sum() / counts", "counts / counts.sum()")),
     "loss_reduction_mismatch": _edit(BASE, ("yb)\n", 'yb, reduction="sum")\n')),
     "label_range": _edit(

@@ -21,6 +21,13 @@ _MIN_TRIPLETS = 64
 _CLEAR = 5.0  # standard errors
 _MOST = 0.65  # of the triplets
 _MAY_BE_ZERO = ("cosine_embedding_loss", "margin_ranking_loss")  # for a mask, and for ties
+_LONG = 150  # steps, after which most models tell positives from negatives
+_MIN_LATE = 256
+_FIRST_LATE = 5
+_ALIKE = 2.5  # standard errors
+_PRECISE = 0.1  # of the distance
+_AT_MARGIN = 0.1  # of the margin
+_COLLAPSED = 0.25  # of the initial distance
 
 
 def loss_kind_mismatch(seen: Seen) -> Answer:
@@ -100,15 +107,24 @@ def _truncated(call: LossSeen) -> Found | None:
 
 
 def _only_zeros(call: LossSeen) -> Found | None:
-    is_distance = call.kind in DISTANCES and call.has_int_target
-    if not is_distance or call.classes != {0} or call.num_labels < _ALL_ZERO:
+    if call.kind not in DISTANCES:
         return None
+    is_int = call.has_int_target and call.classes == {0}
+    is_whole = not call.has_int_target and call.num_whole == call.num_zero
+    num = call.num_labels if is_int else call.num_whole if is_whole else 0
+    if num < _ALL_ZERO:
+        return None
+    data = "" if is_int else " that the loader returned as integers"
     return Found(
-        evidence=f"all {call.num_labels} inspected targets of {call.kind} are the integer 0, as "
-        "numbers below 1 become if they are converted to integers",
-        fix="Keep the targets as floating-point numbers: .float() instead of .long().",
+        evidence=f"all {num} inspected targets of {call.kind}{data} are "
+        f"{'the integer ' if is_int else ''}0, as numbers below 1 become if they are converted to "
+        "integers",
+        fix="Keep the targets as floating-point numbers: .float() instead of .long()."
+        if is_int
+        else "Keep the targets as floating-point numbers in the dataset: dtype=torch.float32 "
+        "instead of torch.long.",
         where=call.where,
-        numbers={"num_targets": call.num_labels},
+        numbers={"num_targets": num},
     )
 
 
@@ -127,14 +143,14 @@ def _log_target(call: LossSeen) -> Found | None:
 
 
 def contrastive_loss_misused(seen: Seen) -> Answer:
-    """Counts targets of 0, and compares distances of pairs and triplets before anything is learned.
+    """Counts targets of 0, and compares distances of pairs and triplets at first and after steps.
 
     Before training, examples that belong together are usually nearer than others.
     """
     if not seen.margins:
         return Unseen("no loss with pairs or triplets was called")
     for call in seen.margins:
-        found = _zeros(call) or _exchanged(call)
+        found = _zeros(call) or _exchanged(call) or _alike(call)
         if found is not None:
             return found
     return Sound("targets are 1 and -1, and pairs are in their roles")
@@ -193,4 +209,28 @@ def _exchanged(call: MarginSeen) -> Found | None:
         fix=f"Pass 1 to {call.kind} for pairs that belong together, and -1 for others.",
         where=call.where,
         numbers={"near": call.near.mean, "far": call.far.mean},
+    )
+
+
+def _alike(call: MarginSeen) -> Found | None:
+    """Find negatives that are as near as positives, at first and after many steps."""
+    first, late = call.gap, call.late_gap
+    is_long = call.last_step >= _LONG and late.num >= _MIN_LATE and first.num >= _MIN_TRIPLETS
+    if call.is_mined or not is_long:
+        return None
+    bound = _ALIKE * math.sqrt(first.variance / first.num)
+    was_alike = abs(first.mean) <= bound <= _PRECISE * call.near.mean
+    limit, loss = _AT_MARGIN * call.margin, call.late_loss.mean
+    is_alike = abs(late.mean) <= limit and abs(loss - call.margin) <= limit
+    has_collapsed = call.late_near.mean < _COLLAPSED * call.near.mean
+    if not was_alike or not is_alike or has_collapsed:
+        return None
+    return Found(
+        evidence=f"in {late.num} inspected triplets of steps {_FIRST_LATE} to "
+        f"{call.last_step + 1}, negatives were about as near to the anchor as positives (on "
+        f"average, {call.late_near.mean - late.mean:.3g} and {call.late_near.mean:.3g}), and the "
+        f"loss was still {loss:.3g} at a margin of {call.margin:g}",
+        fix="Check that each negative is drawn from another class than the anchor's.",
+        where=call.where,
+        numbers={"num_triplets": late.num, "loss": loss, "margin": call.margin},
     )

@@ -128,3 +128,31 @@ def frozen_batch_norm_moves(seen: Seen) -> Answer:
         numbers={"num_layers": one.num_layers, "shift": one.shift},
         severity=Severity.INFO if one.was_fresh else None,
     )
+
+
+def not_frozen(seen: Seen) -> Answer:
+    """Reads attributes of trained weights and layers that torch ignores, such as `require_grad`."""
+    if not seen.num_steps or not seen.models:
+        return Unseen("no model was trained")
+    if not seen.misnamed:
+        return Sound("no trained weight has an attribute that was meant to freeze it")
+    first = seen.misnamed[0]
+    some = [one for one in seen.misnamed if one.attribute == first.attribute]
+    some = [one for one in some if one.is_module == first.is_module]
+    names = ", ".join(one.name for one in some[:4])
+    rest = f" and {len(some) - 4} more" if some[4:] else ""
+    owners = "modules" if first.is_module else "weights"
+    owners = owners[:-1] if len(some) == 1 else owners
+    num = sum(one.num_weights for one in some)
+    which = "they are" if num > 1 else "it is"
+    if first.is_module:
+        whose = "their" if some[1:] else "its"
+        which = f"{whose} {num} weights are" if num > 1 else f"{whose} weight is"
+    return Found(
+        evidence=f"{first.attribute} was set to False on {len(some)} {owners} ({names}{rest}), "
+        f"which torch ignores: {which} still trained",
+        fix="Call module.requires_grad_(False), which freezes all weights of a module."
+        if first.is_module
+        else "Write weight.requires_grad = False, or module.requires_grad_(False).",
+        numbers={"num_weights": num},
+    )

@@ -269,8 +269,8 @@ class LoaderWatch:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether a tensor of a batch may be targets of a regression."""
-    return is_plain(value) and value.dim() <= 2 and value.is_floating_point()
+    """Return whether a tensor of a batch may be targets of a regression, or were converted."""
+    return is_plain(value) and value.dim() <= 2 and value.dtype is not torch.bool
 
 
 def _note_padding(sampler: Any, seen: LoaderSeen) -> None:

@@ -220,12 +220,27 @@ def note_cut(seen: LossSeen, target: Tensor, batch: list[Any]) -> None:
         given = ref()
         if given is None or given.numel() != target.numel() or given.device != target.device:
             continue
+        if not given.is_floating_point():
+            continue
         numbers = part(given, _MAX_TARGETS)
         is_same = (numbers.long() == part(target, _MAX_TARGETS)).all()
         if bool(is_same & (numbers != numbers.long()).any()):
             seen.num_cut += 1
             seen.cut = float(numbers[(numbers != numbers.long()).long().argmax()])
         return
+
+
+def note_whole(seen: LossSeen, target: Tensor, batch: list[Any]) -> None:
+    """Note targets that were integers in the loader's batch, and how many of them are 0."""
+    for ref in batch:
+        given = ref()
+        if given is None or given.is_floating_point() or given.numel() != target.numel():
+            continue
+        numbers, targets = part(given, _MAX_TARGETS), part(target, _MAX_TARGETS)
+        if given.device == target.device and bool((numbers == targets).all()):
+            seen.num_whole += targets.numel()
+            seen.num_zero += int((targets == 0).sum())
+            return
 
 
 def note_divergence(

@@ -166,6 +166,8 @@ class LossWatch:
             loss_values.note_weights(seen, target, args, kwargs)
         if seen.has_int_target:
             loss_values.note_cut(seen, target, self._watcher.batch_refs)
+        elif seen.kind in DISTANCES:
+            loss_values.note_whole(seen, target, self._watcher.batch_refs)
         if seen.kind == "cross_entropy" and not seen.has_int_target:
             loss_values.note_rows(seen, target, given)
         elif seen.kind in _BY_CLASS and seen.has_int_target and seen.reduction != "none":

@@ -83,8 +83,7 @@ class MarginWatch:
             some: list[Any] = [
                 args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names)
             ]
-            is_first = self._watcher.step < _FIRST
-            if not is_first or not all(is_plain(one) and one.dim() == 2 for one in some):
+            if not all(is_plain(one) and one.dim() == 2 for one in some):
                 return
             shapes = {tuple(one.shape) for one in some}
             seen = self._of(kind) if len(shapes) == 1 else None
@@ -93,6 +92,9 @@ class MarginWatch:
             seen.is_mined = seen.is_mined or any(is_mined(one) for one in some)
             anchor, positive, negative = (one.detach()[:_MAX_ROWS].float() for one in some)
             near, far = (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
+            if self._watcher.step >= _FIRST:
+                _note_late(seen, near, far, kwargs, args, step=self._watcher.step)
+                return
             seen.near.add(near)
             seen.far.add(far)
             seen.gap.add(near - far)
@@ -123,3 +125,22 @@ def _note_pairs(
     labels = target.detach().flatten()[:_MAX_ROWS]
     seen.near.add(distance[labels == 1])
     seen.far.add(distance[labels == -1])
+
+
+def _note_late(
+    seen: MarginSeen,
+    near: Tensor,
+    far: Tensor,
+    kwargs: dict[str, Any],
+    args: tuple[Any, ...],
+    *,
+    step: int,
+) -> None:
+    """Note the distances of triplets of a later step."""
+    margin = kwargs.get("margin", args[3] if len(args) > 3 else 1.0)
+    if isinstance(margin, (int, float)) and margin > 0:
+        gap = near - far
+        seen.margin, seen.last_step = float(margin), step
+        seen.late_gap.add(gap)
+        seen.late_near.add(near)
+        seen.late_loss.add((gap + margin).clamp_min(0))

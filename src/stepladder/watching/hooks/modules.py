@@ -164,6 +164,7 @@ class ModuleWatch:
                 owner, name, before=self._scripting, after=self._scripted, failed=self._scripted
             )
         watcher.patches.wrap(nn.Module, "eval", after=self._seek)
+        watcher.patches.wrap(nn.Module, "load_state_dict", after=self._seek_loaded)
         watcher.patches.on_undo(self._stop)
         _CURRENT.append(self)
         self._open()
@@ -211,6 +212,11 @@ class ModuleWatch:
         if num < _MAX_SOUGHT_AGAIN and len(self._sought) < _MAX_SOUGHT:
             self._sought.append(weakref.ref(module))
             self._open_once()
+
+    def _seek_loaded(self, note: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> None:
+        """Inspect modules until one that was loaded only in part is called."""
+        if getattr(result, "missing_keys", None):
+            self._seek(note, args, kwargs, result)
 
     def _is_seeking(self) -> bool:
         self._num_once += 1
@@ -383,6 +389,8 @@ class ModuleWatch:
         watcher = self._watcher
         if not watcher.switch.is_on or torch.compiler.is_compiling():
             return
+        if isinstance(output, Tensor):
+            watcher.output_shape = output.shape
         if not watcher.rest.is_on:
             watcher.switch.run(self._leave, module, output)
         elif self._names.root_of(module) is not None:

@@ -370,6 +370,13 @@ class OptimizerWatch:
                 if old is None:
                     old = {key: self._names.of(param) for key, param in without.items()}
                 live.never = {key: name for key, name in old.items() if key in without}
+                self._note_trained({id(p) for p in params} - without.keys(), live)
+
+    def _note_trained(self, trained: set[int], by: HeldOptimizer) -> None:
+        """Remove weights with a gradient from those that earlier optimizers miss."""
+        for live in (*self._past, *self._live.values()):
+            if live is not by and live.never and live.seen.num_steps:
+                live.never = {k: name for k, name in live.never.items() if k not in trained}
 
     def _look_late(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         if self._watcher.is_following:

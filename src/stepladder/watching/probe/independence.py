@@ -125,22 +125,29 @@ class Independence:
         Nothing is printed, and random states are restored.
         """
         kept, self._kept = self._kept, None
-        phases, library = self._watcher.phases, torch.distributed
-        if kept is None or (library.is_available() and library.is_initialized()):
+        phases = self._watcher.phases
+        if kept is None or is_distributed():
             return
         if phases.num_steps and phases.whole_s(FORWARD) > _MAX_FORWARD_S * phases.num_steps:
             return
         seen = IndependenceSeen(built=kept.root.seen.built, where=kept.root.seen.called_at)
         self._watcher.seen.independence = seen
         try:
-            with same_draws() as draw_again, _silent(), torch.no_grad():
+            with same_draws() as draw_again, silent(), torch.no_grad():
                 _compare(kept, seen, draw_again)
         except Exception as error:  # whatever a script's model raises for another batch
             seen.why_not = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+def is_distributed() -> bool:
+    """Return whether this is one of several processes that train together."""
+    library = torch.distributed
+    return library.is_available() and library.is_initialized()
+
+
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
+    """Print nothing, and raise no warnings."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),

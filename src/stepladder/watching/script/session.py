@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
     from stepladder.watching.hooks.optimizers import OptimizerWatch
     from stepladder.watching.probe.independence import Independence
+    from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.ranks.record import RankWatch
     from stepladder.watching.watcher import Watcher
@@ -83,7 +84,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
-        self._independence: Independence | None = None
+        self._after_last: list[Independence | OwnBackwards] = []
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -108,15 +109,18 @@ class Session:
         from stepladder.watching.hooks.losses import LossWatch
         from stepladder.watching.hooks.lost_terms import LostTermWatch
         from stepladder.watching.hooks.margins import MarginWatch
+        from stepladder.watching.hooks.misnamed import MisnamedWatch
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
         from stepladder.watching.hooks.pairs import PairWatch
+        from stepladder.watching.hooks.predictions import PredictionWatch
         from stepladder.watching.hooks.stacks import StackWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
         from stepladder.watching.hooks.waste import WasteWatch
         from stepladder.watching.probe.independence import Independence
+        from stepladder.watching.probe.own_backwards import OwnBackwards
         from stepladder.watching.probe.probe import Kept
         from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
@@ -132,9 +136,9 @@ class Session:
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
-        independence = Independence()
+        independence, own_backwards = Independence(), OwnBackwards()
         self._kept = kept
-        self._independence = independence
+        self._after_last = [independence, own_backwards]
         watcher.start(
             [
                 optimizers,
@@ -151,11 +155,14 @@ class Session:
                 FileWatch(),
                 StateWatch(),
                 LoadWatch(names, optimizers),
+                MisnamedWatch(names, optimizers),
+                PredictionWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
                 ExampleWatch(),
                 PairWatch(),
                 independence,
+                own_backwards,
                 CallWatch(names, optimizers),
                 LongPaddingWatch(),
                 WasteWatch(names, optimizers),
@@ -217,8 +224,8 @@ class Session:
             )
             return self._with_crash(report, ending)
         watcher.stop()
-        if self._independence is not None and not ending.signal_number:
-            self._independence.replay()
+        for one in self._after_last if not ending.signal_number else ():
+            one.replay()
         probe_s: float | None = None
         replays: tuple[Replay, ...] = ()
         if self._kept is not None and not ending.signal_number:
