@@ -66,14 +66,14 @@ class SeedingSeen:
 
     Attributes:
         function: such as `np.random.seed`.
-        dataset_id: the dataset whose examples were fetched.
+        loader: the one whose examples were fetched; -1 if that is unknown.
         values: the first different seeds.
         num_used: of the first calls, those after which random numbers were drawn.
     """
 
     function: str
     where: str | None
-    dataset_id: int
+    loader: int
     values: list[int] = field(default_factory=list)
     num_calls: int = 0
     num_used: int = 0

@@ -187,3 +187,16 @@ with torch.no_grad():
 """
     one = found(watched(START + seeding(SEEDED["numpy"], own)), "seeds_wrong")
     assert one.fault is None, one.evidence
+
+
+def test_functions_that_seed_can_still_be_pickled(watched: Watched) -> None:
+    code = """
+import pickle
+for one in (np.random.seed, random.seed, torch.manual_seed):
+    assert pickle.loads(pickle.dumps(one)) is one
+learn(Flipped(), 1)
+"""
+    kept = KEPT["flipped_in_place"].rpartition("learn")[0]
+    report = watched(START + kept + code)
+    assert report.ending == "it ran to completion"
+    assert report.watcher_error is None

@@ -14,6 +14,8 @@ def standardise(window):
 
 
 class Meters(Dataset):
+    """Windows of the power that a device draws, in watts."""
+
     def __init__(self, n, seed, jitter):
         g = torch.Generator().manual_seed(seed)
         self.device = torch.randint(4, (n,), generator=g)

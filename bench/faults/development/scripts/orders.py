@@ -19,6 +19,8 @@ def orders(n, seed):
 
 
 class Reader(nn.Module):
+    """One layer of attention, read at the first word."""
+
     def __init__(self):
         super().__init__()
         self.words = nn.Embedding(50, 32)

@@ -46,11 +46,11 @@ def _mask(one: PaddingSeen) -> Found:
 def _last(one: PaddingSeen) -> Found | None:
     if one.num_ended < _LEAST_ENDED * one.num_rows:
         return None
-    share = one.num_padded / (one.num_padded + one.num_real)
+    share = 100 * one.num_padded / (one.num_padded + one.num_real)
     return Found(
         evidence=f"a linear layer receives the output of {one.layer} at the last place of padded "
         f"sequences, but {one.num_ended} of {one.num_rows} inspected sequences end before "
-        f"({share:.0%} of their places are padding): it is the output after the padding",
+        f"({share:.0f} % of their places are padding): it is the output after the padding",
         fix="Read the output at the last real token, out[torch.arange(n), lengths - 1], or pass "
         "pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False) and read h_n.",
         where=one.where,

@@ -15,9 +15,9 @@ def stored_data_changes(seen: Seen) -> Answer:
     This is done in the training process after the first whole pass, when what is computed once has
     been computed. Examples that no longer resemble themselves were replaced on purpose.
     """
-    trained = {one.dataset_id for one in seen.loaders if one.training}
+    is_trained = any(one.training for one in seen.loaders)
     looked = [one for one in seen.stored if one.num_looked >= _MIN_LOOKED]
-    if not looked or not trained:
+    if not looked or not is_trained:
         return Unseen("no dataset with examples in memory was read again after a whole pass")
     for one in looked:
         if one.num_changed >= _MOST * one.num_looked:

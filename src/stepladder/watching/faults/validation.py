@@ -243,13 +243,13 @@ def seeds_wrong(seen: Seen) -> Answer:
 
 def _seeded_for_each(seen: Seen) -> Found | None:
     """Find a constant seed that is set again for each example, so that all have the same draws."""
-    trained = {one.dataset_id: one.dataset for one in seen.loaders if one.training}
+    trained = {at: one.dataset for at, one in enumerate(seen.loaders) if one.training}
     for one in seen.seedings:
         is_constant = len(one.values) == 1 and one.num_calls >= _MIN_SEEDED
-        if not is_constant or one.num_used < _MIN_USED or one.dataset_id not in trained:
+        if not is_constant or one.num_used < _MIN_USED or one.loader not in trained:
             continue
         return Found(
-            evidence=f"while {trained[one.dataset_id]} returned examples, "
+            evidence=f"while {trained[one.loader]} returned examples, "
             f"{one.function}({one.values[0]}) was called at least {one.num_calls:,} times, always "
             "with this number: its random draws are the same for every example",
             fix="Seed once before training instead of in __getitem__; for fixed draws that differ, "

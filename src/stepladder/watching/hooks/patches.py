@@ -177,7 +177,7 @@ class Patches:
             return result
 
         if isinstance(owner, ModuleType):
-            wrapper.__module__ = owner.__name__  # where pickle looks for it
+            wrapper.__module__, wrapper.__qualname__ = owner.__name__, name  # for pickle
         is_own = not isinstance(owner, type) or name in vars(owner)
         one = _Replaced(owner, name, original, wrapper, is_own)
         self._replaced.append(one)

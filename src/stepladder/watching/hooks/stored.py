@@ -39,8 +39,11 @@ _MAX_CALLS: Final = 4096
 class _Held:
     """The attributes in which a dataset stores examples, and what was found of each."""
 
-    def __init__(self, dataset: Any, attributes: Sequence[str], where: str | None) -> None:
+    def __init__(
+        self, dataset: Any, attributes: Sequence[str], where: str | None, loader: int
+    ) -> None:
         self.ref = weakref.ref(dataset)
+        self.loader = loader  # the first one of it: earlier ones may be of a dataset that is gone
         kind = type(dataset).__name__
         self.seen = {
             name: StoredSeen(dataset=kind, attribute=name, where=where) for name in attributes
@@ -92,7 +95,7 @@ class StoredWatch:
         held = self._held[id(dataset)]
         if held is None or held.ref() is not dataset or held.num_looks >= _MAX_LOOKS:
             return None
-        if not self._was_read(dataset):
+        if not self._was_read(dataset, held.loader):
             return None
         if not isinstance(indices, (list, tuple)):
             indices = [indices]
@@ -124,13 +127,19 @@ class StoredWatch:
         own, where = self._watcher.own, None
         if code is not None and own.is_own(code.co_filename):
             where = f"{own.shown(code.co_filename)}:{code.co_firstlineno}"
-        return _Held(dataset, names, where)
+        return _Held(dataset, names, where, self._loader_of(dataset))
 
-    def _was_read(self, dataset: Any) -> bool:
+    def _loader_of(self, dataset: Any) -> int:
+        """Return the last loader of a dataset: earlier ones may be of one that had its id."""
+        loaders = self._watcher.seen.loaders
+        found = (at for at, one in enumerate(loaders) if one.dataset_id == id(dataset))
+        return max(found, default=-1)
+
+    def _was_read(self, dataset: Any, first: int) -> bool:
         """Return whether there was a whole pass, so that what is computed once was computed."""
         return any(
             one.is_whole
-            for loader in self._watcher.seen.loaders
+            for loader in self._watcher.seen.loaders[first:]
             if loader.dataset_id == id(dataset)
             for one in loader.passes[:_MAX_LOOKS]
         )
@@ -149,7 +158,7 @@ class StoredWatch:
             fetcher = _fetcher()
             if fetcher is None:
                 return None
-            return self._note(function, int(args[0]), id(fetcher.dataset))
+            return self._note(function, int(args[0]), self._loader_of(fetcher.dataset))
 
         return before
 
@@ -160,13 +169,13 @@ class StoredWatch:
 
         return after
 
-    def _note(self, function: str, value: int, dataset_id: int) -> SeedingSeen | None:
-        key = function, self._watcher.own.here(), dataset_id
+    def _note(self, function: str, value: int, loader: int) -> SeedingSeen | None:
+        key = function, self._watcher.own.here(), loader
         seen = self._seedings.get(key)
         if seen is None:
             if len(self._seedings) >= _MAX_SEEDINGS:
                 return None
-            seen = SeedingSeen(function=function, where=key[1], dataset_id=dataset_id)
+            seen = SeedingSeen(function=function, where=key[1], loader=loader)
             self._seedings[key] = seen
         seen.num_calls += 1
         if value not in seen.values and len(seen.values) < _MAX_SEED_VALUES:
@@ -242,7 +251,7 @@ def _values_of(item: Any) -> np.ndarray[Any, Any] | None:
     is_array = isinstance(item, np.ndarray) and item.dtype.kind in "fiu"
     if not is_array or item.size < _MIN_VALUES:
         return None
-    values: np.ndarray[Any, Any] = item.ravel()[:_MAX_VALUES].astype(np.float64)
+    values: np.ndarray[Any, Any] = item.flat[:_MAX_VALUES].astype(np.float64)
     return values
 
 
