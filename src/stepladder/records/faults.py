@@ -120,6 +120,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),
+    _fault(
+        "stored_data_changes",
+        "a dataset changes the examples that it stores whenever it returns them",
+        _WATCH,
+    ),
     _fault("label_in_inputs", "a column of the inputs is the label", _WATCH),
     _fault("labels_misaligned", "labels do not match their inputs", _BOTH),
     _fault("unmixed_batches", "batches have only one class: the data is sorted", _BOTH),
@@ -134,6 +139,11 @@ FAULTS: tuple[Fault, ...] = (
         "tokens_out_of_vocabulary",
         "token ids outside the vocabulary, or padding in the loss",
         _BOTH,
+    ),
+    _fault(
+        "padding_misread",
+        "a padding mask is inverted, or the last output of padded sequences is used",
+        _WATCH,
     ),
     # validation
     _fault("augmented_validation", "validation data is augmented or reshuffled", _BOTH),
@@ -161,7 +171,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("cannot_overfit", "the model cannot overfit a single batch", _CHECK),
     _fault("no_better_than_baseline", "a trivial baseline is as good", _CHECK + _DIAGNOSE),
     _fault("missing_classes", "classes of train are missing in a held-out split", _CHECK),
-    _fault("distribution_shift", "two splits have different distributions", _CHECK),
+    _fault("distribution_shift", "two splits have different distributions", _BOTH),
     _fault("validation_too_small", "validation is too small for the decisions based on it", _CHECK),
     _fault("validation_fails", "validation fails or is not repeatable", _CHECK),
     _fault("not_reproducible", "two runs with the same seed differ", _CHECK),

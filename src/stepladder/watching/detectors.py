@@ -18,8 +18,11 @@ from stepladder.watching.faults import (
     loss_weights,
     metrics,
     own_backwards,
+    padding,
     pairs,
+    shifts,
     stepping,
+    stored,
     terms,
     unread,
     validation,
@@ -38,12 +41,14 @@ _GROUP_NORM = "Wu & He 2018, arXiv:1803.08494"
 _LOADING = 'PyTorch, "torch.utils.data": iterating a DataLoader'
 _LEAKAGE = "Kapoor & Narayanan 2023, arXiv:2207.07048 (no clean split)"
 _LEAKAGE_OF_TARGET = "Kaufman et al. 2012, doi:10.1145/2382577.2382579 (leakage of the target)"
+_TORCH_DATA = 'PyTorch, "Datasets & DataLoaders": custom datasets'
 _SAMPLING = 'PyTorch, "torch.utils.data": WeightedRandomSampler, SubsetRandomSampler'
 _MISALIGNED = "Zhang et al. 2017, arXiv:1611.03530 (random labels)"
 _WORKERS = 'PyTorch, "Reproducibility": DataLoader'
 _TRANSFER = 'Chollet 2020, Keras guide "Transfer learning & fine-tuning": BatchNormalization'
 _KING = "King & Zeng 2001, Logistic Regression in Rare Events Data (section 4)"
 _SWA = "Izmailov et al. 2018, arXiv:1803.05407 (section 3.2)"
+_SHIFT = "Breck et al. 2019, Data Validation for Machine Learning (section 3.2)"
 _SAVING = 'PyTorch, "Saving and Loading Models"'
 
 DETECTORS: Final[tuple[Detector, ...]] = (
@@ -107,6 +112,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("double_normalisation", _WARNING, _KARPATHY, inputs.double_normalisation),
     Detector("not_finite_data", _WARNING, _CHECKER, inputs.not_finite_data),
     Detector("duplicated_inputs", _WARNING, _CHECKER, inputs.duplicated_inputs),
+    Detector("stored_data_changes", _WARNING, _TORCH_DATA, stored.stored_data_changes),
     Detector("label_in_inputs", _WARNING, _LEAKAGE_OF_TARGET, pairs.label_in_inputs),
     Detector("labels_misaligned", _WARNING, _MISALIGNED, pairs.labels_misaligned),
     Detector("unmixed_batches", _WARNING, _CHECKER, inputs.unmixed_batches),
@@ -128,6 +134,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         inputs.input_too_large,
     ),
     Detector("tokens_out_of_vocabulary", _WARNING, _TORCH, loss.tokens_out_of_vocabulary),
+    Detector("padding_misread", _ERROR, _TORCH, padding.padding_misread),
     Detector("augmented_validation", _WARNING, _KARPATHY, validation.augmented_validation),
     Detector("train_mode_in_validation", _WARNING, _KARPATHY, validation.train_mode_in_validation),
     Detector("eval_mode_in_training", _WARNING, _KARPATHY, validation.eval_mode_in_training),
@@ -140,5 +147,6 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ),
     Detector("checkpoint_incomplete", _WARNING, _SAVING, validation.checkpoint_incomplete),
     Detector("seeds_wrong", _INFO, 'PyTorch, "Reproducibility"', validation.seeds_wrong),
+    Detector("distribution_shift", _WARNING, _SHIFT, shifts.distribution_shift),
     Detector("wrong_checkpoint_kept", _ERROR, _SAVING, validation.wrong_checkpoint_kept),
 )

@@ -63,6 +63,8 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   hashes per model are kept; of larger sets, those of a part of the examples. On a GPU they are read
   after the last step. A few hundred rows and their targets are stored as well, at most 1,024 of up
   to 1,024 numbers.
+- **Examples in memory are compared** before and after a dataset returns them, in the training
+  process: four of up to 24 batches, up to 4,096 values each.
 - **One replay on a copy** follows the script's last step, also without `--probe`: a copy of the
   model that was trained last is called four times with 6 to 14 stored examples, in evaluation mode,
   without gradients and with output discarded. It is left out for models larger than 200 MB, forward
@@ -222,6 +224,9 @@ Results on published training scripts, run unmodified, with repository, path and
   augmentation, and not by chance: with at least four values, or 20 tokens of a text.
 - Labels that do not belong to their inputs, if the model remembers the examples before the end of
   the first epoch, or if the inputs are images or sequences and the loss falls later.
+- Examples that a dataset changes in place, or seeds for each example, in worker processes; inputs
+  of evaluations that neither come from a loader nor have held-out names such as `x_test`.
+- Masks of padding that the script applies itself, without `key_padding_mask`.
 - Which of several columns determine a target together, and a label in images or sequences.
 - Buffers that differ between ranks, and weights that are sharded or belong to parts of a model on
   different ranks.

@@ -9,6 +9,7 @@ from typing import Any
 from stepladder.records.watch import Clearing
 from stepladder.watching.hooks.tensors import Spread
 from stepladder.watching.seen_costs import CostsSeen
+from stepladder.watching.seen_inputs import PaddingSeen, SeedingSeen, ShiftSeen, StoredSeen
 from stepladder.watching.seen_losses import (
     LossSeen,
     LostTermSeen,
@@ -679,6 +680,10 @@ class Seen:
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
+    shifts: list[ShiftSeen] = field(default_factory=list)
+    stored: list[StoredSeen] = field(default_factory=list)
+    seedings: list[SeedingSeen] = field(default_factory=list)
+    paddings: list[PaddingSeen] = field(default_factory=list)
     pairs: list[PairsSeen] = field(default_factory=list)
     saved: list[SavedSeen] = field(default_factory=list)
     stale_states: list[StateSeen] = field(default_factory=list)

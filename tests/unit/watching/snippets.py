@@ -34,6 +34,53 @@ for epoch in range(4):
             model(xb).argmax(1)
 """
 
+STORED = BASE.replace(
+    "train = DataLoader(TensorDataset(x[:128], y[:128])",
+    """class Noisy(Dataset):
+    def __init__(self):
+        self.x = x[:128].clone()
+
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, i):
+        row = self.x[i].clone()
+        row += 0.1 * torch.randn(20)
+        return row, y[i]
+
+train = DataLoader(Noisy()""",
+)
+
+MASKED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+ids = torch.randint(1, 20, (64, 12))
+ids[torch.arange(12) >= torch.randint(4, 12, (64, 1))] = 0
+labels = (ids == 5).any(1).long()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.attend = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, ids):
+        h = self.attend(self.embed(ids), src_key_padding_mask=ids == 0)
+        return self.head(h[:, 0])
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(20):
+    batch = torch.randperm(64)[:16]
+    optimizer.zero_grad()
+    F.cross_entropy(model(ids[batch]), labels[batch]).backward()
+    optimizer.step()
+"""
+
 PICTURES = """
 import torch
 import torch.nn.functional as F
@@ -398,6 +445,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
     "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
+    "stored_data_changes": _edit(STORED, ("self.x[i].clone()", "self.x[i]")),
     "label_in_inputs": _edit(BASE, (".long()\ntrain", ".long()\nx[:, 7] = y.float() - 1\ntrain")),
     "labels_misaligned": _edit(
         BASE.replace("range(4)", "range(12)"),
@@ -429,6 +477,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
     "tokens_out_of_vocabulary": _edit(TOKENS, (", ignore_index=0", "")),
+    "padding_misread": _edit(MASKED, ("ids == 0)", "ids != 0)")),
     "optimizer_recreated": _edit(
         BASE,
         (
@@ -437,6 +486,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
             "        optimizer.zero_grad()\n",
         ),
     ),
+    "distribution_shift": _edit(BASE, ("TensorDataset(x[128:]", "TensorDataset(9 * x[128:]")),
     "wrong_checkpoint_kept": _edit(
         BASE.replace("losses = []", "import copy\nlosses = []")
         + "    if epoch == 1:\n        best = copy.deepcopy(model.state_dict())\n"

@@ -12,6 +12,8 @@ _NO_VALIDATION = Unseen("no pass over a loader without learning was seen after t
 _MANY_GRAPHS = 10
 _RARE = 0.34  # of the steps: anything called less often is not part of a step
 _MIN_EVAL = 5
+_MIN_SEEDED = 24  # calls with the same number while examples are fetched
+_MIN_USED = 6  # of the first of them: random numbers were drawn after it
 
 
 def augmented_validation(seen: Seen) -> Answer:
@@ -218,6 +220,9 @@ def seeds_wrong(seen: Seen) -> Answer:
     """Checks that a seed is set exactly once: setting it repeatedly repeats random draws."""
     if seen.num_steps == 0:
         return Unseen("no optimizer step was seen")
+    found = _seeded_for_each(seen)
+    if found is not None:
+        return found
     for (where, seed), times in seen.reseeded.items():
         if times >= 2:
             return Found(
@@ -234,6 +239,26 @@ def seeds_wrong(seen: Seen) -> Answer:
             fix="Call torch.manual_seed(0) at the start of the script.",
         )
     return Sound("a seed was set")
+
+
+def _seeded_for_each(seen: Seen) -> Found | None:
+    """Find a constant seed that is set again for each example, so that all have the same draws."""
+    trained = {at: one.dataset for at, one in enumerate(seen.loaders) if one.training}
+    for one in seen.seedings:
+        is_constant = len(one.values) == 1 and one.num_calls >= _MIN_SEEDED
+        if not is_constant or one.num_used < _MIN_USED or one.loader not in trained:
+            continue
+        return Found(
+            evidence=f"while {trained[one.loader]} returned examples, "
+            f"{one.function}({one.values[0]}) was called at least {one.num_calls:,} times, always "
+            "with this number: its random draws are the same for every example",
+            fix="Seed once before training instead of in __getitem__; for fixed draws that differ, "
+            "seed with the index.",
+            where=one.where,
+            severity=Severity.WARNING,
+            numbers={"num_calls": one.num_calls},
+        )
+    return None
 
 
 def batch_norm_stale(seen: Seen) -> Answer:

@@ -241,6 +241,8 @@ class LossWatch:
         if not is_plain(ids) or ids.dim() != 2 or ids.shape[1] < 3 or not is_plain(table):
             return
         self._token_ends += token_ends(ids)
+        for listener in self._watcher.on_tokens:
+            listener(ids)
         named = args[2] if len(args) > 2 else kwargs.get("padding_idx")
         if named is not None:
             self._watcher.seen.padding = (int(named), int(table.shape[0]))

@@ -181,7 +181,7 @@ class Patches:
     def replace(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Put a function in the place of `owner.name`, until `undo`."""
         if isinstance(owner, ModuleType):
-            wrapper.__module__ = owner.__name__  # where pickle looks for it
+            wrapper.__module__, wrapper.__qualname__ = owner.__name__, name  # for pickle
         is_own = not isinstance(owner, type) or name in vars(owner)
         one = _Replaced(owner, name, getattr(owner, name), wrapper, is_own)
         self._replaced.append(one)

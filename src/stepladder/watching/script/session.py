@@ -113,11 +113,14 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.padding import PaddingWatch
         from stepladder.watching.hooks.pairs import PairWatch
         from stepladder.watching.hooks.predictions import PredictionWatch
+        from stepladder.watching.hooks.shifts import ShiftWatch
         from stepladder.watching.hooks.stacks import StackWatch
         from stepladder.watching.hooks.states import StateWatch
         from stepladder.watching.hooks.statistics import StatisticsWatch
+        from stepladder.watching.hooks.stored import StoredWatch
         from stepladder.watching.hooks.waste import WasteWatch
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.own_backwards import OwnBackwards
@@ -160,7 +163,10 @@ class Session:
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
                 ExampleWatch(),
+                PaddingWatch(),
                 PairWatch(),
+                ShiftWatch(),
+                StoredWatch(),
                 independence,
                 own_backwards,
                 CallWatch(names, optimizers),

@@ -1,0 +1,116 @@
+"""What was seen of the inputs of models, and of what datasets store, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stepladder.watching.hooks.tensors import Spread
+
+
+@dataclass(kw_only=True)
+class EvaluatedInputsSeen:
+    """Inputs of a model in an evaluation: of a loader, or at a line of the script.
+
+    Attributes:
+        where: the line of the first evaluation.
+        num_rows: examples that were measured.
+    """
+
+    where: str | None
+    num_rows: int = 0
+    spreads: list[Spread] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class ShiftSeen:
+    """Inputs of a model that learns, in training and in evaluations with held-out examples.
+
+    Attributes:
+        num_rows: examples that were measured in training.
+        is_picture: inputs have four dimensions.
+    """
+
+    built: str
+    num_rows: int = 0
+    is_picture: bool = False
+    spreads: list[Spread] = field(default_factory=list)
+    evaluated: list[EvaluatedInputsSeen] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class StoredSeen:
+    """Examples that a dataset stores in memory, before and after it returned them.
+
+    Attributes:
+        dataset: its class.
+        attribute: where it stores them.
+        where: the first line of its `__getitem__`.
+        num_looked: examples that were compared after the first whole pass.
+        num_changed: of these, those that were different afterwards, but resemble what they were.
+        first_std, last_std: standard deviation of the values of the first and last compared ones.
+    """
+
+    dataset: str
+    attribute: str
+    where: str | None
+    num_looked: int = 0
+    num_changed: int = 0
+    first_std: float = 0.0
+    last_std: float = 0.0
+
+
+@dataclass(kw_only=True)
+class SeedingSeen:
+    """A line that seeds a generator while a dataset returns examples.
+
+    Attributes:
+        function: such as `np.random.seed`.
+        loader: the one whose examples were fetched; -1 if that is unknown.
+        values: the first different seeds.
+        num_used: of the first calls, those after which random numbers were drawn.
+    """
+
+    function: str
+    where: str | None
+    loader: int
+    values: list[int] = field(default_factory=list)
+    num_calls: int = 0
+    num_used: int = 0
+
+
+class Misread(StrEnum):
+    """How padding is read as if it were data.
+
+    MASK: a key padding mask is True at the real tokens. LAST: the output of a recurrent layer is
+    read at the last place, which is padding.
+    """
+
+    MASK = "mask"
+    LAST = "last"
+
+
+@dataclass(kw_only=True)
+class PaddingSeen:
+    """Padding at the inputs of attention or of a recurrent layer.
+
+    Attributes:
+        layer: its class.
+        misread: None if it is not read as data.
+        num_looked: inspected batches.
+        num_misread: of these, those in which it is.
+        num_real, num_padded: places with and without data in the last of these.
+        num_rows, num_ended: rows in it, and those that end in padding.
+        padding: the id of the padding, if it is known.
+    """
+
+    layer: str
+    where: str | None
+    misread: Misread | None = None
+    num_looked: int = 0
+    num_misread: int = 0
+    num_real: int = 0
+    num_padded: int = 0
+    num_rows: int = 0
+    num_ended: int = 0
+    padding: int | None = None
