@@ -119,7 +119,7 @@ class PaddingWatch:
     ) -> None:
         self._drop()
         module: nn.RNNBase = args[0]
-        given = args[1] if len(args) > 1 else kwargs.get("input")
+        given: Any = args[1] if len(args) > 1 else kwargs.get("input")
         output = result[0]
         is_read = _can_be_read(given) and is_plain(output) and given.dim() == 3
         if not is_read or not torch.is_grad_enabled():
