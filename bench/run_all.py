@@ -52,6 +52,7 @@ SCRIPTS = (
 """The last seven together take hours; see --help of each."""
 ELSEWHERE = {
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
+    "watch.reported": "takes half an hour: name a log",
     "watch.public_scripts": "downloads the scripts to a folder that you name",
     "training.lightning_pairs": "runs here if there is a Python with Lightning",
     "loaders.compare": "runs here if there is a tar file",

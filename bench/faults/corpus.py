@@ -26,8 +26,17 @@ DEVELOPMENT = HERE / "development"
 SOUND = HERE.parent / "sound"
 CORPORA = ("development", "held_out", "held_out_2", "sound")
 MAX_CHANGED_LINES = 8
-NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit"}
-"""Faults of the disk and the machine, which no program has."""
+OF_RANKS = {
+    "ranks_read_same_data",
+    "validation_padded",
+    "schedule_stepped_per_rank",
+    "slow_rank",
+    "communication_exposed",
+    "unused_search",
+}
+NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit", *OF_RANKS}
+"""Faults of the disk and the machine, which no program has, and of several processes, which tests
+start."""
 TRACER = HERE / "loss_trace.py"
 WATCH_FILE, CHECK_FILE, TRACE_FILE = "watch.json", "checks.json", "losses.json"
 

@@ -30,7 +30,6 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that simulates steps of some seconds and returns the steps written at."""
     clock = Clock()
     monkeypatch.setattr(session_module, "perf_counter", clock)
-    monkeypatch.setattr(session_module, "to_json", lambda report: report)
 
     def pass_steps(step_s: float, num_steps: int, begin_s: float = 0.0) -> list[int]:
         found: list[int] = []

@@ -97,6 +97,8 @@ def kind_of(sample: SampleSeen, *, has_gpu: bool) -> str | None:
     for libraries, kind in by_call:
         if any(f"/{name}" in f"/{call}" for call in calls for name in libraries):
             return kind
+    if _CLEANUP.match(text):
+        return "memory_cleanup"  # callbacks of the garbage collector may be in libraries
     return _by_call(calls) or (_by_text(text, has_gpu=has_gpu) if not calls else None)
 
 
