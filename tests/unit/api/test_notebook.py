@@ -54,7 +54,7 @@ CELLS = {
     "check": "stepladder.check(**{'run.dir': 'checked'}, **job);",
     "advise": "stepladder.advise(**{'run.dir': 'advised', 'ladder.block_s': 0.02}, **job);",
     "climb": "stepladder.climb(**{'run.dir': 'climbed', 'ladder.block_s': 0.02, "
-    "'run.checks': 'off'}, **job);",
+    "'ladder.budget_s': 20.0, 'run.checks': 'off'}, **job);",
     "export": "stepladder.export(trained.path, 'torch')",
 }
 
