@@ -81,6 +81,8 @@ def compare_over_seeds(
             try:
                 blocks = [arm.block(steps, wait_s=options.max_wait_s) for arm in arms]
             except ScriptEndedError:
+                if steps >= 2 * _MIN_STEPS:
+                    break
                 return Learnt(
                     decision=Decision.UNDECIDED,
                     found="",
@@ -88,7 +90,11 @@ def compare_over_seeds(
                 )
         firsts.append(blocks[0].losses)
         seconds.append(blocks[1].losses)
-    return compare_seeds(firsts, seconds)
+    else:
+        return compare_seeds(firsts, seconds)
+    return compare_over_seeds(  # the script has fewer steps than it seemed
+        workplace, before, after, options=options, steps=steps // 2, say=say
+    )
 
 
 def _compare_metric(

@@ -14,6 +14,11 @@ import pytest
 
 from stepladder.cli.main import main
 from stepladder.machine import openmp
+from stepladder.records.ladder import Decision
+from stepladder.scripts.options import ScriptOptions
+from stepladder.scripts.seeds import Version, compare_over_seeds
+from stepladder.scripts.settings import Settings
+from stepladder.scripts.workplace import Workplace
 
 SLOW = textwrap.dedent(
     """
@@ -270,3 +275,21 @@ def test_logging_and_second_forwards_are_left_out(project: Path) -> None:
     subprocess.run(["patch", "-p1"], input=found["patch"], cwd=project, text=True, check=True)
     assert "OncePerInput(net)" in (project / "train.py").read_text()
     assert float(run("train.py", cwd=project)) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.thorough
+def test_losses_of_a_short_script_are_compared_over_the_steps_that_it_has(project: Path) -> None:
+    (project / "train.py").write_text(TINY_BATCHES.replace("batch_size=2", "batch_size=64"))
+    work = Workplace(
+        script="train.py",
+        args=(),
+        is_module=False,
+        folder=(project / "climb-train").resolve(),
+        allows_writes=False,
+    )
+    before, after = Version(settings=Settings()), Version(settings=Settings())
+    said: list[str] = []
+    options = ScriptOptions(num_seeds=3)
+    found = compare_over_seeds(work, before, after, options=options, steps=200, say=said.append)
+    assert found.decision is Decision.KEPT
+    assert len(said) > options.num_seeds  # it has 64 steps, so that 200 were too many

@@ -1,4 +1,4 @@
-"""Tell rising from falling melodies with a small transformer."""
+"""Classify melodies as rising or falling with a small transformer."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Tell which device runs from its power curve: noisy windows, standardised, and a held-out set."""
+"""Classify devices by their power curve: noisy windows, standardised, and a held-out set."""
 
 import torch
 import torch.nn.functional as F

@@ -87,7 +87,7 @@ class WasteWatch:
         watcher.on_close.append(self._look)
 
     def settle(self) -> None:
-        """Count weights in float64, and take over the number of validations."""
+        """Count the weights, and those in float64."""
         held = [
             p
             for o in self._optimizers.live_optimizers()
