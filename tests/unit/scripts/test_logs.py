@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import logging
 from pathlib import Path
 
@@ -18,6 +19,9 @@ OWN = OwnCode(Path(__file__).parent, __file__)
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test replaces is put back after it."""
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    hooks = optimizer._global_optimizer_post_hooks.copy()
+    monkeypatch.setattr(optimizer, "_global_optimizer_post_hooks", hooks)
     monkeypatch.setattr(builtins, "print", print)
     for name in ("debug", "info"):
         monkeypatch.setattr(logging.Logger, name, getattr(logging.Logger, name))

@@ -33,7 +33,7 @@ _FIRST_S: Final = 0.008  # processor time of the first samples
 _PER_STEP_S: Final = 12e-6  # and for each step
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
-_SWITCH_S: Final = 0.0002  # Python's switch interval while no other thread runs
+_SWITCH_S: Final = 0.0002  # Python's switch interval while other threads wait
 _PER_STEP: Final = 8  # samples of a step, as long as they may be taken
 _WIDENED: Final = 128  # samples after which they are taken a quarter as often
 _MAX_GAP_S: Final = 5.0  # a longer gap is a pause, such as a suspended process
@@ -134,6 +134,7 @@ class StackWatch:
         self._stop: Any = None  # a lock that is held while the thread is to run
         self._ended: Any = None  # one that is held while it runs
         self._num_in_step = 0
+        self._others: dict[int, tuple[int, int]] = {}  # where the other threads were
         self._usual_s: float | None = None  # Python's switch interval, while it is another one
 
     def install(self, watcher: Watcher) -> None:
@@ -204,8 +205,11 @@ class StackWatch:
 
     def _sample(self, thread: int, seconds: float) -> None:
         frames = sys._current_frames()
-        self._switch_soon(is_alone=len(frames) <= 2)
-        frame = frames.get(thread)
+        frame = frames.pop(thread, None)
+        frames.pop(_thread.get_ident(), None)
+        others = {other: (id(one), one.f_lasti) for other, one in frames.items()}
+        self._switch_soon(do_others_wait=others == self._others)
+        self._others = others
         del frames
         if frame is None:
             return
@@ -231,17 +235,17 @@ class StackWatch:
         if block >= _MAX_BLOCKS:
             self._halve()
 
-    def _switch_soon(self, *, is_alone: bool) -> None:
+    def _switch_soon(self, *, do_others_wait: bool) -> None:
         """Let this thread run soon after it asks to, if no other one is affected by that.
 
         Otherwise it would run 5 ms later, or as soon as the training thread is in a function that
         lets others run: all of the time would be attributed to these.
         """
         now = sys.getswitchinterval()
-        if is_alone and self._usual_s is None:
+        if do_others_wait and self._usual_s is None:
             self._usual_s = now
             sys.setswitchinterval(_SWITCH_S)
-        elif not is_alone:
+        elif not do_others_wait:
             self._switch_as_before()
 
     def _switch_as_before(self) -> None:
