@@ -169,6 +169,7 @@ def two_folders(tmp_path: Path, name: str) -> list[Path]:
     return folders
 
 
+@pytest.mark.thorough
 def test_a_run_folder_that_is_not_shared_is_refused_on_every_host(tmp_path: Path) -> None:
     call = {"task": f"{TASKS}:Plain", "dir": "run", "train": "all", "run.checks": "off"}
     folders = two_folders(tmp_path, "hosts")

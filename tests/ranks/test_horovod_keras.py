@@ -97,6 +97,7 @@ assert adam.hvd_compression is hvd.Compression.fp16 and float(adam.learning_rate
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["torch", "keras"])
 def test_either_module_takes_the_optimizers_of_both(module: str) -> None:
     done = subprocess.run(

@@ -187,6 +187,7 @@ def test_pictures_that_are_read_again_take_less_memory_and_are_the_same(
     assert trial.verdict.decision is Decision.KEPT, "memory is counted: no machine changes it"
 
 
+@pytest.mark.thorough
 def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible(
     try_rung: TryRung, job: Recipe
 ) -> None:
@@ -215,6 +216,7 @@ def test_a_trunk_with_packaged_weights_is_trained_and_timed_next_to_one_without(
     assert_both_were_trained(trial)
 
 
+@pytest.mark.thorough
 def test_a_larger_trunk_of_the_hub_is_trained_and_timed_next_to_the_smaller_one(
     try_rung: TryRung, few: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

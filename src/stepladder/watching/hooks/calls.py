@@ -29,6 +29,8 @@ _LENGTH: Final = 3  # in a row, so that a call can be compared with those of the
 _EVERY: Final = 50  # then again
 _MAX_STEPS: Final = 12
 _MAX_CALLS: Final = 5000  # of a step; if there are more, modules are not timed again
+_MANY_CALLS: Final = 150  # of all steps; after these, only `_FEW_STEPS` are timed
+_FEW_STEPS: Final = 6
 _MAX_KNOWN: Final = 512  # modules
 _NUM_VALUES: Final = 64  # of a tensor, which identify it
 _MIN_DISTINCT: Final = 8
@@ -76,7 +78,7 @@ class _Past:
 
 
 class CallWatch:
-    """Hooks on all modules in three steps of fifty, for twelve steps."""
+    """Hooks on all modules in three steps of fifty: six steps, twelve if modules are few."""
 
     def __init__(self, names: Names, optimizers: OptimizerWatch) -> None:
         self._names = names
@@ -92,7 +94,7 @@ class CallWatch:
         self._weights: dict[int, list[tuple[weakref.ref[Any], Tensor]]] = {}
         self._rows = RowCalls()
         self._places: dict[int, str | None] = {}
-        self._num_calls = 0
+        self._num_calls = self._num_all = 0
         self._num_steps = 0
         self._began = 0.0
 
@@ -119,10 +121,12 @@ class CallWatch:
         step = watcher.step
         if self._handles:
             self._seen.num_steps += 1
+            self._num_all += self._num_calls
             self._seen.span_s += perf_counter() - self._began
             self._end_step()
         is_due = step >= _FIRST and (step - _FIRST) % _EVERY < _LENGTH
-        is_due = is_due and self._num_steps < _MAX_STEPS and self._num_calls < _MAX_CALLS
+        max_steps = _FEW_STEPS if self._num_all > _MANY_CALLS else _MAX_STEPS
+        is_due = is_due and self._num_steps < max_steps and self._num_calls < _MAX_CALLS
         if is_due and not watcher.seen.is_compiled:
             self._open()
         elif self._handles:

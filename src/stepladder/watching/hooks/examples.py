@@ -22,8 +22,9 @@ MAX_LEARNT: Final = 65_536  # hashes of a model; beyond, only some hashes are ke
 _MAX_GROUPS: Final = 64
 _MAX_WAITING: Final = 512  # calls until the next backward
 _MAX_DEFERRED: Final = 2048  # calls whose hashes are on a device
-_FIRST_S: Final = 0.03  # time for hashes of the first steps
-_PER_STEP_S: Final = 30e-6  # and of each step
+_FIRST_S: Final = 0.012  # time for hashes of the first steps
+_PER_STEP_S: Final = 10e-6  # and of each step
+_OF_TRAINING: Final = 0.7  # of this time, at most: the rest is for evaluations
 _MAX_MEASURED: Final = 4  # calls of each model whose values are counted
 _MAX_EVALUATED: Final = 32_768  # hashes of a group
 _MAX_OF_GROUPS: Final = 131_072  # hashes of all groups
@@ -228,8 +229,10 @@ class ExampleWatch:
         if not torch.is_grad_enabled() and module.training:
             return  # part of a step, such as the targets of a value function
         watcher = self._watcher
-        is_too_much = self._spent_s > _FIRST_S + _PER_STEP_S * watcher.step
-        if is_too_much or len(self._waiting) >= _MAX_WAITING:
+        limit_s = _FIRST_S + _PER_STEP_S * watcher.step
+        if module.training:
+            limit_s *= _OF_TRAINING
+        if self._spent_s > limit_s or len(self._waiting) >= _MAX_WAITING:
             return
         began = thread_time()
         try:

@@ -68,7 +68,12 @@ def _bits_of(rows: Tensor) -> Tensor:
     if rows.dtype in (torch.float16, torch.bfloat16):
         rows = rows.float()
     if rows.dtype is torch.float32:
-        return rows.contiguous().view(torch.int32).long()
+        rows = rows.contiguous()
+        if rows.shape[1] % 2:
+            return rows.view(torch.int32).long()
+        if rows.storage_offset() % 2 or rows.stride(0) % 2:
+            rows = rows.clone(memory_format=torch.contiguous_format)
+        return rows.view(torch.int64)  # two values in one
     if rows.dtype is torch.float64:
         return rows.contiguous().view(torch.int64)
     return rows.long()
@@ -102,8 +107,8 @@ def hashes_of(tensors: Sequence[Tensor]) -> Tensor:
     for salt, tensor in enumerate(tensors):
         values = some_values(tensor)
         values = values[: max(1, _MAX_ELEMENTS // values.shape[1])]
-        factors = _factors(values.shape[1], salt, str(values.device))
-        part = (_bits_of(values) * factors).sum(1)
+        bits = _bits_of(values)
+        part = (bits * _factors(bits.shape[1], salt, str(bits.device))).sum(1)
         total = part if salt == 0 else total[: len(part)] + part[: len(total)]
     found: Tensor = total
     return found

@@ -6,9 +6,10 @@ import _thread
 import linecache
 import os
 import sys
+import time
 import weakref
 from contextlib import suppress
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from time import perf_counter, thread_time
 from types import CodeType, FrameType
@@ -31,12 +32,14 @@ from stepladder.watching.watcher import Watcher
 
 _FIRST_S: Final = 0.008  # processor time of the first samples
 _PER_STEP_S: Final = 12e-6  # and for each step
+_OF_STEP: Final = 5e-4  # or this part of its time, if that is more
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
 _SWITCH_S: Final = 0.0002  # Python's switch interval while other threads wait
 _PER_STEP: Final = 8  # samples of a step, as long as they may be taken
 _WIDENED: Final = 128  # samples after which they are taken a quarter as often
 _MAX_GAP_S: Final = 5.0  # a longer gap is a pause, such as a suspended process
+_LATE: Final = 2.0  # times the interval; what is more counts if the thread computed meanwhile
 _MAX_DEPTH: Final = 200
 _MAX_SPOTS: Final = 12
 _MAX_CALLS: Final = 6
@@ -70,6 +73,15 @@ class _Code:
         self.is_own = own.is_own(file)
         self.name = "" if self.is_own else f"{_short(file)}:{code.co_name}"
         self.part = None if self.is_own else _part_of(file, code.co_name)
+
+
+def _processor_time_of(thread: int) -> float | None:
+    """Return the processor time of a thread in seconds; None if the system does not tell it."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    try:
+        return time.clock_gettime(clock_of(thread)) if clock_of is not None else None
+    except OSError:
+        return None
 
 
 def _short(file: str) -> str:
@@ -119,10 +131,14 @@ def _innermost(parts: list[str]) -> str:
 class StackWatch:
     """A thread that reads the training thread's stack now and then.
 
+    A sample stands for the time since the one before it. If it comes late, either the line that was
+    running let no other thread run, or the whole process waited for a core: only the time in which
+    the training thread computed counts then.
+
     It is started once steps are timed, is not a `threading.Thread`, so that the script does not see
-    it, and draws no random numbers. About 8 ms of processor time, and 12 µs for each step, are
-    spent; within a long step, samples become rarer. It ends before a process is forked, and is
-    started again by the next step.
+    it, and draws no random numbers. About 8 ms of processor time, and 12 µs or 0.05 % of each
+    step, are spent; within a long step, samples become rarer. It ends before a process is forked,
+    and is started again by the next step.
     """
 
     def __init__(self) -> None:
@@ -176,12 +192,16 @@ class StackWatch:
 
     def _run(self, stop: Any, ended: Any, thread: int) -> None:
         try:
-            last, num = perf_counter(), 0
-            while not stop.acquire(timeout=self._interval(num)):
+            last, num, used = perf_counter(), 0, _processor_time_of(thread)
+            asked = self._interval(num)
+            while not stop.acquire(timeout=asked):
                 num += 1
                 began, now = thread_time(), perf_counter()
-                self._sample(thread, min(now - last, _MAX_GAP_S))
-                last = now
+                before, used = used, _processor_time_of(thread)
+                own_s = inf if used is None or before is None else used - before
+                gap = min(now - last, _MAX_GAP_S)
+                self._sample(thread, min(gap, max(_LATE * asked, asked + own_s)))
+                last, asked = now, self._interval(num)
                 self._seen.spent_s += thread_time() - began
         except Exception as error:
             self._watcher.switch.fail(error)
@@ -200,7 +220,8 @@ class StackWatch:
         base: float = max(step_s / _PER_STEP, least) * 2 ** (self._num_in_step // _PER_STEP)
         base = min(base, _MAX_INTERVAL_S)
         if seen.spent_s > _FIRST_S:
-            base = max(base, seen.spent_s / max(num, 1) * step_s / _PER_STEP_S)
+            may_s = max(_PER_STEP_S, _OF_STEP * step_s)
+            base = max(base, seen.spent_s / max(num, 1) * step_s / may_s)
         return min(base, _MAX_GAP_S) * (0.5 + (num * _GOLDEN) % 1.0)
 
     def _sample(self, thread: int, seconds: float) -> None:

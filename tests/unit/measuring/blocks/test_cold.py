@@ -34,6 +34,7 @@ def double_sine(x: torch.Tensor) -> torch.Tensor:
     return x.sin() * 2
 
 
+@pytest.mark.thorough
 @has_compiler
 @pytest.mark.usefixtures("vector_instructions")
 def test_each_block_compiles_its_code_again(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_fault_in_a_cell_is_named_by_cell_and_line(tmp_path: Path) -> None:
     assert "pip" not in ran.stderr
 
 
+@pytest.mark.thorough
 def test_a_crash_names_cell_and_line(tmp_path: Path) -> None:
     (tmp_path / "train.ipynb").write_text(notebook(FIRST, "x = 0\n1 / x\n"))
     command = [sys.executable, "-m", "stepladder", "watch", "train.ipynb"]
