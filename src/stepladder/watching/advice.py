@@ -16,7 +16,7 @@ from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.lines import own_lines
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 MIN_GAIN: Final = 1.1  # smaller gains are not recommended
 _MIN_STEPS: Final = 20

@@ -11,7 +11,7 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 
 if TYPE_CHECKING:
-    from stepladder.watching.seen import Seen
+    from stepladder.watching.seen.seen import Seen
 
 
 @dataclass(frozen=True, kw_only=True)

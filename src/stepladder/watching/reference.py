@@ -48,7 +48,7 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   weights.
 - **Overhead is small.** A step that is followed costs a few hundred microseconds: wrappers around
   backward, the optimizer's step, the loader and torch's loss functions. The first 64 steps and
-  then 9 of every 50 are followed; for the others only losses, counts and the wait for data are
+  then 12 of every 50 are followed; for the others only losses, counts and the wait for data are
   recorded, as long as training proceeds normally. A model in evaluation mode or without gradients,
   an additional call of a model, a new epoch or a new optimizer ends that at once. All steps are
   followed in scripts with a GradScaler, with closures, with batches sliced from one tensor, with

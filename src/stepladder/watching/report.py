@@ -17,8 +17,8 @@ from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import MIN_SAMPLES
 from stepladder.watching.contract import Answer, Detector, Found, Sound, Unseen
 from stepladder.watching.detectors import DETECTORS
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_costs import OWN, StacksSeen
+from stepladder.watching.seen.costs import OWN, StacksSeen
+from stepladder.watching.seen.seen import Seen
 from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
 from stepladder.watching.watcher import Watcher
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -22,7 +22,7 @@ _STRETCH: Final = 50  # steps
 _FIRST = 3  # steps that are not timed: they compile, fill caches and start workers
 _FIRST_FOLLOWED: Final = 64  # steps that are all followed
 _EVERY: Final = 50  # then the first steps of every 50
-_FOLLOWED: Final = 9
+_FOLLOWED: Final = 12
 _STIRRED: Final = 128  # steps that are followed after something unusual
 _FOR_LONG: Final = 1000
 _MAX_MARKS: Final = 64

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from stepladder.machine.contention import Usage
 from stepladder.watching.hooks.patches import Patches, Switch, activate, deactivate
 from stepladder.watching.script.own_code import OwnCode
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 from stepladder.watching.step_times import Phases, Rest
 
 CLOSE_EVERY = 10  # steps between steps whose values are read

@@ -11,9 +11,9 @@ from stepladder.watching.advice import next_step
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.growth import growth_causes, growth_of
 from stepladder.watching.causes.lines import heaviest, inner_loops, kind_of, own_lines
-from stepladder.watching.hooks.waste import enlarged_from
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_costs import BACKWARD, FORWARD, OWN, SampleSeen, Spot, StacksSeen
+from stepladder.watching.hooks.costs.waste import enlarged_from
+from stepladder.watching.seen.costs import BACKWARD, FORWARD, OWN, SampleSeen, Spot, StacksSeen
+from stepladder.watching.seen.seen import Seen
 
 LOOP = ("for xb, yb in loader:",)
 STEP = Spot(where="train.py:10", function="main", text="loss.backward()", loops=LOOP)

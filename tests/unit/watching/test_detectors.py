@@ -11,7 +11,7 @@ from stepladder.watching.contract import Detector, Unseen
 from stepladder.watching.detectors import DETECTORS
 from stepladder.watching.ranks.detectors import RANK_DETECTORS
 from stepladder.watching.report import findings_of
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 Watched = Callable[..., WatchReport]
 Snippets = dict[str, tuple[str, str]]

@@ -8,7 +8,8 @@ import pytest
 
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
-from stepladder.watching.hooks import examples, patches
+from stepladder.watching.hooks import patches
+from stepladder.watching.hooks.inputs import examples
 
 Watched = Callable[..., WatchReport]
 

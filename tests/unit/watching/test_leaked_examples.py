@@ -9,9 +9,10 @@ import torch
 
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
-from stepladder.watching.hooks import examples, patches
-from stepladder.watching.hooks.examples import is_held_out
+from stepladder.watching.hooks import patches
 from stepladder.watching.hooks.hashes import bits_per_example, hashes_of, per_example
+from stepladder.watching.hooks.inputs import examples
+from stepladder.watching.hooks.inputs.examples import is_held_out
 
 Watched = Callable[..., WatchReport]
 NAME = "split_leakage"

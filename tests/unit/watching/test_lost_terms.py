@@ -12,7 +12,7 @@ from torch.overrides import _len_torch_function_stack  # type: ignore[attr-defin
 
 from stepladder.records.findings import Outcome
 from stepladder.records.watch import WatchReport
-from stepladder.watching.hooks.lost_terms import value_of
+from stepladder.watching.hooks.losses.lost_terms import value_of
 from stepladder.watching.script.sums import suspects
 
 Watched = Callable[..., WatchReport]

@@ -10,7 +10,7 @@ import torch
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
-from stepladder.watching.hooks.said import guess_level, is_flat, said_by
+from stepladder.watching.hooks.inputs.said import guess_level, is_flat, said_by
 
 Watched = Callable[..., WatchReport]
 NAME = "labels_misaligned"

@@ -9,7 +9,7 @@ import torch
 
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
-from stepladder.watching.hooks.backwards import Waiting, follow_graph
+from stepladder.watching.hooks.steps.backwards import Waiting, follow_graph
 
 Watched = Callable[..., WatchReport]
 

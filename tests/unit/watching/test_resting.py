@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from stepladder.records.watch import WatchReport
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, VALIDATION, Phases, Rest
 
 Watched = Callable[..., WatchReport]

@@ -10,8 +10,8 @@ import torch
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
-from stepladder.watching.hooks.pairs import compared
-from stepladder.watching.seen import Told
+from stepladder.watching.hooks.inputs.pairs import compared
+from stepladder.watching.seen.labels import Told
 
 Watched = Callable[..., WatchReport]
 NAME = "label_in_inputs"

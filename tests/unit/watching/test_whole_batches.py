@@ -10,8 +10,8 @@ from torch import nn
 
 from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
-from stepladder.watching.hooks.long_padding import has_fixed_length, used_length
-from stepladder.watching.hooks.rows import RowCalls
+from stepladder.watching.hooks.costs.rows import RowCalls
+from stepladder.watching.hooks.inputs.long_padding import has_fixed_length, used_length
 
 Watched = Callable[..., WatchReport]
 

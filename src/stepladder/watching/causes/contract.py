@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_costs import SampleSeen
+from stepladder.watching.seen.costs import SampleSeen
+from stepladder.watching.seen.seen import Seen
 
 MIN_SAMPLES: Final = 20  # with fewer, no line is named
 MAX_SHARE: Final = 0.98  # that a change is said to save: a gain of at most 50

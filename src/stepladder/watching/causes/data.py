@@ -8,8 +8,8 @@ from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import heaviest, shown
-from stepladder.watching.seen import LoaderSeen, PassSeen
-from stepladder.watching.seen_costs import DATA, SampleSeen
+from stepladder.watching.seen.costs import DATA, SampleSeen
+from stepladder.watching.seen.loaders import LoaderSeen, PassSeen
 
 _MIN_SHARE: Final = 0.05
 _MIN_STARTS: Final = 2  # passes that started workers

@@ -11,7 +11,7 @@ from typing import Final
 from stepladder.machine.contention import MAX_CORES_MISSING
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import heaviest, level_of, loop_of, shown
-from stepladder.watching.seen_costs import OWN, SampleSeen, Spot, StacksSeen
+from stepladder.watching.seen.costs import OWN, SampleSeen, Spot, StacksSeen
 
 _MIN_BLOCKS: Final = 9
 _MIN_TAU: Final = 0.6

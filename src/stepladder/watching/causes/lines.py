@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
-from stepladder.watching.seen_costs import (
+from stepladder.watching.seen.costs import (
     BACKWARD,
     FORWARD,
     HOOK,

@@ -9,7 +9,7 @@ from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import heaviest, inner_loops, is_loss, loop_of, shown
-from stepladder.watching.seen_costs import FORWARD, OPTIMIZER, OWN, CalledSeen, SampleSeen
+from stepladder.watching.seen.costs import FORWARD, OPTIMIZER, OWN, CalledSeen, SampleSeen
 
 _MIN_SHARE: Final = 0.03
 _OFTEN: Final = 0.5  # of the steps in which modules were timed

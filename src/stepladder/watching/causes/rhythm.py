@@ -7,7 +7,7 @@ from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
 from stepladder.watching.causes.lines import level_of, loop_of, shown
-from stepladder.watching.seen_costs import SampleSeen, Spot
+from stepladder.watching.seen.costs import SampleSeen, Spot
 
 _MIN_SHARE: Final = 0.03
 _RARE: Final = 1.05  # validations per epoch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import LoaderSeen, Seen
+from stepladder.watching.seen.loaders import LoaderSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_STORED = 50
 _FEW = 0.1  # of the examples

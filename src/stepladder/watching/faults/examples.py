@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import EvaluatedSeen, ModelSeen, Seen
+from stepladder.watching.seen.models import EvaluatedSeen, ModelSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_BITS = 40.0  # that distinguish examples: with fewer, equal ones are no surprise
 _MIN_LEARNT = 64  # distinct examples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 _CHANGED = 1e-3  # of the spread of the outputs; rounding is a thousand times smaller
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.faults.unread import keeps_few, reads_few
-from stepladder.watching.seen import InputSeen, LoaderSeen, Seen
+from stepladder.watching.seen.loaders import LoaderSeen
+from stepladder.watching.seen.models import InputSeen
+from stepladder.watching.seen.seen import Seen
 
 _NO_INPUT = Unseen("no floating-point input of a first layer was measured")
 _LARGE = 10.0  # standard deviations from 0: torch's layers expect about 1

@@ -6,9 +6,9 @@ import math
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.hooks.loss_values import DISTANCES
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_losses import LossSeen, MarginSeen
+from stepladder.watching.hooks.losses.loss_values import DISTANCES
+from stepladder.watching.seen.losses import LossSeen, MarginSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_LOOKS = 3
 _MIN_TARGETS = 64

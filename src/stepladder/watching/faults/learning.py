@@ -9,7 +9,8 @@ from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.faults.without_gradient import listed, without_gradients
-from stepladder.watching.seen import OptimizerSeen, Seen
+from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.steps import OptimizerSeen
 
 _NO_STEP = Unseen("no optimizer step was seen")
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts

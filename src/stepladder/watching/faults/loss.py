@@ -5,8 +5,8 @@ from __future__ import annotations
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.graph import LIKELIHOOD
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_losses import OWN_LOSS, LossSeen
+from stepladder.watching.seen.losses import OWN_LOSS, LossSeen
+from stepladder.watching.seen.seen import Seen
 
 _NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3

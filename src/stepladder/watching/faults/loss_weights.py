@@ -7,8 +7,8 @@ from statistics import correlation, linear_regression
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_losses import LossSeen, WeightsSeen
+from stepladder.watching.seen.losses import LossSeen, WeightsSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_LABELS = 100
 _IMBALANCE = 2.0  # of frequencies: less may be chance, or unimportant

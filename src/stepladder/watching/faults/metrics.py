@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 32
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")

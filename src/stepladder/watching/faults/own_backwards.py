@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 
 def backward_ignores_gradient(seen: Seen) -> Answer:

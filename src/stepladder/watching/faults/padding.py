@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_inputs import Misread, PaddingSeen
+from stepladder.watching.seen.inputs import Misread, PaddingSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_MISREAD = 2  # batches
 _MOST = 0.8  # of the inspected batches

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import PairsSeen, Seen, Told
+from stepladder.watching.seen.labels import PairsSeen, Told
+from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 64  # distinct rows
 _MIN_ROWS_OF_TWO = 200  # with only two classes, or if only the order is the same

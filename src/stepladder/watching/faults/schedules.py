@@ -9,7 +9,8 @@ from math import isclose, isfinite
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Found
-from stepladder.watching.seen import OptimizerSeen, ScheduleSeen, Seen
+from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.steps import OptimizerSeen, ScheduleSeen
 
 _LONG = 0.4  # of the steps
 _MIN_STEPS = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.tensors import Spread
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_inputs import EvaluatedInputsSeen, ShiftSeen
+from stepladder.watching.seen.inputs import EvaluatedInputsSeen, ShiftSeen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 32  # examples in training and in an evaluation
 _RATIO = 4.0  # of standard deviations

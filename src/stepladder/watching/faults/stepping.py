@@ -14,7 +14,8 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Clearing
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.faults import schedules
-from stepladder.watching.seen import OptimizerSeen, ScheduleSeen, Seen, WindowSeen
+from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.steps import OptimizerSeen, ScheduleSeen, WindowSeen
 
 _ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
 _MIN_STEPS = 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_LOOKED = 8  # examples after the first whole pass
 _MOST = 0.8  # of them

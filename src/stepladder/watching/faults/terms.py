@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
+from stepladder.watching.seen.seen import Seen
 
 _MIN_SEEN = 2  # steps
 _ON_PURPOSE = ("detach()", ".data")  # may be meant to stop a gradient

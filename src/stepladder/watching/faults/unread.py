@@ -7,7 +7,9 @@ from statistics import median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import LoaderSeen, ModelSeen, PassSeen, Seen
+from stepladder.watching.seen.loaders import LoaderSeen, PassSeen
+from stepladder.watching.seen.models import ModelSeen
+from stepladder.watching.seen.seen import Seen
 
 _FEW = 0.5  # of the examples: above that, an epoch cut short is more likely intended
 _MIN_SUMS = 3  # first batches that were compared

@@ -6,7 +6,9 @@ import itertools
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import ModelSeen, PassSeen, SavedSeen, Seen
+from stepladder.watching.seen.loaders import PassSeen
+from stepladder.watching.seen.models import ModelSeen, SavedSeen
+from stepladder.watching.seen.seen import Seen
 
 _NO_VALIDATION = Unseen("no pass over a loader without learning was seen after training had begun")
 _MANY_GRAPHS = 10

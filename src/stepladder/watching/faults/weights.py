@@ -5,8 +5,8 @@ from __future__ import annotations
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_weights import FitSeen, LoadKind, LoadSeen
+from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.weights import FitSeen, LoadKind, LoadSeen
 
 _MIN_STEPS_APART = 5  # inspected steps at which layers were frozen
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stepladder.records.files import Json
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import OptimizerSeen, Seen
-from stepladder.watching.seen_weights import CauseSeen, RoundingSeen, WithoutSeen
+from stepladder.watching.seen.seen import Seen
+from stepladder.watching.seen.steps import OptimizerSeen
+from stepladder.watching.seen.weights import CauseSeen, RoundingSeen, WithoutSeen
 
 _MIN_STEPS = 3  # inspected steps before a missing gradient counts
 _MIN_ROUNDED = 5  # inspected steps before a lost update counts

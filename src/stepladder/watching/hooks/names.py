@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from stepladder.watching.hooks.graph import kind_of
 from stepladder.watching.hooks.tensors import is_plain, part, spread
-from stepladder.watching.seen import ModelSeen
+from stepladder.watching.seen.models import ModelSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_LAYERS: Final = 24

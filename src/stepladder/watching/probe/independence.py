@@ -20,7 +20,7 @@ from stepladder.watching.hooks.hashes import per_example
 from stepladder.watching.hooks.names import Root
 from stepladder.watching.hooks.tensors import tensors_in
 from stepladder.watching.probe.clearing import mapped, same_draws
-from stepladder.watching.seen import IndependenceSeen
+from stepladder.watching.seen.labels import IndependenceSeen
 from stepladder.watching.step_times import FORWARD
 from stepladder.watching.watcher import Watcher
 

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from stepladder.watching.hooks.tensors import is_plain, tensors_in
 from stepladder.watching.probe.clearing import mapped, same_draws
 from stepladder.watching.probe.independence import is_distributed, silent
-from stepladder.watching.seen_losses import OwnBackwardSeen
+from stepladder.watching.seen.losses import OwnBackwardSeen
 from stepladder.watching.watcher import Watcher
 
 _MAX_FUNCTIONS: Final = 16

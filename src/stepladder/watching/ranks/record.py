@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.watching.hooks.names import Names
-from stepladder.watching.hooks.optimizers import OptimizerWatch
+from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
 from stepladder.watching.hooks.tensors import checksum, is_plain, part, tensors_in
 from stepladder.watching.ranks.collectives import Collectives
 from stepladder.watching.ranks.seen import (

@@ -27,7 +27,7 @@ from stepladder.watching.script.script import (
 
 if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
-    from stepladder.watching.hooks.optimizers import OptimizerWatch
+    from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
     from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
@@ -96,32 +96,36 @@ class Session:
             self._error = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> None:
-        from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
-        from stepladder.watching.hooks.backwards import BackwardWatch
-        from stepladder.watching.hooks.calls import CallWatch
-        from stepladder.watching.hooks.cuts import CutWatch
-        from stepladder.watching.hooks.dropout import DropoutWatch
-        from stepladder.watching.hooks.examples import ExampleWatch
-        from stepladder.watching.hooks.frozen_norms import FrozenNormWatch
-        from stepladder.watching.hooks.loaders import LoaderWatch
-        from stepladder.watching.hooks.loading import LoadWatch
-        from stepladder.watching.hooks.long_padding import LongPaddingWatch
-        from stepladder.watching.hooks.losses import LossWatch
-        from stepladder.watching.hooks.lost_terms import LostTermWatch
-        from stepladder.watching.hooks.margins import MarginWatch
-        from stepladder.watching.hooks.misnamed import MisnamedWatch
-        from stepladder.watching.hooks.modules import ModuleWatch
+        from stepladder.watching.hooks.costs.calls import CallWatch
+        from stepladder.watching.hooks.costs.stacks import StackWatch
+        from stepladder.watching.hooks.costs.waste import WasteWatch
+        from stepladder.watching.hooks.inputs.examples import ExampleWatch
+        from stepladder.watching.hooks.inputs.loaders import LoaderWatch
+        from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
+        from stepladder.watching.hooks.inputs.padding import PaddingWatch
+        from stepladder.watching.hooks.inputs.pairs import PairWatch
+        from stepladder.watching.hooks.inputs.shifts import ShiftWatch
+        from stepladder.watching.hooks.inputs.stored import StoredWatch
+        from stepladder.watching.hooks.losses.losses import LossWatch
+        from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
+        from stepladder.watching.hooks.losses.margins import MarginWatch
+        from stepladder.watching.hooks.losses.predictions import PredictionWatch
+        from stepladder.watching.hooks.models.cuts import CutWatch
+        from stepladder.watching.hooks.models.dropout import DropoutWatch
+        from stepladder.watching.hooks.models.frozen_norms import FrozenNormWatch
+        from stepladder.watching.hooks.models.loading import LoadWatch
+        from stepladder.watching.hooks.models.misnamed import MisnamedWatch
+        from stepladder.watching.hooks.models.modules import ModuleWatch
+        from stepladder.watching.hooks.models.states import StateWatch
+        from stepladder.watching.hooks.models.statistics import StatisticsWatch
         from stepladder.watching.hooks.names import Names
-        from stepladder.watching.hooks.optimizers import OptimizerWatch
-        from stepladder.watching.hooks.padding import PaddingWatch
-        from stepladder.watching.hooks.pairs import PairWatch
-        from stepladder.watching.hooks.predictions import PredictionWatch
-        from stepladder.watching.hooks.shifts import ShiftWatch
-        from stepladder.watching.hooks.stacks import StackWatch
-        from stepladder.watching.hooks.states import StateWatch
-        from stepladder.watching.hooks.statistics import StatisticsWatch
-        from stepladder.watching.hooks.stored import StoredWatch
-        from stepladder.watching.hooks.waste import WasteWatch
+        from stepladder.watching.hooks.steps.around_step import (
+            FileWatch,
+            PrecisionWatch,
+            ScheduleWatch,
+        )
+        from stepladder.watching.hooks.steps.backwards import BackwardWatch
+        from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.own_backwards import OwnBackwards
         from stepladder.watching.probe.probe import Kept

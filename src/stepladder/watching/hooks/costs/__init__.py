@@ -1,0 +1,1 @@
+"""Hooks that find what takes the time of a step."""

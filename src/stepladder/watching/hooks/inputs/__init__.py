@@ -1,0 +1,1 @@
+"""Hooks on loaders, datasets and the inputs of models."""

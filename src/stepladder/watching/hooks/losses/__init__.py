@@ -1,0 +1,1 @@
+"""Hooks on losses, their terms and targets."""

@@ -1,0 +1,1 @@
+"""Hooks on modules, their weights and statistics."""

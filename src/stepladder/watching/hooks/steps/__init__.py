@@ -1,0 +1,1 @@
+"""Hooks on backward, optimizers, and what surrounds a step."""

@@ -1,0 +1,1 @@
+"""What was seen, as plain data: written by the watchers, read by the detectors."""

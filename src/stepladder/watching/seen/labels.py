@@ -1,0 +1,92 @@
+"""What was seen of labels, and of examples that depend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Told(StrEnum):
+    """What columns of the inputs say about the target.
+
+    EQUAL: they are the target. AFFINE: they are an affine function of it. ORDER: examples have the
+    same order in them, or the opposite one. CLASS: each has another value for every class. CLASSES:
+    each has one value per class, and together these distinguish all classes.
+    """
+
+    EQUAL = "equal"
+    AFFINE = "affine"
+    ORDER = "order"
+    CLASS = "class"
+    CLASSES = "classes"
+
+
+@dataclass(kw_only=True)
+class PairsSeen:
+    """Rows of a table and their targets, of the inspected steps.
+
+    Attributes:
+        where: the line of the loss.
+        num_distinct: distinct rows.
+        num_values: distinct targets.
+        told, columns: what the first of such columns say about the target; None if none does.
+    """
+
+    where: str | None
+    num_rows: int
+    num_columns: int
+    num_distinct: int
+    num_values: int = 0
+    told: Told | None = None
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class LabelsSeen:
+    """What some rows say about their class labels, if the loss of new examples did not fall.
+
+    Attributes:
+        where: the line of the loss.
+        guess: the loss of the best constant guess.
+        loss, num_steps: the mean of the last quarter of the losses, and their number.
+        is_remembered: the loss fell later; then these are the losses of the first epoch.
+        num_again, num_changed: rows that occurred before, and how many then had another label.
+        chance: the share of these if labels have nothing to do with rows.
+        nearest, linear: by how many deviations two probes beat permuted labels; None if unknown.
+        is_noise: columns of the rows are independent of each other, as in random numbers.
+    """
+
+    where: str | None = None
+    num_rows: int
+    num_classes: int
+    guess: float
+    chance: float
+    loss: float = 0.0
+    num_steps: int = 0
+    is_remembered: bool = False
+    num_distinct: int = 0
+    num_again: int = 0
+    num_changed: int = 0
+    nearest: float | None = None
+    linear: float | None = None
+    is_noise: bool = False
+
+
+@dataclass(kw_only=True)
+class IndependenceSeen:
+    """A model of which a copy was called with a batch, and with other examples in half of it.
+
+    Attributes:
+        moved: the largest change of an output of the other half, in standard deviations.
+        why_not: why that is unknown.
+        num_without_statistics: its BatchNorm layers without running statistics.
+        batch_second: a layer of it whose second dimension is the batch; None if it has none.
+    """
+
+    built: str
+    where: str | None
+    num_examples: int = 0
+    moved: float = 0.0
+    why_not: str | None = None
+    num_without_statistics: int = 0
+    batch_second: str | None = None

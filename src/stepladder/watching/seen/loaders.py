@@ -1,0 +1,130 @@
+"""What was seen of loaders and the passes over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class PassSeen:
+    """One pass over a loader, from its first batch to its last or to where it was stopped.
+
+    Attributes:
+        wait_s: seconds in which the script waited for it.
+        start_s: of these, for the iterator, its first batch and its end.
+    """
+
+    loader: int
+    num_batches: int = 0
+    num_backwards: int = 0
+    num_steps: int = 0
+    began_at_step: int = 0
+    is_whole: bool = False
+    wait_s: float = 0.0
+    start_s: float = 0.0
+    span_s: float = 0.0
+    num_forwards: int = 0
+    num_train_mode: int = 0
+    num_with_graph: int = 0
+    first_checksum: float | None = None
+
+    def count(self, *, is_training: bool, has_graph: bool) -> None:
+        """Count a call of a model."""
+        self.num_forwards += 1
+        self.num_train_mode += is_training
+        self.num_with_graph += has_graph
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether anything was learned in it."""
+        return self.num_backwards + self.num_steps > 0
+
+    @property
+    def is_validation(self) -> bool:
+        """Return whether a model ran on it after training had begun, without learning."""
+        return not self.is_training and self.num_forwards > 0 and self.began_at_step > 0
+
+
+@dataclass(kw_only=True)
+class DrawsSeen:
+    """The indices that the samplers of one dataset returned, in all of its loaders.
+
+    Attributes:
+        num_stored: length of the dataset; 0 if its keys are no positions.
+        num_drawn, num_distinct: indices, and distinct ones; the latter are counted at the end.
+        num_compared, num_apart: examples that it stores in an array and that were compared, and how
+            many of them are distinct; 0 if it stores none.
+        width: values of such an example.
+    """
+
+    num_stored: int
+    num_drawn: int = 0
+    num_distinct: int = 0
+    num_compared: int = 0
+    num_apart: int = 0
+    width: int = 0
+
+
+@dataclass(kw_only=True)
+class LoaderSeen:
+    """One loader.
+
+    Attributes:
+        where, line: the line that iterates it, as text, and as file and number.
+        num_examples: examples of a whole pass; None if unknown, as of a stream.
+        is_stacked: its batches are stacked by torch's default, along the first dimension.
+        keeps_workers: its worker processes serve several passes.
+        num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
+            of them are distinct; 0 if it stores none.
+        shared_draws: how its workers come to draw the same random numbers; None if they don't.
+        epoch_sampler: it has a DistributedSampler that shuffles by epoch.
+        num_set_epoch: number of set_epoch calls.
+        num_dataset, num_repeated, num_replicas: for a DistributedSampler that drops nothing: the
+            examples of its dataset, those that it repeats so that all ranks get as many, and the
+            ranks.
+        num_learnt, num_learnt_distinct: examples that a model learned from, as far as they were
+            followed, and how many of them are distinct.
+        least_width: values that the model received of such an example, at least.
+        draws: what the samplers of its dataset returned; None if that is unknown.
+        sampler_kind: the class of its sampler.
+        num_weights, num_zero: weights of its sampler, and how many are 0; 0 if it has none.
+    """
+
+    where: str | None
+    line: tuple[str, int] | None = None
+    dataset: str = ""
+    dataset_id: int = 0
+    sampler: str = ""
+    batch_size: int | None = None
+    num_workers: int = 0
+    num_batches: int | None = None
+    num_examples: int | None = None
+    is_stacked: bool = False
+    keeps_workers: bool = False
+    is_iterable: bool = False
+    shared_draws: str | None = None
+    epoch_sampler: bool = False
+    num_set_epoch: int = 0
+    num_dataset: int = 0
+    num_repeated: int = 0
+    num_replicas: int = 1
+    num_stored: int = 0
+    num_distinct: int = 0
+    num_learnt: int = 0
+    num_learnt_distinct: int = 0
+    least_width: int | None = None
+    draws: DrawsSeen | None = None
+    sampler_kind: str = ""
+    num_weights: int = 0
+    num_zero: int = 0
+    passes: list[PassSeen] = field(default_factory=list)
+
+    @property
+    def training(self) -> list[PassSeen]:
+        """Return the passes in which something was learned."""
+        return [one for one in self.passes if one.is_training]
+
+    @property
+    def validation(self) -> list[PassSeen]:
+        """Return the passes in which a model only ran."""
+        return [one for one in self.passes if one.is_validation]
