@@ -16,7 +16,7 @@ import stepladder
 from stepladder.records.findings import Outcome
 from stepladder.records.watch import WatchReport
 from stepladder.reporting.pages.watch_page import render_watch
-from stepladder.watching.hooks.losses.losses import losses as losses_module
+from stepladder.watching.hooks.losses import losses as losses_module
 from stepladder.watching.script import session as session_module
 
 Watched = Callable[..., WatchReport]
