@@ -5,9 +5,9 @@
 The pairs, and sound but unusual programs, are packed in bench/faults/held_out_3.tar.xz and
 held_out_4.tar.xz. They were written from public reports by someone who had not seen the detectors;
 the hash of each archive was committed before it was opened (bench/results/held_out_4.sha256). The
-detectors were improved with the third set before the fourth was written. Each script runs once. A pair
-counts as named if a finding that the correct half does not have contains one of the words that the
-author accepts; for a slow script, the advice of its next step may contain it as well. That is a
+detectors were improved with the third set before the fourth was written. Each script runs once. A
+pair counts as named if a finding that the correct half does not have contains one of the words that
+the author accepts; for a slow script, the advice of its next step may contain it as well. That is a
 rule for machines: the log has all findings, to be read.
 """
 
