@@ -1,11 +1,14 @@
 """Slow scripts, and what an expert made of them: the right next step, and how far a climb gets.
 
-    python -m bench.watch.slow_scripts --log FILE [--stages watch climb race] [--only ID ...]
+    python -m bench.watch.slow_scripts --log FILE --public DIR [--stages watch climb race]
 
 Half of the scripts are public and unmodified, half were written for this; someone who had not seen
 the rungs chose them and edited each by hand as an expert would in ten minutes, without changing
-what is learnt. They are packed in slow_scripts.tar.xz; the hash of the archive was committed before
-the first run (bench/results/slow_scripts.sha256).
+what is learnt; a hash of all that was committed before the first run
+(bench/results/slow_scripts.sha256). They are packed in slow_scripts.tar.xz, but for the public
+files: the index has repository, commit, path and sha256 of these. One that is not in DIR is
+downloaded. The expert's edits of public files are packed as the lines that they put in the place of
+others.
 
 - watch: is the first next step of `stepladder watch` one that the author accepts?
 - climb: `stepladder climb` with its defaults.
@@ -20,7 +23,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import lzma
 import os
 import shlex
 import shutil
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -38,10 +41,10 @@ from bench.rows import write_rows
 
 HERE = Path(__file__).parent
 ARCHIVE = HERE / "slow_scripts.tar.xz"
-HASH = HERE.parent / "results" / "slow_scripts.sha256"
 ARMS = ("original", "expert", "climbed")
 _LIMIT_S = 1200.0
 _GOAL = 0.9
+_SITE = "https://raw.githubusercontent.com"
 _CLOCK = """
 import os, time
 _file = os.environ.get("BENCH_BEGAN")
@@ -78,6 +81,30 @@ class Script:
         if is_expert:
             shutil.copytree(self.folder / "expert", into, dirs_exist_ok=True)
         return into
+
+
+def complete(folder: Path, entry: Mapping[str, Any], public: Path) -> None:
+    """Put a script's public files in their places, and the expert's versions of them."""
+    place = folder / entry["name"]
+    for file in entry["files"]:
+        kept = public / entry["repository"] / entry["commit"] / file["path"]
+        if not kept.exists():
+            address = "/".join([_SITE, entry["repository"], entry["commit"], file["path"]])
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                kept.write_bytes(answer.read())
+        data = kept.read_bytes()
+        assert hashlib.sha256(data).hexdigest() == file["sha256"], f"{kept} is another file"
+        to = place / file["file"]
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(data)
+        edits = (place / "expert" / file["file"]).with_suffix(".edits.json")
+        if edits.exists():
+            lines = data.decode().splitlines(keepends=True)
+            for first, last, new in reversed(json.loads(edits.read_text())):
+                lines[first:last] = new
+            edits.with_name(Path(file["file"]).name).write_text("".join(lines))
+            edits.unlink()
 
 
 def ran(words: Sequence[str], cwd: Path, root: Path) -> dict[str, Any]:
@@ -207,21 +234,19 @@ def main() -> None:
     parser.add_argument("--stages", nargs="*", default=["watch", "climb", "race"])
     parser.add_argument("--rounds", type=int, default=3, help="runs of each arm of a race")
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--folder", type=Path, help="scripts instead of those of the archive")
+    parser.add_argument("--public", type=Path, required=True, help="folder of public files")
     args = parser.parse_args()
     log = Log(args.log)
     climbs = args.log.with_suffix(".climbs")
     with tempfile.TemporaryDirectory() as name:
-        folder = args.folder or Path(name) / "scripts"
-        if args.folder is None:
-            data = lzma.decompress(ARCHIVE.read_bytes())
-            assert hashlib.sha256(data).hexdigest() == HASH.read_text().split()[0]
-            shutil.unpack_archive(ARCHIVE, folder, filter="data")
+        folder = Path(name)
+        shutil.unpack_archive(ARCHIVE, folder, filter="data")
         index = json.loads((folder / "index.json").read_text())
         for entry in index:
             script = Script(folder, entry)
-            if args.only and entry["id"] not in args.only and script.name not in args.only:
+            if args.only and entry["id"] not in args.only:
                 continue
+            complete(folder, entry, args.public)
             for stage in args.stages:
                 run_stage(script, stage, log, climbs, args.rounds)
     rows = rows_of(index, log)
