@@ -54,6 +54,7 @@ ELSEWHERE = {
     "gpu.climb": "needs a GPU: bench/gpu/run.sh",
     "watch.reported": "takes half an hour: name a log",
     "watch.slow_scripts": "takes hours: name a log",
+    "watch.beside": "runs here if TraceML and slowai are installed in a folder that you name",
     "watch.public_scripts": "downloads the scripts to a folder that you name",
     "training.lightning_pairs": "runs here if there is a Python with Lightning",
     "loaders.compare": "runs here if there is a tar file",
