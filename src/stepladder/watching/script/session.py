@@ -153,6 +153,7 @@ class Session:
                 backwards,
                 modules,
                 losses,
+                losses.averages,
                 MarginWatch(),
                 LostTermWatch(),
                 LoaderWatch(),

@@ -10,6 +10,7 @@ from stepladder.watching.seen.inputs import PaddingSeen, SeedingSeen, ShiftSeen,
 from stepladder.watching.seen.labels import IndependenceSeen, LabelsSeen, PairsSeen
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.losses import (
+    AverageSeen,
     LossSeen,
     LostTermSeen,
     MarginSeen,
@@ -45,6 +46,7 @@ class Seen:
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
+    averages: list[AverageSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
