@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stepladder.watching.hooks.graph import activation_before, picked
 from stepladder.watching.hooks.losses import loss_values
+from stepladder.watching.hooks.losses.across import softmax_across
 from stepladder.watching.hooks.losses.averages import AverageWatch
 from stepladder.watching.hooks.losses.loss_values import DISTANCES
 from stepladder.watching.hooks.losses.padded import Ends, note_padded, token_ends
@@ -80,15 +81,20 @@ class LossWatch:
         """Do nothing: there is nothing left to read."""
 
     def look_at_own(self, node: Any) -> None:
-        """Inspect the labels of a cross entropy, and weights, that the script applies itself."""
+        """Inspect the labels, the softmax and weights of a loss that the script computes itself."""
         for kind, by_label, labels in loss_values.weighted_labels(node):
             loss_values.note_weighted(self._weighted(kind, labels), kind, by_label, labels)
         for found_range, target in loss_values.differences(node):
             seen = self._of(OWN_SQUARE)
             seen.num_looked += 1
             loss_values.note_difference(seen, found_range, target)
+        across = softmax_across(node)
+        if across is not None:
+            seen = self._of(OWN_LOSS)
+            seen.num_looked += 1
+            seen.activation, seen.input_shape = across, across.shape
         found = picked(node) if self._looks < _MAX_LOOKS else None
-        if found is None:
+        if found is None or across is not None:
             return
         self._looks += 1
         seen = self._of(OWN_LOSS)
