@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stepladder.records.watch import Clearing
 from stepladder.watching.seen.costs import CostsSeen
 from stepladder.watching.seen.inputs import PaddingSeen, SeedingSeen, ShiftSeen, StoredSeen
-from stepladder.watching.seen.labels import IndependenceSeen, LabelsSeen, PairsSeen
+from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.losses import (
     AverageSeen,
@@ -58,6 +58,7 @@ class Seen:
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
+    copies: CopiesSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
     stored: list[StoredSeen] = field(default_factory=list)
