@@ -113,7 +113,7 @@ def test_targets_that_are_not_shifted_are_found(watched: Watched, name: str) -> 
 
     finding = found(watched(program(model, SELF, scores)))
     assert finding.outcome is Outcome.WARNED
-    assert finding.numbers["num_copied"] > 0.6 * finding.numbers["num_tokens"] > 60 * 0.6
+    assert "has learned to copy" in finding.evidence
     assert found(watched(program(model, NEXT, scores))).outcome is not Outcome.WARNED
 
 

@@ -179,7 +179,7 @@ class _Divisors:
     num_batches: int
 
     def value(self, node: ast.expr, given: dict[str, ast.expr], depth: int = 0) -> float | None:
-        """Return the number that an expression stands for; None if it is unknown."""
+        """Return the value of an expression; None if it is unknown."""
         if depth > _MAX_DEPTH:
             return None
         if isinstance(node, ast.Name) and node.id in given:
