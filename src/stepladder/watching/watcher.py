@@ -57,6 +57,7 @@ class Watcher:
         on_close: called before each step that is inspected.
         on_pass: called when one of a loader's first passes begins.
         on_any_pass: called when any pass over a loader begins.
+        on_pass_end: called when a pass has returned all of its batches, with its dataset.
         on_backward: called at each inspected backward, before it.
         wants_input_gradient: an input of a model depends on a leaf that is no weight.
         on_call: called with each outermost model, its arguments and its module.
@@ -96,6 +97,7 @@ class Watcher:
         self.on_backward: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
         self.on_any_pass: list[Callable[[], None]] = []
+        self.on_pass_end: list[Callable[[Any, Any], None]] = []
         self.wants_input_gradient = False
         self.on_evaluation: list[Callable[[bool], None]] = []
         self.on_call: list[Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = []

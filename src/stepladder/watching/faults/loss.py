@@ -108,7 +108,7 @@ def softmax_wrong_dim(seen: Seen) -> Answer:
     """Reads the dimension of the softmax before a loss, and sums its probabilities."""
     calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:
-        return Unseen("no softmax leads to a loss function of torch")
+        return Unseen("no softmax leads to a loss")
     for call in calls:
         one = call.activation
         if one is not None and one.dim == 0 and len(one.shape) >= 2:

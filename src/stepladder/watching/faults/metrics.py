@@ -10,7 +10,7 @@ _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def metric_wrong(seen: Seen) -> Answer:
-    """Finds classes that are chosen from a single output, and so are always 0."""
+    """Finds sums of batch means that are divided by the examples, and classes that are always 0."""
     if not seen.models:
         return Unseen("no model was called")
     is_binary = any(one.kind in _BINARY for one in seen.losses)
@@ -26,4 +26,16 @@ def metric_wrong(seen: Seen) -> Answer:
                 where=one.where,
                 numbers={"num_examples": one.num_rows, "num_calls": one.num_calls},
             )
-    return Sound("no class was chosen from a single output")
+    for average in seen.averages:
+        kinds, num, size = " and ".join(average.kinds), average.num_losses, average.divisor
+        is_one_each = num == average.num_batches * len(average.kinds)
+        factor = f" by a factor of {size / average.num_batches:.3g}" if is_one_each else ""
+        return Found(
+            evidence=f"{average.name} is the sum of {num:,} values of {kinds}, each of which is "
+            f"already the mean of a batch, but is divided by {size:,}, the number of samples: "
+            f"the average is too small{factor}",
+            fix="Divide by the number of batches, len(loader), or add up loss.item() * len(batch).",
+            where=average.where,
+            numbers={"num_losses": num, "divisor": size},
+        )
+    return Sound("no sum of batch means is divided by the number of samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen.labels import PairsSeen, Told
+from stepladder.watching.seen.labels import CopiesSeen, PairsSeen, Told
 from stepladder.watching.seen.seen import Seen
 
 _MIN_ROWS = 64  # distinct rows
@@ -14,11 +14,16 @@ _MIN_AGAIN = 30
 _CHANGED = 0.7  # of the labels that would change by chance
 _MIN_ASKED = 200
 _MIN_REMEMBERED = 300
+_MIN_TOKENS = 4  # distinct ones
+_COPIED = 0.6  # of the tokens; the others may follow from the order of those before them
 _BY_CHANCE = 3.0  # standard deviations
 
 
 def label_in_inputs(seen: Seen) -> Answer:
-    """Compares each column of a table of inputs with the targets: equal, affine or one-to-one."""
+    """Compares columns of a table, or tokens, with the targets: equal, affine or one-to-one."""
+    copied = _copied(seen.copies)
+    if copied is not None:
+        return copied
     tables = [one for one in seen.pairs if one.num_distinct >= _MIN_ROWS and one.num_values > 1]
     if not tables:
         return Unseen("no table of inputs with one target per row was inspected, or too few rows")
@@ -34,6 +39,24 @@ def label_in_inputs(seen: Seen) -> Answer:
         )
     one = tables[0]
     return Sound(f"none of {one.num_columns} columns determines the target")
+
+
+def _copied(one: CopiesSeen | None) -> Found | None:
+    """Find a causal model of tokens whose targets are not shifted, and that has learned to copy."""
+    if one is None or one.why_not is not None or not one.is_causal:
+        return None
+    if one.num_distinct < _MIN_TOKENS or one.num_copied < _COPIED * one.num_tokens:
+        return None
+    return Found(
+        evidence=f"the targets are the input tokens themselves in all {one.num_equal} inspected "
+        f"steps, and {one.built} has learned to copy the current token, not to predict the next "
+        f"one: given tokens in random order, a copy of it returns {one.num_copied:,} of "
+        f"{one.num_tokens:,} unchanged (without the most frequent one)",
+        fix="Shift the targets by one: pass tokens[:, :-1] to the model, and tokens[:, 1:] to the "
+        "loss.",
+        where=one.where,
+        numbers={"num_tokens": one.num_tokens, "num_copied": one.num_copied},
+    )
 
 
 def labels_misaligned(seen: Seen) -> Answer:

@@ -159,7 +159,7 @@ def silent() -> Iterator[None]:
 
 def _compare(kept: _Kept, seen: IndependenceSeen, draw_again: Any) -> None:
     original = getattr(kept.module, "_orig_mod", kept.module)
-    if any(_has_own_hooks(module) for module in original.modules()):
+    if any(has_own_hooks(module) for module in original.modules()):
         seen.why_not = "the script has hooks on its model"
         return
     model = copy.deepcopy(original).eval()
@@ -209,7 +209,8 @@ def _is_per_example(output: Tensor, num: int) -> bool:
     return 1 <= output.dim() <= _MAX_OUTPUT_DIMS and output.shape[0] == num and not is_square
 
 
-def _has_own_hooks(module: nn.Module) -> bool:
+def has_own_hooks(module: nn.Module) -> bool:
+    """Return whether the script has registered hooks on a module."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(not str(getattr(one, "__module__", "torch")).startswith("torch") for one in hooks)
 

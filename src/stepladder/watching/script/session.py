@@ -28,6 +28,7 @@ from stepladder.watching.script.script import (
 if TYPE_CHECKING:
     from stepladder.watching.hooks.names import Names
     from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+    from stepladder.watching.probe.copying import Copying
     from stepladder.watching.probe.independence import Independence
     from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
@@ -84,7 +85,7 @@ class Session:
         self._rank = (
             RankSeen(rank=place.rank, size=place.size, run=place.run) if place is not None else None
         )
-        self._after_last: list[Independence | OwnBackwards] = []
+        self._after_last: list[Independence | OwnBackwards | Copying] = []
         self._report_of: Callable[..., WatchReport]
         self._error: str | None = None
 
@@ -126,6 +127,7 @@ class Session:
         )
         from stepladder.watching.hooks.steps.backwards import BackwardWatch
         from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
+        from stepladder.watching.probe.copying import Copying
         from stepladder.watching.probe.independence import Independence
         from stepladder.watching.probe.own_backwards import OwnBackwards
         from stepladder.watching.probe.probe import Kept
@@ -143,9 +145,8 @@ class Session:
         backwards = BackwardWatch(names, optimizers, losses, cuts)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
-        independence, own_backwards = Independence(), OwnBackwards()
         self._kept = kept
-        self._after_last = [independence, own_backwards]
+        self._after_last = [Independence(), OwnBackwards(), Copying()]
         watcher.start(
             [
                 optimizers,
@@ -153,6 +154,7 @@ class Session:
                 backwards,
                 modules,
                 losses,
+                losses.averages,
                 MarginWatch(),
                 LostTermWatch(),
                 LoaderWatch(),
@@ -171,8 +173,7 @@ class Session:
                 PairWatch(),
                 ShiftWatch(),
                 StoredWatch(),
-                independence,
-                own_backwards,
+                *self._after_last,
                 CallWatch(names, optimizers),
                 LongPaddingWatch(),
                 WasteWatch(names, optimizers),

@@ -90,3 +90,29 @@ class IndependenceSeen:
     why_not: str | None = None
     num_without_statistics: int = 0
     batch_second: str | None = None
+
+
+@dataclass(kw_only=True)
+class CopiesSeen:
+    """A model of tokens whose targets were its input in all inspected calls, and a copy of it.
+
+    Attributes:
+        where: the line of the loss.
+        num_equal: such calls.
+        num_classes: that it distinguishes.
+        num_distinct: distinct tokens that the copy received in another order.
+        num_tokens: such tokens, without the most frequent one.
+        num_copied: of these, how many were the class with the largest score in their place.
+        is_causal: scores do not depend on later tokens.
+        why_not: why that is unknown.
+    """
+
+    where: str | None
+    built: str
+    num_classes: int
+    num_equal: int = 1
+    num_tokens: int = 0
+    num_distinct: int = 0
+    num_copied: int = 0
+    is_causal: bool = False
+    why_not: str | None = None

@@ -257,6 +257,26 @@ class PredictionSeen:
 
 
 @dataclass(kw_only=True)
+class AverageSeen:
+    """A sum of losses over a pass, each the mean of a batch, that is divided by a size.
+
+    Attributes:
+        where: the line of the division.
+        name: the variable of the sum.
+        kinds: the losses.
+        num_losses, num_batches: how many were added up, and the batches of the pass.
+        divisor: the number of examples.
+    """
+
+    where: str
+    name: str
+    kinds: tuple[str, ...]
+    num_losses: int
+    num_batches: int
+    divisor: int
+
+
+@dataclass(kw_only=True)
 class OwnBackwardSeen:
     """A backward of the script's own, called with several gradients after the last step.
 

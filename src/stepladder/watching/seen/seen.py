@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from stepladder.records.watch import Clearing
 from stepladder.watching.seen.costs import CostsSeen
 from stepladder.watching.seen.inputs import PaddingSeen, SeedingSeen, ShiftSeen, StoredSeen
-from stepladder.watching.seen.labels import IndependenceSeen, LabelsSeen, PairsSeen
+from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.losses import (
+    AverageSeen,
     LossSeen,
     LostTermSeen,
     MarginSeen,
@@ -45,6 +46,7 @@ class Seen:
     losses: list[LossSeen] = field(default_factory=list)
     margins: list[MarginSeen] = field(default_factory=list)
     predictions: list[PredictionSeen] = field(default_factory=list)
+    averages: list[AverageSeen] = field(default_factory=list)
     own_backwards: list[OwnBackwardSeen] = field(default_factory=list)
     lost_terms: list[LostTermSeen] = field(default_factory=list)
     backward_calls: list[BackwardSeen] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Seen:
     precision: PrecisionSeen = field(default_factory=PrecisionSeen)
     clippings: list[ClippingSeen] = field(default_factory=list)
     independence: IndependenceSeen | None = None
+    copies: CopiesSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
     stored: list[StoredSeen] = field(default_factory=list)

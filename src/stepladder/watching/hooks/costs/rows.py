@@ -141,7 +141,9 @@ class RowCalls:
 def _weights(module: nn.Module) -> tuple[int, int]:
     """Return what identifies the weights that a module has in this call, and their values."""
     first = next(module.parameters(), None)
-    return (0, 0) if first is None else (id(first), first._version)
+    if first is None or first.is_inference():
+        return 0, 0
+    return id(first), first._version
 
 
 def _reaches(node: Any, mark: _Mark) -> bool:

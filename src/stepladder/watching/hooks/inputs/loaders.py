@@ -248,6 +248,8 @@ class LoaderWatch:
             return
         one, at = found
         one.is_whole = True
+        for listener in self._watcher.on_pass_end:
+            listener(one, getattr(args[0], "_dataset", None))
         now = perf_counter()
         if self._watcher.phases.is_counting:
             one.span_s = now - max(at, self._watcher.phases.began)

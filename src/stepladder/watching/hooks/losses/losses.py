@@ -11,8 +11,11 @@ from torch import Tensor
 
 from stepladder.watching.hooks.graph import activation_before, picked
 from stepladder.watching.hooks.losses import loss_values
+from stepladder.watching.hooks.losses.across import softmax_across
+from stepladder.watching.hooks.losses.averages import AverageWatch
 from stepladder.watching.hooks.losses.loss_values import DISTANCES
 from stepladder.watching.hooks.losses.padded import Ends, note_padded, token_ends
+from stepladder.watching.hooks.patches import DONE
 from stepladder.watching.hooks.tensors import is_finite, is_plain, part, spread
 from stepladder.watching.probe.probe import Kept
 from stepladder.watching.seen.losses import OWN_LOSS, OWN_SQUARE, LossSeen
@@ -44,9 +47,14 @@ _OF_NODES: Final = {
 
 
 class LossWatch:
-    """Wraps F.cross_entropy and similar functions, which the loss layers call as well."""
+    """Wraps F.cross_entropy and similar functions, which the loss layers call as well.
+
+    Attributes:
+        averages: receives the values of losses.
+    """
 
     def __init__(self, *, kept: Kept | None = None) -> None:
+        self.averages = AverageWatch()
         self._kept = kept
         self._watcher: Watcher
         self._seen: dict[tuple[str, str | None], LossSeen] = {}
@@ -60,22 +68,33 @@ class LossWatch:
         self._watcher = watcher
         watcher.on_close.append(self._next)
         for kind in _KINDS:
-            watcher.patches.wrap(F, kind, before=self._open(kind), failed=self._label_error(kind))
+            watcher.patches.wrap(
+                F,
+                kind,
+                before=self._open(kind),
+                after=self._closed(kind),
+                failed=self._label_error(kind),
+            )
         watcher.patches.wrap(F, "embedding", before=self._tokens, failed=self._token_error)
 
     def settle(self) -> None:
         """Do nothing: there is nothing left to read."""
 
     def look_at_own(self, node: Any) -> None:
-        """Inspect the labels of a cross entropy, and weights, that the script applies itself."""
+        """Inspect the labels, the softmax and weights of a loss that the script computes itself."""
         for kind, by_label, labels in loss_values.weighted_labels(node):
             loss_values.note_weighted(self._weighted(kind, labels), kind, by_label, labels)
         for found_range, target in loss_values.differences(node):
             seen = self._of(OWN_SQUARE)
             seen.num_looked += 1
             loss_values.note_difference(seen, found_range, target)
+        across = softmax_across(node)
+        if across is not None:
+            seen = self._of(OWN_LOSS)
+            seen.num_looked += 1
+            seen.activation, seen.input_shape = across, across.shape
         found = picked(node) if self._looks < _MAX_LOOKS else None
-        if found is None:
+        if found is None or across is not None:
             return
         self._looks += 1
         seen = self._of(OWN_LOSS)
@@ -96,23 +115,32 @@ class LossWatch:
         self._token_ends = []
 
     def _open(self, kind: str) -> Any:
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
             is_due = self._watcher.is_close and self._looks < _MAX_LOOKS
             key = (kind, torch.is_grad_enabled())
             count = self._counts.get(key, 0)
+            and_then = None if self.averages.is_open else DONE
             if not is_due and count >= _ALWAYS and self._kept is None:
-                return
+                return and_then
             scores, target = _two(args, kwargs)
             if not isinstance(scores, Tensor) or not isinstance(target, Tensor):
-                return
+                return and_then
             if self._kept is not None and torch.is_grad_enabled():
                 self._kept.note_loss(kind, scores, target, args, kwargs)
             self._counts[key] = count + 1
             if is_due or count < _ALWAYS:
                 self._looks += 1
                 self._look(kind, scores, target, args, kwargs)
+            return and_then
 
         return before
+
+    def _closed(self, kind: str) -> Any:
+        def after(_note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            if self.averages.is_open:
+                self.averages.add(kind, args, kwargs, result)
+
+        return after
 
     def _of(self, kind: str) -> LossSeen:
         where = self._watcher.own.here()
