@@ -12,7 +12,7 @@ from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
 from stepladder.watching.hooks.hashes import bits_per_example, hashes_of, per_example
 from stepladder.watching.hooks.inputs import examples
-from stepladder.watching.hooks.inputs.examples import is_held_out
+from stepladder.watching.script.held_out import is_held_out
 
 Watched = Callable[..., WatchReport]
 NAME = "split_leakage"
