@@ -24,6 +24,10 @@ _TORCH_DRAWS: Final = frozenset(
     | {"multinomial", "randint_like"}
 )
 _NOT_DRAWS: Final = frozenset({"seed", "get_state", "set_state", "getstate", "setstate"})
+_GENERATOR_OF: Final = {  # of functions that were imported by name
+    id(np.random.randint.__self__): "np.random",
+    id(random.randint.__self__): "random",  # type: ignore[attr-defined]
+}
 _MAX_FUNCTIONS: Final = 64
 _MAX_DEPTH: Final = 4
 
@@ -134,11 +138,9 @@ def _uses(function: FunctionType, code: CodeType) -> Iterator[tuple[str, str]]:
         if at.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
             value = function.__globals__.get(name) if isinstance(name, str) else None
             owner = _owner(value)
-            held = getattr(value, "__self__", None)
-            if held is not None and isinstance(name, str):
-                of = {id(np.random.mtrand._rand): "np.random", id(random._inst): "random"}  # type: ignore[attr-defined]
-                if id(held) in of:
-                    yield of[id(held)], value.__name__
+            held = _GENERATOR_OF.get(id(getattr(value, "__self__", None)))
+            if held is not None:
+                yield held, str(getattr(value, "__name__", ""))
         elif at.opname in ("LOAD_ATTR", "LOAD_METHOD") and owner:
             if owner == "np":
                 owner = "np.random" if name == "random" else ""
