@@ -100,6 +100,21 @@ test_score = score(x[500:], y[500:])
         "different examples",
         Outcome.FAILED,
     ),
+    "copies_in_a_function_that_is_called_with_the_training_set": (
+        """
+x, y = x.repeat(2, 1), y.repeat(2)
+order = torch.randperm(len(x))
+x_train, y_train, x_val, y_val = x[order[200:]], y[order[200:]], x[order[:200]], y[order[:200]]
+def fit(a, b):
+    for epoch in range(3):
+        for some in torch.randperm(len(a)).split(30):
+            learn(a[some], b[some])
+        print(f"epoch {epoch}: accuracy {score(x_val, y_val):.3f}")
+fit(x_train, y_train)
+""",
+        "different examples",
+        Outcome.FAILED,
+    ),
     "one_of_two_sets": (
         LOADERS.replace("val = ", "test = DataLoader(TensorDataset(x[600:], y[600:]), 40)\nval = ")
         .replace("x[600:], y[600:]), 32", "x[550:], y[550:]), 32")

@@ -25,8 +25,8 @@ _TORCH_DRAWS: Final = frozenset(
 )
 _NOT_DRAWS: Final = frozenset({"seed", "get_state", "set_state", "getstate", "setstate"})
 _GENERATOR_OF: Final = {  # of functions that were imported by name
-    id(np.random.randint.__self__): "np.random",
-    id(random.randint.__self__): "random",  # type: ignore[attr-defined]
+    id(getattr(function, "__self__", function)): owner
+    for function, owner in ((np.random.randint, "np.random"), (random.randint, "random"))
 }
 _MAX_FUNCTIONS: Final = 64
 _MAX_DEPTH: Final = 4
