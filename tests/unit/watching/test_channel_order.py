@@ -44,9 +44,9 @@ def ruled(images: Tensor) -> Tensor:
 
 
 def seen_of(images: Tensor) -> Seen:
-    one = PixelsSeen(built="Net", where="train.py:9", size=tuple(images.shape[2:]))
+    one = PixelsSeen(built="Net", where="train.py:9", size=(images.shape[2], images.shape[3]))
     one.num_values = images.numel()
-    for batch in images.split(16):
+    for batch in torch.split(images, 16):
         down, right, pixel_down, within, between = neighbours(batch).tolist()
         one.downs.append(down)
         one.pixel_rights.append(right)

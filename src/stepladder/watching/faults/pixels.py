@@ -9,7 +9,7 @@ from stepladder.watching.seen.inputs import PixelsSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_LOOKS = 4  # batches
-_MIN_VALUES = 20_000
+_MIN_VALUES = 8000
 _ALIKE = 0.05  # correlation of neighbours
 _LOST = 0.6  # of it, at most, that is left
 _FEW = 0.75  # of the batches agree

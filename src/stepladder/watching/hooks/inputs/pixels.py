@@ -14,38 +14,50 @@ from stepladder.watching.watcher import Watcher
 
 _MAX_LOOKS: Final = 8
 _MAX_MODELS: Final = 4
-_MAX_VALUES: Final = 1 << 16  # of an inspected batch, but at least one image
-_MAX_IMAGE: Final = 1 << 19
+_MAX_VALUES: Final = 1 << 13  # of an inspected batch
 _MIN_SIDE: Final = 8
 _CHANNELS: Final = 3
 _MAX_MODULES: Final = 2000
 
 
+def some_lines(images: Tensor) -> Tensor:
+    """Return the first rows of the first channel of some images, a multiple of three.
+
+    Shapes: images is (n, 3, h, w); the result (m, 3 k, w).
+    """
+    h, w = images.shape[2:]
+    num = max(2, min(h // _CHANNELS, _MAX_VALUES // (_CHANNELS * w)))
+    num_images = max(1, _MAX_VALUES // (_CHANNELS * num * w))
+    return images.detach()[:num_images, 0, : _CHANNELS * num]
+
+
 def neighbours(images: Tensor) -> Tensor:
     """Return how much neighbouring values correlate, if rows are read in either of two orders.
 
-    As channels of rows: `down`. As rows of pixels of channels: `pixel_right`, `pixel_down`, and
+    As rows of a channel: `down`. As rows of pixels of channels: `pixel_right`, `pixel_down`, and
     across the ends of rows of the images, where these are within a row of pixels (`within`) and
-    where they are between two (`between`).
+    where they are between two (`between`). The first rows of the first channel are enough: in the
+    other order, they are the first rows of pixels.
 
     Shapes: images is (n, 3, h, w); the result (5,).
     """
-    n, _, h, w = images.shape
-    values = images.detach().float().reshape(n, -1, _CHANNELS)
+    lines = some_lines(images)
+    num, w = lines.shape[1] // _CHANNELS, lines.shape[2]
+    values = lines.float().reshape(-1, num * w, _CHANNELS)
     values = values - values.mean((0, 1))
     values = values / values.square().mean().sqrt().clamp_min(1e-12)
-    rows = values.reshape(n, _CHANNELS, h, w)
-    pixels = values.reshape(n, h, w, _CHANNELS)
-    lines = values.reshape(n, _CHANNELS * h, w)
+    pixels = values.reshape(-1, num, w, _CHANNELS)
+    lines = values.reshape(-1, _CHANNELS * num, w)
     ends = (lines[:, :-1, -_CHANNELS:] * lines[:, 1:, :_CHANNELS]).mean((0, 2))
-    is_between = torch.arange(len(ends), device=ends.device) % _CHANNELS == _CHANNELS - 1
+    between = ends[_CHANNELS - 1 :: _CHANNELS]
+    num_within = len(ends) - len(between)
     return torch.stack(
         [
-            (rows[:, :, 1:] * rows[:, :, :-1]).mean(),
+            (lines[:, 1:] * lines[:, :-1]).mean(),
             (pixels[:, :, 1:] * pixels[:, :, :-1]).mean(),
             (pixels[:, 1:] * pixels[:, :-1]).mean(),
-            ends[~is_between].mean(),
-            ends[is_between].mean(),
+            (ends.sum() - between.sum()) / num_within,
+            between.mean(),
         ]
     )
 
@@ -93,10 +105,9 @@ class PixelWatch:
                 seen = PixelsSeen(built=root.seen.built, where=self._watcher.own.here())
             held = self._models[id(root)] = (root, seen, [])
         if held[1] is not None:
-            some = images[: max(1, _MAX_VALUES // images[0].numel())]
-            held[1].num_values += some.numel()
+            held[1].num_values += some_lines(images).numel()
             held[1].size = (int(images.shape[2]), int(images.shape[3]))
-            held[2].append(neighbours(some))
+            held[2].append(neighbours(images))
 
 
 def _images_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -106,7 +117,7 @@ def _images_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         return None
     if not first.is_floating_point() or not len(first) or first.shape[1] != _CHANNELS:
         return None
-    if min(first.shape[2:]) < _MIN_SIDE or first[0].numel() > _MAX_IMAGE:
+    if min(first.shape[2:]) < _MIN_SIDE:
         return None
     if first.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # a CUDA graph would repeat what is computed here
