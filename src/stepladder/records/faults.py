@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("range_lost", "inputs use a small part of their range", _CHECK),
     _fault("double_normalisation", "inputs are normalised twice", _BOTH),
     _fault(
-        "channel_order", "channels are in another order or dimension than the model expects", _CHECK
+        "channel_order", "channels are in another order or dimension than the model expects", _BOTH
     ),
     _fault("not_finite_data", "NaN or infinity in inputs or targets", _BOTH),
     _fault("duplicated_inputs", "examples are constant or copies of each other", _BOTH),

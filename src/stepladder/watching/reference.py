@@ -59,7 +59,7 @@ the exit code are the script's. `watch-NAME/` (or `--out`) receives `watch.html`
   at least one in a hundred. The report includes the overhead; `bench/watch/overhead.py` measures
   it.
 - **Examples are recognised by a hash** of up to 128 values of each input, computed in the steps
-  that are followed and in evaluations, for 30 ms and then 30 µs per step at most. Up to 65,536
+  that are followed and in evaluations, for 12 ms and then 10 µs per step at most. Up to 65,536
   hashes per model are kept; of larger sets, those of a part of the examples. On a GPU they are read
   after the last step. A few hundred rows and their targets are stored as well, at most 1,024 of up
   to 1,024 numbers.

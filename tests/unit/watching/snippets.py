@@ -477,6 +477,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
     "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
     "tokens_out_of_vocabulary": _edit(TOKENS, (", ignore_index=0", "")),
+    "channel_order": _edit(
+        PICTURES.replace(
+            "images = torch.rand(64, 3, 16, 16)\n",
+            "images = torch.rand(64, 18, 18, 3).unfold(1, 3, 1).unfold(2, 3, 1).mean((4, 5))\n"
+            "images = images.permute(0, 3, 1, 2)\n",
+        ),
+        ("images.permute(0, 3, 1, 2)", "images.reshape(-1, 3, 16, 16)"),
+    ),
     "padding_misread": _edit(MASKED, ("ids == 0)", "ids != 0)")),
     "optimizer_recreated": _edit(
         BASE,

@@ -12,7 +12,7 @@ from stepladder.records.watch import WatchReport
 from stepladder.watching.hooks import patches
 from stepladder.watching.hooks.hashes import bits_per_example, hashes_of, per_example
 from stepladder.watching.hooks.inputs import examples
-from stepladder.watching.hooks.inputs.examples import is_held_out
+from stepladder.watching.script.held_out import is_held_out
 
 Watched = Callable[..., WatchReport]
 NAME = "split_leakage"
@@ -97,6 +97,21 @@ test_score = score(x[500:], y[500:])
     "copies_made_before_the_split": (
         "rare = y == 2\nx = torch.cat([x, x[rare], x[rare]])\ny = torch.cat([y, y[rare], y[rare]])"
         "\norder = torch.randperm(len(x))\nx, y = x[order], y[order]\n" + LOADERS + EPOCHS,
+        "different examples",
+        Outcome.FAILED,
+    ),
+    "copies_in_a_function_that_is_called_with_the_training_set": (
+        """
+x, y = x.repeat(2, 1), y.repeat(2)
+order = torch.randperm(len(x))
+x_train, y_train, x_val, y_val = x[order[200:]], y[order[200:]], x[order[:200]], y[order[:200]]
+def fit(a, b):
+    for epoch in range(3):
+        for some in torch.randperm(len(a)).split(30):
+            learn(a[some], b[some])
+        print(f"epoch {epoch}: accuracy {score(x_val, y_val):.3f}")
+fit(x_train, y_train)
+""",
         "different examples",
         Outcome.FAILED,
     ),

@@ -50,7 +50,30 @@ with torch.no_grad():
     print(net(x_test).argmax(1))
 """,
 }
+
+SHIFTED["bytes_in_a_function_that_is_called_with_the_training_set"] = """
+@torch.no_grad()
+def accuracy(a, labels):
+    net.eval()
+    return (net(a).argmax(1) == labels).float().mean()
+def fit(images, labels):
+    for epoch in range(2):
+        learn()
+        print(f"epoch {epoch}: accuracy {accuracy(x_val, y_val):.3f}")
+x_train, x_val, y_train, y_val = images[:96], raw[96:], y[:96], y[96:]
+fit(x_train, y_train)
+"""
 SOUND = {
+    "an_evaluation_of_other_training_data": """
+@torch.no_grad()
+def accuracy(x_test, labels):
+    net.eval()
+    return (net(x_test).argmax(1) == labels).float().mean()
+def fit(x_train, y_train):
+    learn()
+    print(f"accuracy on bytes {accuracy(x_train, y_train):.3f}")
+fit(raw[:96], y[:96])
+""",
     "the_same": "val = held_out(images)\nlearn()\nscore(val)",
     "noise_that_is_removed": """
 learn(DataLoader(TensorDataset(raw / 255, y), 16), lambda a: a + 0.3 * torch.randn_like(a))

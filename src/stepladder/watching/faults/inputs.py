@@ -235,11 +235,13 @@ def no_shuffle(seen: Seen) -> Answer:
         and (lo.num_batches or 2) > 1
         and (lo.batch_size is not None or lo.is_iterable)  # otherwise the dataset makes batches
         and not reads_few(lo)  # shuffling would hide that, not mend it
+        and not lo.ignores_index
+        and not (lo.is_iterable and lo.restarted_draws)
     ]
     for one in loaders:
         if one.sampler == "distributed":
             continue
-        is_repeated = _repeats(one)
+        is_repeated = one.begins_alike
         if one.sampler == "sequential" or (is_repeated and not seen.reseeded):
             how = (
                 "reads the examples in stored order"
@@ -279,11 +281,6 @@ def no_shuffle(seen: Seen) -> Answer:
     if not loaders and not any(model.window_offsets for model in seen.models):
         return Unseen("no loader was iterated for two epochs of training")
     return Sound("the order differs between epochs")
-
-
-def _repeats(one: LoaderSeen) -> bool:
-    sums = [p.first_checksum for p in one.training if p.first_checksum is not None]
-    return len(sums) >= 2 and len(set(sums)) == 1 and all(p.num_batches > 1 for p in one.training)
 
 
 def _period(offsets: list[int]) -> int | None:

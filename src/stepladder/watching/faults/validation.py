@@ -15,6 +15,7 @@ _MANY_GRAPHS = 10
 _RARE = 0.34  # of the steps: anything called less often is not part of a step
 _MIN_EVAL = 5
 _MIN_SEEDED = 24  # calls with the same number while examples are fetched
+_MIN_RESTARTED = 3  # epochs
 _MIN_USED = 6  # of the first of them: random numbers were drawn after it
 
 
@@ -219,7 +220,7 @@ def _lacks(one: SavedSeen, seen: Seen) -> str:
 
 
 def seeds_wrong(seen: Seen) -> Answer:
-    """Checks that a seed is set exactly once: setting it repeatedly repeats random draws."""
+    """Checks that a seed is set exactly once: setting it again, as in workers, repeats draws."""
     if seen.num_steps == 0:
         return Unseen("no optimizer step was seen")
     found = _seeded_for_each(seen)
@@ -235,6 +236,8 @@ def seeds_wrong(seen: Seen) -> Answer:
                 severity=Severity.WARNING,
                 numbers={"times": times},
             )
+    if (found := _restarted_in_workers(seen)) is not None:
+        return found
     if not seen.has_seed:
         return Found(
             evidence="no seed was set: the run is not reproducible",
@@ -259,6 +262,26 @@ def _seeded_for_each(seen: Seen) -> Found | None:
             where=one.where,
             severity=Severity.WARNING,
             numbers={"num_calls": one.num_calls},
+        )
+    return None
+
+
+def _restarted_in_workers(seen: Seen) -> Found | None:
+    """Find draws of workers that begin again in each epoch, if the examples show this."""
+    for one in seen.loaders:
+        num_epochs = len(one.training)
+        is_drawn = one.restarted_draws is not None and (one.ignores_index or one.is_iterable)
+        if not is_drawn or not one.begins_alike or num_epochs < _MIN_RESTARTED:
+            continue
+        return Found(
+            evidence=f"{one.restarted_draws} has the same state at the start of each of "
+            f"{num_epochs} epochs, when the worker processes of the DataLoader start again: all "
+            "epochs that were compared began with the same batch",
+            fix="In worker_init_fn, seed it with torch.initial_seed() % 2**32, which differs "
+            "between workers and epochs.",
+            where=one.restarted_at or one.where,
+            severity=Severity.WARNING,
+            numbers={"num_epochs": num_epochs},
         )
     return None
 

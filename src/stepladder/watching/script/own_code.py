@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from stepladder.watching.script.held_out import NamedData
+
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages")
 _MAX_LINES = 8
-_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
-_NAME = re.compile(r"[A-Za-z_]\w*\b(?!\s*\()")
 
 
 class OwnCode:
@@ -24,6 +24,9 @@ class OwnCode:
     Args:
         folder: the script's folder; all files below it are its own, except installed packages.
         file: the script; its own wherever it is, such as a cell of a notebook.
+
+    Attributes:
+        named_data: which data its lines evaluate, by the names of variables.
     """
 
     def __init__(self, folder: Path, file: str | None = None) -> None:
@@ -31,6 +34,7 @@ class OwnCode:
         self._file = file
         self._standard = sysconfig.get_paths()["stdlib"]
         self._known: dict[str, str | None] = {}
+        self.named_data = NamedData()
 
     def here(self) -> str | None:
         """Return the innermost line of the call stack that is the script's, as `train.py:12`."""
@@ -57,17 +61,6 @@ class OwnCode:
                 found.append((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
         return tuple(found)
-
-    def names_at(self, lines: Sequence[tuple[str, int]]) -> tuple[str | None, set[str]]:
-        """Return the innermost of some lines, as `train.py:12`, and the names of variables in them.
-
-        Names of functions that are called, and texts, are left out.
-        """
-        names: set[str] = set()
-        for file, line in lines:
-            text = _TEXT.sub("", linecache.getline(file, line)).partition("#")[0]
-            names |= set(_NAME.findall(text))
-        return self.innermost(lines[::-1]), names
 
     def is_own(self, filename: str) -> bool:
         """Return whether a file is the script's."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.ranks.record import RankWatch
-    from stepladder.watching.watcher import Watcher
+    from stepladder.watching.watcher import Part, Watcher
 
 _WRITE_EVERY_S: Final = 5.0
 _WRITE_LATEST_S: Final = 60.0  # the longest interval, whatever writing takes
@@ -100,13 +100,10 @@ class Session:
         from stepladder.watching.hooks.costs.calls import CallWatch
         from stepladder.watching.hooks.costs.stacks import StackWatch
         from stepladder.watching.hooks.costs.waste import WasteWatch
-        from stepladder.watching.hooks.inputs.examples import ExampleWatch
         from stepladder.watching.hooks.inputs.loaders import LoaderWatch
         from stepladder.watching.hooks.inputs.long_padding import LongPaddingWatch
         from stepladder.watching.hooks.inputs.padding import PaddingWatch
         from stepladder.watching.hooks.inputs.pairs import PairWatch
-        from stepladder.watching.hooks.inputs.shifts import ShiftWatch
-        from stepladder.watching.hooks.inputs.stored import StoredWatch
         from stepladder.watching.hooks.losses.losses import LossWatch
         from stepladder.watching.hooks.losses.lost_terms import LostTermWatch
         from stepladder.watching.hooks.losses.margins import MarginWatch
@@ -168,11 +165,9 @@ class Session:
                 PredictionWatch(),
                 StatisticsWatch(names),
                 FrozenNormWatch(names, optimizers),
-                ExampleWatch(),
                 PaddingWatch(),
                 PairWatch(),
-                ShiftWatch(),
-                StoredWatch(),
+                *_of_examples(),
                 *self._after_last,
                 CallWatch(names, optimizers),
                 LongPaddingWatch(),
@@ -285,6 +280,16 @@ class Session:
             self._write_rank(report)
         self._written, self._written_step = perf_counter(), watcher.step
         self._write_s = self._written - began
+
+
+def _of_examples() -> list[Part]:
+    """Return the parts that read examples."""
+    from stepladder.watching.hooks.inputs.examples import ExampleWatch
+    from stepladder.watching.hooks.inputs.pixels import PixelWatch
+    from stepladder.watching.hooks.inputs.shifts import ShiftWatch
+    from stepladder.watching.hooks.inputs.stored import StoredWatch
+
+    return [ExampleWatch(), ShiftWatch(), PixelWatch(), StoredWatch()]
 
 
 def watch_script(

@@ -39,6 +39,30 @@ class ShiftSeen:
 
 
 @dataclass(kw_only=True)
+class PixelsSeen:
+    """Correlations of neighbouring values in images with three channels, by inspected batch.
+
+    Attributes:
+        size: height and width.
+        downs: of values below each other.
+        pixel_rights, pixel_downs: beside and below each other, if the values are read in the order
+            (height, width, channels).
+        withins, betweens: across the ends of the images' rows, where these are within a row of
+            pixels in that order, and where they are between two.
+    """
+
+    built: str
+    where: str | None
+    size: tuple[int, int] = (0, 0)
+    num_values: int = 0
+    downs: list[float] = field(default_factory=list)
+    pixel_rights: list[float] = field(default_factory=list)
+    pixel_downs: list[float] = field(default_factory=list)
+    withins: list[float] = field(default_factory=list)
+    betweens: list[float] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
 class StoredSeen:
     """Examples that a dataset stores in memory, before and after it returned them.
 

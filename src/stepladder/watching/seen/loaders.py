@@ -77,6 +77,9 @@ class LoaderSeen:
         num_stored, num_distinct: inspected examples that its dataset stores in memory, and how many
             of them are distinct; 0 if it stores none.
         shared_draws: how its workers come to draw the same random numbers; None if they don't.
+        ignores_index: its dataset returns an example without the index, so it has no order.
+        restarted_draws, restarted_at: the generator that may be in the same state whenever its
+            workers are started, and the line that seeds it; None if it has persistent workers.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: number of set_epoch calls.
         num_dataset, num_repeated, num_replicas: for a DistributedSampler that drops nothing: the
@@ -103,6 +106,9 @@ class LoaderSeen:
     keeps_workers: bool = False
     is_iterable: bool = False
     shared_draws: str | None = None
+    ignores_index: bool = False
+    restarted_draws: str | None = None
+    restarted_at: str | None = None
     epoch_sampler: bool = False
     num_set_epoch: int = 0
     num_dataset: int = 0
@@ -118,6 +124,13 @@ class LoaderSeen:
     num_weights: int = 0
     num_zero: int = 0
     passes: list[PassSeen] = field(default_factory=list)
+
+    @property
+    def begins_alike(self) -> bool:
+        """Return whether the compared passes of training begin with the same batch."""
+        sums = [one.first_checksum for one in self.training if one.first_checksum is not None]
+        is_several = all(one.num_batches > 1 for one in self.training)
+        return len(sums) >= 2 and len(set(sums)) == 1 and is_several
 
     @property
     def training(self) -> list[PassSeen]:

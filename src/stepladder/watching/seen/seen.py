@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 
 from stepladder.records.watch import Clearing
 from stepladder.watching.seen.costs import CostsSeen
-from stepladder.watching.seen.inputs import PaddingSeen, SeedingSeen, ShiftSeen, StoredSeen
+from stepladder.watching.seen.inputs import (
+    PaddingSeen,
+    PixelsSeen,
+    SeedingSeen,
+    ShiftSeen,
+    StoredSeen,
+)
 from stepladder.watching.seen.labels import CopiesSeen, IndependenceSeen, LabelsSeen, PairsSeen
 from stepladder.watching.seen.loaders import LoaderSeen
 from stepladder.watching.seen.losses import (
@@ -61,6 +67,7 @@ class Seen:
     copies: CopiesSeen | None = None
     labels: list[LabelsSeen] = field(default_factory=list)
     shifts: list[ShiftSeen] = field(default_factory=list)
+    pixels: list[PixelsSeen] = field(default_factory=list)
     stored: list[StoredSeen] = field(default_factory=list)
     seedings: list[SeedingSeen] = field(default_factory=list)
     paddings: list[PaddingSeen] = field(default_factory=list)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from time import thread_time
 from typing import Any, Final
 
@@ -30,13 +29,6 @@ _MAX_MEASURED: Final = 4  # calls of each model whose values are counted
 _MAX_EVALUATED: Final = 32_768  # hashes of a group
 _MAX_OF_GROUPS: Final = 131_072  # hashes of all groups
 _MAX_OF_A_LOADER: Final = 8192  # examples that are counted
-_HELD_OUT: Final = re.compile(
-    r"(\w+_|x|y)?(val|valid|validation|test|heldout|held_out|holdout)"
-    r"(_\w+|x|y|set|data|loader)?|dev_?(set|data|loader|x|y|loss|acc\w*)|[xy]_?dev"
-)  # `dev` alone is a device, and an evaluation may be one of training examples
-_SETTING: Final = re.compile(
-    r"\w*_(iters?|interval|every|steps?|freq\w*|size|epochs?|mode|dtype|dev|device)"
-)
 _OFTEN: Final = 0.34  # times in a step: part of it
 _NEW: Final = 0.02  # of the examples of a call may be known by chance
 
@@ -327,14 +319,15 @@ class ExampleWatch:
                 continue
             if not group.is_fixed and group.num_times > _OFTEN * learnt.num_batches:
                 continue  # other examples in each step, such as the next states of an environment
-            where, names = self._watcher.own.names_at(group.lines)
-            if group.loader is not None and (line := self._watcher.seen.loaders[group.loader].line):
-                names |= self._watcher.own.names_at([line])[1]
+            own = self._watcher.own
+            of_loader = None
+            if group.loader is not None:
+                of_loader = self._watcher.seen.loaders[group.loader].line
             seen.evaluated.append(
                 EvaluatedSeen(
-                    where=where,
+                    where=own.innermost(group.lines[::-1]),
                     is_of_loader=group.loader is not None,
-                    is_named=is_held_out(names),
+                    is_named=own.named_data.is_held_out(group.lines, of_loader),
                     num_rows=group.num_rows,
                     num_calls=group.num_calls,
                     num_new=group.num_new,
@@ -345,11 +338,3 @@ class ExampleWatch:
                     is_whole_batch=len(learnt.batches) == 1,
                 )
             )
-
-
-def is_held_out(names: Iterable[str]) -> bool:
-    """Return whether names of variables say that an evaluation is of held-out examples."""
-    words = [name.lower() for name in names]
-    if any("train" in word for word in words):
-        return False
-    return any(_HELD_OUT.fullmatch(word) and not _SETTING.fullmatch(word) for word in words)

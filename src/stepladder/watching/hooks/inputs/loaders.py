@@ -28,6 +28,7 @@ from torch.utils.data import dataloader as dataloader_module
 
 from stepladder.watching.hooks.hashes import hashes_of
 from stepladder.watching.hooks.inputs.draws import DrawWatch
+from stepladder.watching.hooks.inputs.worker_seeds import ignores_index, restarted_draws
 from stepladder.watching.hooks.tensors import checksum, is_finite, is_plain, tensors_in
 from stepladder.watching.seen.loaders import LoaderSeen, PassSeen
 from stepladder.watching.watcher import Watcher
@@ -193,7 +194,16 @@ class LoaderWatch:
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         if isinstance(sampler, DistributedSampler):
             _note_padding(sampler, seen)
-        seen.shared_draws = _shared_draws(loader)
+        copied = _copied_draws(loader)
+        seen.shared_draws = copied if seen.num_workers >= 2 else None
+        seen.ignores_index = not seen.is_iterable and ignores_index(loader.dataset)
+        restarted = restarted_draws(loader)
+        if restarted is not None:
+            seen.restarted_draws, code = restarted
+            line = (code.co_filename, code.co_firstlineno)
+            seen.restarted_at = self._watcher.own.innermost([line])
+        elif seen.num_workers == 1 and not seen.keeps_workers:
+            seen.restarted_draws = copied
         seen.num_stored, seen.num_distinct = count_stored(loader.dataset)
         self._seen[id(loader)] = (weakref.ref(loader), len(self._watcher.seen.loaders))
         self._watcher.seen.loaders.append(seen)
@@ -312,9 +322,9 @@ def _order(sampler: Any, batches: Any, *, is_iterable: bool) -> str:
     return "custom"
 
 
-def _shared_draws(loader: Any) -> str | None:
-    """Return which generator is copied to all workers, which then draw the same numbers."""
-    if loader.num_workers < 2:
+def _copied_draws(loader: Any) -> str | None:
+    """Return which generator is in the same state in all workers, whenever they are started."""
+    if loader.num_workers == 0:
         return None
     init = loader.worker_init_fn
     code = getattr(init, "__code__", None)

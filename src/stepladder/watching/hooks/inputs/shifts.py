@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.watching.hooks.hashes import some_values
-from stepladder.watching.hooks.inputs.examples import is_held_out
 from stepladder.watching.hooks.names import Root
 from stepladder.watching.hooks.tensors import Spread, is_plain, tensors_in
 from stepladder.watching.seen.inputs import EvaluatedInputsSeen, ShiftSeen
@@ -63,17 +62,20 @@ class ShiftWatch:
             seen = ShiftSeen(built=model.built, is_picture=len(model.shape) == 3)
             seen.num_rows, seen.spreads = _read(model.training)
             for group in model.groups.values():
-                where, names = self._watcher.own.names_at(group.lines)
-                if not self._is_held_out(group, names):
+                if not self._is_held_out(group):
                     continue
                 num_rows, spreads = _read(group.measured)
                 seen.evaluated.append(
-                    EvaluatedInputsSeen(where=where, num_rows=num_rows, spreads=spreads)
+                    EvaluatedInputsSeen(
+                        where=self._watcher.own.innermost(group.lines[::-1]),
+                        num_rows=num_rows,
+                        spreads=spreads,
+                    )
                 )
             self._watcher.seen.shifts.append(seen)
         self._models.clear()
 
-    def _is_held_out(self, group: _Group, names: set[str]) -> bool:
+    def _is_held_out(self, group: _Group) -> bool:
         """Return whether examples are those of a loader without training, or named so."""
         if group.loader is not None:
             loader = self._watcher.seen.loaders[group.loader]
@@ -81,7 +83,7 @@ class ShiftWatch:
                 one for one in self._watcher.seen.loaders if one.dataset_id == loader.dataset_id
             ]
             return bool(loader.validation) and not any(one.training for one in of_same)
-        return is_held_out(names)
+        return self._watcher.own.named_data.is_held_out(group.lines)
 
     def _called(
         self, root: Root, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
