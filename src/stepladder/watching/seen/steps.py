@@ -180,6 +180,10 @@ class ClippingSeen:
         is_own: called by the script, not by a library.
         norms: for clipping by norm: the norms before clipping.
         shares: for clipping by value: the share of sampled gradient entries beyond the limit.
+        num_late: of the followed calls, those that changed a gradient after a step had used it,
+            which was cleared before the next backward.
+        num_early: of these, those without any gradient, with backward before the next step.
+        num_in_time: of these, those between backward and the step.
     """
 
     where: str | None
@@ -187,6 +191,9 @@ class ClippingSeen:
     is_own: bool = True
     shares: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    num_late: int = 0
+    num_early: int = 0
+    num_in_time: int = 0
 
 
 @dataclass(kw_only=True)
