@@ -16,6 +16,7 @@ from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.lines import own_lines
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
+from stepladder.watching.causes.tables import table_causes
 from stepladder.watching.seen.seen import Seen
 
 MIN_GAIN: Final = 1.1  # smaller gains are not recommended
@@ -81,6 +82,7 @@ def next_step(
         [
             *loader_causes(evidence, wait),
             *optimizer_causes(evidence),
+            *table_causes(evidence),
             *model_causes(evidence),
             *rhythm_causes(evidence),
             *growth_causes(evidence),

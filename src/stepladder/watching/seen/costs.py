@@ -162,6 +162,27 @@ class ResizedSeen:
     num_enlarged: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableSeen:
+    """A large embedding table whose gradient is dense, although a step uses few of its rows.
+
+    Attributes:
+        shape: rows and columns.
+        num_used: the ids of one step, an upper bound of the rows that it uses.
+        optimizer: the class of the one that holds it.
+    """
+
+    name: str
+    where: str | None
+    shape: tuple[int, int]
+    num_used: int
+    optimizer: str
+    has_momentum: bool = False
+    has_decay: bool = False
+    is_fused: bool = False
+    on_cpu: bool = True
+
+
 @dataclass(kw_only=True)
 class CostsSeen:
     """Everything that was seen of costs.
@@ -178,6 +199,7 @@ class CostsSeen:
         enlarged: pixels per image of the model's inputs, and of the images that they were enlarged
             from, by inspected step; None if they do not seem to be.
         num_nodes: nodes of the graph of one step; counted up to a limit.
+        tables: large embedding tables with few used rows, by name.
     """
 
     stacks: StacksSeen = field(default_factory=StacksSeen)
@@ -193,3 +215,4 @@ class CostsSeen:
     num_floats: int = 0
     num_nodes: int = 0
     enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)
+    tables: dict[str, TableSeen] = field(default_factory=dict)
