@@ -184,6 +184,26 @@ class TableSeen:
 
 
 @dataclass(kw_only=True)
+class DenormalsSeen:
+    """Floats below 1.2e-38, of the tensors of few steps on a CPU.
+
+    Attributes:
+        num: values of all tensors that were sampled.
+        num_denormal: of these, those that are denormal, estimated.
+        num_tensors, num_timed: tensors with denormal values, and all of their values.
+        slow_s, fast_s: seconds for a product of these, and without the denormal ones, estimated
+            from the samples.
+    """
+
+    num: int = 0
+    num_denormal: int = 0
+    num_tensors: int = 0
+    num_timed: int = 0
+    slow_s: float = 0.0
+    fast_s: float = 0.0
+
+
+@dataclass(kw_only=True)
 class CostsSeen:
     """Everything that was seen of costs.
 
@@ -200,6 +220,8 @@ class CostsSeen:
             from, by inspected step; None if they do not seem to be.
         num_nodes: nodes of the graph of one step; counted up to a limit.
         tables: large embedding tables with few used rows, by name.
+        computed: what layers receive and return in training.
+        updated: gradients and the state of optimizers.
     """
 
     stacks: StacksSeen = field(default_factory=StacksSeen)
@@ -216,3 +238,5 @@ class CostsSeen:
     num_nodes: int = 0
     enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)
     tables: dict[str, TableSeen] = field(default_factory=dict)
+    computed: DenormalsSeen = field(default_factory=DenormalsSeen)
+    updated: DenormalsSeen = field(default_factory=DenormalsSeen)

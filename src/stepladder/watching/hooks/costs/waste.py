@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stepladder.watching.hooks.costs.denormals import DenormalWatch
 from stepladder.watching.hooks.costs.tables import TableWatch
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
@@ -80,6 +81,7 @@ class WasteWatch:
         self._has_pillow = False
         self._num_transformed = 0
         self._tables = TableWatch(names, optimizers)
+        self._denormals = DenormalWatch(optimizers)
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -88,6 +90,7 @@ class WasteWatch:
         watcher.patches.wrap(functional, "interpolate", after=self._interpolated)
         watcher.on_close.append(self._look)
         self._tables.install(watcher)
+        self._denormals.install(watcher)
 
     def settle(self) -> None:
         """Count the weights, and those in float64."""
