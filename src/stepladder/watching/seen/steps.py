@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepladder.watching.seen.losses import RatesSeen
+from stepladder.watching.seen.losses import RatesSeen, SummedDivergenceSeen
 from stepladder.watching.seen.weights import RoundingSeen, WithoutSeen
 
 
@@ -205,6 +205,7 @@ class BackwardSeen:
         num_new_batches: batches returned by loaders since the last step.
         num_inputs: different inputs that models received since then.
         sizes: the first two sizes of the last input of a model; empty if unknown.
+        divergence: of a variational autoencoder, if it is summed over the batch.
     """
 
     step: int
@@ -215,6 +216,7 @@ class BackwardSeen:
     num_new_batches: int = 0
     num_inputs: int = 0
     sizes: tuple[int, ...] = ()
+    divergence: SummedDivergenceSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
