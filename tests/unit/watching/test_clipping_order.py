@@ -140,7 +140,7 @@ def script(step: str) -> str:
 def test_clipping_after_the_step_is_an_error(name: str, watched: Watched) -> None:
     report = watched(script(LATE[name]))
     assert report.watcher_error is None
-    (one,) = [a for a in report.alarms if a.fault.startswith("clipping")]
+    (one,) = [a for a in report.alarms if (a.fault or "").startswith("clipping")]
     assert (one.fault, one.outcome) == ("clipping_without_effect", Outcome.FAILED)
     assert "only after optimizer.step()" in one.evidence
 
@@ -149,7 +149,7 @@ def test_clipping_after_the_step_is_an_error(name: str, watched: Watched) -> Non
 @pytest.mark.filterwarnings("ignore")
 def test_clipping_before_backward_is_a_warning(name: str, watched: Watched) -> None:
     report = watched(script(EARLY[name]))
-    (one,) = [a for a in report.alarms if a.fault.startswith("clipping")]
+    (one,) = [a for a in report.alarms if (a.fault or "").startswith("clipping")]
     assert (one.fault, one.outcome) == ("clipping_without_effect", Outcome.WARNED)
     assert "nothing to clip" in one.evidence
 

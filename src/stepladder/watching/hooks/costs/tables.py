@@ -55,7 +55,7 @@ class TableWatch:
             if self._num_looks >= _MAX_LOOKS or self._watcher.step < _FIRST:
                 return
             ids = args[0] if args else kwargs.get("input")
-            table = args[1] if len(args) > 1 else kwargs.get("weight")
+            table: Any = args[1] if len(args) > 1 else kwargs.get("weight")
             is_sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
             if is_sparse or not torch.is_grad_enabled():
                 return
@@ -83,7 +83,7 @@ class TableWatch:
 
     def _note(self, table: Tensor, used: _Used) -> None:
         grad = table.grad
-        if not is_plain(grad) or grad is None:
+        if grad is None or not is_plain(grad):
             return
         some = grad[:: max(1, len(grad) // _NUM_ROWS)]
         if float(some.flatten(1).any(1).float().mean()) > _MAX_USED:
