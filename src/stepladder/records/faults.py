@@ -75,6 +75,9 @@ FAULTS: tuple[Fault, ...] = (
         _WATCH,
     ),
     _fault("accumulation_unscaled", "accumulated losses are not divided by their number", _WATCH),
+    _fault(
+        "clipping_without_effect", "gradients are clipped after the step or before backward", _WATCH
+    ),
     _fault("clipping_always_active", "gradients are clipped in nearly every step", _WATCH),
     _fault("decay_on_norms_and_biases", "weight decay on norms and biases, or Adam with L2", _BOTH),
     # the model

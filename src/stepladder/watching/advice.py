@@ -12,10 +12,12 @@ from stepladder.records.climb import NextStep
 from stepladder.records.watch import PhaseTime, Replay
 from stepladder.watching.causes.contract import Cause, Evidence
 from stepladder.watching.causes.data import loader_causes
+from stepladder.watching.causes.denormals import denormal_causes
 from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.lines import own_lines
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
+from stepladder.watching.causes.tables import table_causes
 from stepladder.watching.seen.seen import Seen
 
 MIN_GAIN: Final = 1.1  # smaller gains are not recommended
@@ -81,6 +83,8 @@ def next_step(
         [
             *loader_causes(evidence, wait),
             *optimizer_causes(evidence),
+            *table_causes(evidence),
+            *denormal_causes(evidence),
             *model_causes(evidence),
             *rhythm_causes(evidence),
             *growth_causes(evidence),

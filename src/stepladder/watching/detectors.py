@@ -8,6 +8,7 @@ from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
 from stepladder.watching.faults import (
+    clipping,
     draws,
     examples,
     independence,
@@ -75,10 +76,16 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     Detector("mixed_precision_misused", _WARNING, _AMP, stepping.mixed_precision_misused),
     Detector("accumulation_unscaled", _WARNING, _ACCUMULATION, stepping.accumulation_unscaled),
     Detector(
+        "clipping_without_effect",
+        _ERROR,
+        "PyTorch documentation, torch.nn.utils.clip_grad_norm_",
+        clipping.clipping_without_effect,
+    ),
+    Detector(
         "clipping_always_active",
         _WARNING,
         "Pascanu et al. 2013, arXiv:1211.5063",
-        stepping.clipping_always_active,
+        clipping.clipping_always_active,
     ),
     Detector(
         "decay_on_norms_and_biases",

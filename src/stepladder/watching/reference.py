@@ -133,6 +133,10 @@ on, these causes are named, and recognised in this way:
 - `single_precision`, `no_anomaly_mode`, `no_profiler`, `any_algorithm`: weights in float64, and
   modes of torch.
 - `larger_batch`: batches of at most four examples whose operations are tiny.
+- `sparse_gradients`: a dense gradient of a large embedding whose step uses at most 5 % of its rows,
+  while the others have none, and nothing clips it.
+- `flush_denormals`: floats below 1.2e-38 in up to five steps on a CPU, if a product of a sample is
+  faster with zeros instead.
 - `fused_optimizer`, `foreach`: the time of the optimizer, and loops over weights in Python.
 - `fewer_validations`, `fewer_checkpoints`: their time, and how many steps lie between them.
 - `constant_steps`: steps, or the share of a line, become slower with the number of the step.

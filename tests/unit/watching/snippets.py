@@ -394,6 +394,13 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "mixed_precision_misused": _edit(PRECISION, ("        scaler.unscale_(optimizer)\n", "")),
     "accumulation_unscaled": _edit(ACCUMULATION, ("yb) / 2", "yb)")),
+    "clipping_without_effect": _edit(
+        CLIPPED.replace("100.0", "0.8"),
+        (
+            "        nn.utils.clip_grad_norm_(model.parameters(), 0.8)\n        optimizer.step()",
+            "        optimizer.step()\n        nn.utils.clip_grad_norm_(model.parameters(), 0.8)",
+        ),
+    ),
     "clipping_always_active": _edit(CLIPPED, ("100.0", "1e-3")),
     "decay_on_norms_and_biases": _edit(BASE, ("AdamW(groups", "AdamW(model.parameters()")),
     "bad_initialisation": _edit(

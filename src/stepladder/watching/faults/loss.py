@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
 from stepladder.watching.hooks.graph import LIKELIHOOD
@@ -10,6 +12,14 @@ from stepladder.watching.seen.seen import Seen
 
 _NO_LOSS = Unseen("no loss function of torch was called")
 _MIN_LOOKS = 3
+_OF_PIXELS = (
+    "mse_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "a square",
+)
+_MIN_BATCH = 4
+_MIN_WEIGHT = 100.0  # of a divergence: usual ones are about 1, and rarely above 10
 _MOST_TARGETS = 0.5  # are one value at the ends of rows
 _MIN_OTHERS = 4  # other values: fewer may be states, the last of which stays
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
@@ -165,7 +175,10 @@ def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
 
 
 def loss_reduction_mismatch(seen: Seen) -> Answer:
-    """Checks in the graph whether a loss is summed and never divided, or divided twice."""
+    """Checks in the graph whether a loss is summed and never divided, or divided twice.
+
+    In a variational autoencoder, a mean by pixel beside a divergence summed over the batch counts.
+    """
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
         return Unseen("no backward was inspected")
@@ -194,7 +207,32 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
                 where=call.where,
                 numbers={"num_examples": term.shape[0]},
             )
-    return _divided_twice(seen) or Sound("losses are means")
+    return _divided_twice(seen) or _mixed(seen) or Sound("losses are means")
+
+
+def _mixed(seen: Seen) -> Found | None:
+    """Find a mean over all pixels beside a divergence that is summed over the batch."""
+    for call in seen.backward_calls:
+        one = call.divergence
+        means = [t for t in call.terms if t.kind in _OF_PIXELS and t.reduction == "mean"]
+        if one is None or len(means) != 1 or not means[0].factor:
+            continue
+        num, shape = prod(means[0].shape), means[0].shape
+        weight = one.weight * num / abs(means[0].factor)
+        if not shape or shape[0] != one.shape[0] or shape[0] < _MIN_BATCH:
+            continue
+        if one.weight >= 0.5 * abs(means[0].factor) and weight >= _MIN_WEIGHT:
+            return Found(
+                evidence=f"{means[0].kind} is a mean over {num:,} values, and the divergence of "
+                f"the code a sum over {one.shape[0]} examples and {prod(one.shape[1:])} "
+                "dimensions: in the bound of a variational autoencoder, it has "
+                f"{weight:,.0f} times its weight",
+                fix='Use reduction="sum" for the reconstruction, and divide both terms by the '
+                "batch size.",
+                where=call.where,
+                numbers={"weight": weight},
+            )
+    return None
 
 
 def _divided_twice(seen: Seen) -> Found | None:

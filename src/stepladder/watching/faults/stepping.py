@@ -1,4 +1,4 @@
-"""Faults in the training step: schedule, precision, accumulation, clipping, initialisation."""
+"""Faults in the training step: schedule, precision, accumulation, initialisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.watching.faults import schedules
 from stepladder.watching.seen.seen import Seen
 from stepladder.watching.seen.steps import OptimizerSeen, ScheduleSeen, WindowSeen
 
-_ALWAYS = 0.9  # of the steps: clipping is meant for the rare ones (Sculley's rule of thumb)
+_NEARLY_ALL = 0.9  # of the steps
 _MIN_STEPS = 30
 _MIN_METRICS = 4
 _FALLEN = 0.8  # of the first value of a metric
@@ -28,8 +28,6 @@ _ONE_CALL = frozenset(  # torch's optimizers that call a closure once
 _MIN_IDLE = 6
 _IDLE = 0.3
 _SHORT_IDLE = 8  # in a row, if a schedule counts rounds with several calls per step
-_MIN_SHARES = 5  # steps at which clipping by value was measured
-_MOST = 0.5  # of a gradient's numbers
 _OFTEN = 0.5  # of the steps
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
 _SMALL_SCALE = 0.02
@@ -142,7 +140,7 @@ def optimizer_recreated(seen: Seen) -> Answer:
     for one in stepped:
         num = sum(one.lost_after.values())
         in_steps = one.lost_after.get(1, 0)
-        is_each_step = in_steps >= _MIN_LOST and in_steps >= _ALWAYS * (one.num_steps - 1)
+        is_each_step = in_steps >= _MIN_LOST and in_steps >= _NEARLY_ALL * (one.num_steps - 1)
         least = max(_MIN_LOST_EPOCHS, (epochs - 1) / 2) if epochs else _MIN_LOST
         if one.is_resumed or not (is_each_step or num >= least):
             continue
@@ -237,7 +235,7 @@ def schedule_misused(seen: Seen) -> Answer:
 
 
 def _rebuilt(one: ScheduleSeen) -> Found | None:
-    if one.num_cut < _MIN_CUT or one.num_cut < _ALWAYS * one.num_rebuilt:
+    if one.num_cut < _MIN_CUT or one.num_cut < _NEARLY_ALL * one.num_rebuilt:
         return None
     total = one.horizon or one.period
     of = f" of its {total}" if total else ""
@@ -445,43 +443,6 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: C901, PLR0911  (one re
             numbers={"backwards": usual, "factor": factor},
         )
     return Sound(f"{usual} backwards per step, each with factor {factor:g}")
-
-
-def clipping_always_active(seen: Seen) -> Answer:
-    """Compares the gradient norms before clipping with the limit, over all steps."""
-    by_value = [c for c in seen.clippings if len(c.shares) >= _MIN_SHARES]
-    for one in by_value:
-        share = median(one.shares)
-        if share > _MOST:
-            return Found(
-                evidence=f"clipping by value to {one.limit:g} cut {100 * share:.0f} % of the "
-                f"gradient's entries (median of {len(one.shares)} inspected steps): little but "
-                "their signs is left",
-                fix="Clip by norm, or set the limit to a few times the usual size of the "
-                "gradient's entries.",
-                where=one.where,
-                severity=None if one.is_own else Severity.INFO,
-                numbers={"share": share},
-            )
-    known = [c for c in seen.clippings if len(c.norms) >= _MIN_STEPS]
-    if not known and by_value:
-        return Sound("clipping by value leaves most of the gradient unchanged")
-    if not known:
-        return Unseen(f"gradients were clipped by norm in fewer than {_MIN_STEPS} steps")
-    for one in known:
-        active = sum(norm > one.limit for norm in one.norms) / len(one.norms)
-        usual = median(one.norms)
-        if active > _ALWAYS:
-            return Found(
-                evidence=f"gradients were clipped to {one.limit:g} in {100 * active:.0f} % of "
-                f"{len(one.norms)} steps; their median norm is {usual:.3g}",
-                fix=f"Clip at a few times the median norm, such as {3 * usual:.2g}, or lower the "
-                "learning rate instead.",
-                where=one.where,
-                severity=None if one.is_own else Severity.INFO,  # a trainer's default
-                numbers={"active": active, "median_norm": usual},
-            )
-    return Sound("clipping is active in few steps")
 
 
 def bad_initialisation(seen: Seen) -> Answer:

@@ -142,7 +142,7 @@ def _below(path: _Path) -> Iterator[_Path]:
     elif kind in ("Mul", "Div"):
         others = [parent for parent in inputs if parent is not None]
         if len(others) == 1:
-            by = _scale(node, kind)
+            by = scale_of(node, kind)
             yield path.to(others[0], by, None if by is not None else _common_sign(node))
         elif kind == "Div" and others:
             yield path.to(inputs[0], None, _common_sign(node))
@@ -329,8 +329,8 @@ def _parents(node: Any) -> list[Any]:
     return [parent for parent, _ in node.next_functions if parent is not None]
 
 
-def _scale(node: Any, kind: str) -> float | None:
-    """Read the constant operand of a product or quotient."""
+def scale_of(node: Any, kind: str) -> float | None:
+    """Return the constant factor of a product or quotient with a number; None if unknown."""
     by = _number(getattr(node, "_saved_other", None))
     if by is None or kind == "Mul":
         return by

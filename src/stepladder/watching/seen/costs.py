@@ -162,6 +162,47 @@ class ResizedSeen:
     num_enlarged: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableSeen:
+    """A large embedding table whose gradient is dense, although a step uses few of its rows.
+
+    Attributes:
+        shape: rows and columns.
+        num_used: the ids of one step, an upper bound of the rows that it uses.
+        optimizer: the class of the one that holds it.
+    """
+
+    name: str
+    where: str | None
+    shape: tuple[int, int]
+    num_used: int
+    optimizer: str
+    has_momentum: bool = False
+    has_decay: bool = False
+    is_fused: bool = False
+    on_cpu: bool = True
+
+
+@dataclass(kw_only=True)
+class DenormalsSeen:
+    """Floats below 1.2e-38, of the tensors of few steps on a CPU.
+
+    Attributes:
+        num: values of all tensors that were sampled.
+        num_denormal: of these, those that are denormal, estimated.
+        num_tensors, num_timed: tensors with denormal values, and all of their values.
+        slow_s, fast_s: seconds for a product of these, and without the denormal ones, estimated
+            from the samples.
+    """
+
+    num: int = 0
+    num_denormal: int = 0
+    num_tensors: int = 0
+    num_timed: int = 0
+    slow_s: float = 0.0
+    fast_s: float = 0.0
+
+
 @dataclass(kw_only=True)
 class CostsSeen:
     """Everything that was seen of costs.
@@ -178,6 +219,9 @@ class CostsSeen:
         enlarged: pixels per image of the model's inputs, and of the images that they were enlarged
             from, by inspected step; None if they do not seem to be.
         num_nodes: nodes of the graph of one step; counted up to a limit.
+        tables: large embedding tables with few used rows, by name.
+        computed: what layers receive and return in training.
+        updated: gradients and the state of optimizers.
     """
 
     stacks: StacksSeen = field(default_factory=StacksSeen)
@@ -193,3 +237,6 @@ class CostsSeen:
     num_floats: int = 0
     num_nodes: int = 0
     enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)
+    tables: dict[str, TableSeen] = field(default_factory=dict)
+    computed: DenormalsSeen = field(default_factory=DenormalsSeen)
+    updated: DenormalsSeen = field(default_factory=DenormalsSeen)

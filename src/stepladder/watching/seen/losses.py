@@ -343,3 +343,16 @@ class RatesSeen:
         self.highest = max(self.highest, rate)
         if rate >= 1e-3 * self.highest:
             self.used_until = step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedDivergenceSeen:
+    """A Gaussian divergence that is summed over a whole batch.
+
+    Attributes:
+        shape: of the logarithms of variances.
+        weight: its factor; 1 for the divergence itself, which has a factor of one half.
+    """
+
+    shape: tuple[int, ...]
+    weight: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepladder.watching.seen.losses import RatesSeen
+from stepladder.watching.seen.losses import RatesSeen, SummedDivergenceSeen
 from stepladder.watching.seen.weights import RoundingSeen, WithoutSeen
 
 
@@ -180,6 +180,10 @@ class ClippingSeen:
         is_own: called by the script, not by a library.
         norms: for clipping by norm: the norms before clipping.
         shares: for clipping by value: the share of sampled gradient entries beyond the limit.
+        num_late: of the followed calls, those that changed a gradient after a step had used it,
+            which was cleared before the next backward.
+        num_early: of these, those without any gradient, with backward before the next step.
+        num_in_time: of these, those between backward and the step.
     """
 
     where: str | None
@@ -187,6 +191,9 @@ class ClippingSeen:
     is_own: bool = True
     shares: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    num_late: int = 0
+    num_early: int = 0
+    num_in_time: int = 0
 
 
 @dataclass(kw_only=True)
@@ -198,6 +205,7 @@ class BackwardSeen:
         num_new_batches: batches returned by loaders since the last step.
         num_inputs: different inputs that models received since then.
         sizes: the first two sizes of the last input of a model; empty if unknown.
+        divergence: of a variational autoencoder, if it is summed over the batch.
     """
 
     step: int
@@ -208,6 +216,7 @@ class BackwardSeen:
     num_new_batches: int = 0
     num_inputs: int = 0
     sizes: tuple[int, ...] = ()
+    divergence: SummedDivergenceSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stepladder.watching.hooks.costs.denormals import DenormalWatch
+from stepladder.watching.hooks.costs.tables import TableWatch
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
 from stepladder.watching.hooks.tensors import is_plain
@@ -78,6 +80,8 @@ class WasteWatch:
         self._seen: CostsSeen
         self._has_pillow = False
         self._num_transformed = 0
+        self._tables = TableWatch(names, optimizers)
+        self._denormals = DenormalWatch(optimizers)
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -85,6 +89,8 @@ class WasteWatch:
         self._seen = watcher.seen.costs
         watcher.patches.wrap(functional, "interpolate", after=self._interpolated)
         watcher.on_close.append(self._look)
+        self._tables.install(watcher)
+        self._denormals.install(watcher)
 
     def settle(self) -> None:
         """Count the weights, and those in float64."""

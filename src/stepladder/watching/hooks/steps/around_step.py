@@ -16,20 +16,16 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watching.hooks.steps.backwards import BackwardWatch
-from stepladder.watching.hooks.steps.held_optimizer import learning
+from stepladder.watching.hooks.steps.clipping import ClippingWatch
 from stepladder.watching.hooks.steps.optimizers import OptimizerWatch
-from stepladder.watching.hooks.tensors import is_plain, part
 from stepladder.watching.seen.models import SavedSeen
-from stepladder.watching.seen.steps import ClippingSeen, OptimizerSeen, ScheduleSeen
+from stepladder.watching.seen.steps import OptimizerSeen, ScheduleSeen
 from stepladder.watching.step_times import CHECKPOINT
 from stepladder.watching.watcher import Watcher
 
-_MAX_NORMS: Final = 20_000
 _MAX_SAVED: Final = 200
 _MAX_METRICS: Final = 1000
 _WITHOUT_POSITION: Final = ("ExponentialLR", "MultiplicativeLR")  # continue from the current rate
-_MAX_GRADIENTS: Final = 12
-_MAX_OF_A_GRADIENT: Final = 1024
 
 
 class ScheduleWatch:
@@ -231,10 +227,9 @@ class PrecisionWatch:
     def __init__(self, optimizers: OptimizerWatch, backwards: BackwardWatch) -> None:
         self._optimizers = optimizers
         self._backwards = backwards
+        self._clipping = ClippingWatch(optimizers)
         self._watcher: Watcher
         self._steps_before = 0
-        self._norms: dict[str | None, list[Any]] = {}
-        self._clips: dict[str | None, ClippingSeen] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Install the wrappers."""
@@ -246,16 +241,11 @@ class PrecisionWatch:
         patches.wrap(scaler, "unscale_", before=self._open, after=self._unscaled)
         patches.wrap(scaler, "step", before=self._scaler_step, after=self._scaler_stepped)
         patches.wrap(scaler, "update", before=self._update)
-        utils = nn.utils
-        for owner in (utils, utils.clip_grad):
-            patches.wrap(owner, "clip_grad_norm_", before=self._open, after=self._clipped)
-            patches.wrap(owner, "clip_grad_value_", before=self._by_value, after=self._close)
+        self._clipping.install(watcher)
 
     def settle(self) -> None:
         """Read the norms before clipping."""
-        for where, norms in self._norms.items():
-            self._clips[where].norms += [float(norm) for norm in norms]
-            norms.clear()
+        self._clipping.settle()
 
     def _autocast(self, args: tuple[Any, ...], _kwargs: Any) -> None:
         context = args[0]
@@ -299,42 +289,6 @@ class PrecisionWatch:
     def _update(self, args: tuple[Any, ...], _kwargs: Any) -> None:
         if args[0].is_enabled():
             self._watcher.seen.precision.num_updates += 1
-
-    def _clipped(self, _n: Any, args: tuple[Any, ...], kwargs: dict[str, Any], norm: Any) -> None:
-        self._optimizers.gradients_close(is_backward=False)
-        watcher = self._watcher
-        where = watcher.own.here()
-        if watcher.is_scaled:
-            watcher.seen.precision.num_clipped_scaled += 1
-            watcher.seen.precision.clipped_scaled_at = where
-        limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
-        if not isinstance(limit, (int, float)) or not isinstance(norm, Tensor):
-            return
-        self._clip(where, float(limit))
-        if len(self._norms[where]) < _MAX_NORMS:
-            self._norms[where].append(norm.detach())
-
-    def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Measure, on some steps, the share of the gradient beyond the limit."""
-        self._optimizers.gradients_open()
-        limit = args[1] if len(args) > 1 else kwargs.get("clip_value")
-        if not self._watcher.is_close or not isinstance(limit, (int, float)):
-            return
-        # Read from the optimizers: the argument may be a generator that can be used only once.
-        held = [p for o in self._optimizers.live_optimizers() for p in learning(o)]
-        grads = [p.grad for p in held if is_plain(p.grad)]
-        some = [part(grad, _MAX_OF_A_GRADIENT).abs() for grad in grads[:_MAX_GRADIENTS]]
-        if some:
-            one = self._clip(self._watcher.own.here(), float(limit))
-            one.shares.append(float((torch.cat(some) > limit).float().mean()))
-
-    def _clip(self, where: str | None, limit: float) -> ClippingSeen:
-        if where not in self._clips:
-            is_own = self._watcher.own.is_own_call()
-            self._clips[where] = ClippingSeen(where=where, limit=limit, is_own=is_own)
-            self._norms[where] = []
-            self._watcher.seen.clippings.append(self._clips[where])
-        return self._clips[where]
 
 
 class FileWatch:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
+from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
 from stepladder.watching.hooks.models.cuts import CutWatch
 from stepladder.watching.hooks.names import Names, Root
@@ -231,6 +232,7 @@ class BackwardWatch:
                     num_new_batches=watcher.new_batches,
                     num_inputs=len(watcher.inputs),
                     sizes=self._sizes(),
+                    divergence=summed_divergence(node),
                 )
             )
             self._losses.look_at_own(node)

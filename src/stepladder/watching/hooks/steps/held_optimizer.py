@@ -80,6 +80,10 @@ class ClearingWatch:
         """Return the weight whose gradient is followed; None before the first step."""
         return self._param() if self._param is not None else None
 
+    def used_up(self) -> Any:
+        """Return the gradient that a step has used, if nothing has changed it since, or None."""
+        return self._current() if self._is_intact and not self._num_backwards else None
+
     def close(self, *, is_backward: bool) -> None:
         """Register a change of the gradient by torch, which is not clearing."""
         if not self._is_intact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
@@ -56,6 +57,8 @@ class OptimizerWatch:
         self.accumulation = Accumulation()
         self._has_tails = False
         self.pending: list[Any] = []
+        self.on_stepping: list[Callable[[HeldOptimizer], None]] = []
+        self.on_backward: list[Callable[[], None]] = []
 
     def install(self, watcher: Watcher) -> None:
         """Hook into all optimizers, including existing ones."""
@@ -197,6 +200,8 @@ class OptimizerWatch:
             return
         for live in self._live.values():
             live.clearing.open()
+        for listener in self.on_backward if is_backward else ():
+            listener()
         if is_backward:
             self.accumulation.open(live.trail for live in self._live.values())
 
@@ -306,6 +311,11 @@ class OptimizerWatch:
             is_alone = all(live.ids.isdisjoint(ids) for ids in moved)
             live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
 
+    def stepped(self) -> list[HeldOptimizer]:
+        """Return what is known of the optimizers that have stepped and still exist."""
+        live = self._live.values()
+        return [one for one in live if one.seen.num_steps and one.ref() is not None]
+
     def live_optimizers(self) -> list[Optimizer]:
         """Return the optimizers that have stepped and still exist."""
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
@@ -338,6 +348,8 @@ class OptimizerWatch:
         if not live.is_late and self._watcher.is_close:
             live.rewritten.before_step(seen)
         self._stepping = live
+        for stepping in self.on_stepping:
+            stepping(live)
         seen.num_outside_scaler += self._watcher.is_scaled
         if seen.num_steps == 0:
             seen.stepped_at = self._watcher.own.here()

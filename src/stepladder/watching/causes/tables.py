@@ -1,0 +1,53 @@
+"""Embedding tables of which a step uses few rows, but updates all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stepladder.watching.causes.contract import Cause, Evidence, percent
+from stepladder.watching.seen.costs import TableSeen
+
+_MIN_SHARE: Final = 0.03
+
+
+def table_causes(evidence: Evidence) -> list[Cause]:
+    """Name the table whose dense gradient takes the most time.
+
+    Its part of the optimizer's step is that of its values among all weights. Building the gradient
+    writes as many values, and is taken to need as long, at most the time of backward. Nothing is
+    named if gradients are clipped, which torch cannot do with sparse ones.
+    """
+    costs = evidence.seen.costs
+    if not costs.tables or not costs.num_floats or evidence.seen.clippings:
+        return []
+    one = max(costs.tables.values(), key=lambda table: table.shape[0] * table.shape[1])
+    part = min(1.0, one.shape[0] * one.shape[1] / costs.num_floats)
+    step_share = part * evidence.shares.get("optimizer", 0.0)
+    build_share = min(step_share, evidence.shares.get("backward", 0.0))
+    share = (step_share + build_share) * (1 - one.num_used / one.shape[0])
+    if share < _MIN_SHARE:
+        return []
+    text = (
+        f"up to {percent(share)} of the time is spent on the gradient of all {one.shape[0]:,} rows "
+        f"of the embedding `{one.name}`, of which a step uses at most {one.num_used:,} "
+        f"({one.where}): {_change(one)}"
+    )
+    return [Cause(name="sparse_gradients", share=share, text=text)]
+
+
+def _change(one: TableSeen) -> str:
+    """Return the change, which keeps the optimizer if that takes sparse gradients."""
+    is_kept = (one.optimizer == "SGD" and not one.has_momentum) or (
+        one.optimizer == "Adagrad" and one.on_cpu
+    )
+    if not is_kept:
+        return (
+            "pass sparse=True to it, train it with torch.optim.SparseAdam, which updates only used "
+            "rows and has no weight decay, and the other weights as before; compare the accuracy"
+        )
+    without = [
+        *(["fused=True"] if one.is_fused else []),
+        *(["weight decay for it"] if one.has_decay else []),
+    ]
+    leaves = f", without {' and '.join(without)}" if without else ""
+    return f"pass sparse=True to it, which {one.optimizer} can use{leaves}"

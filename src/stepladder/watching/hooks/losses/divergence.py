@@ -1,0 +1,87 @@
+"""Find the divergence of a variational autoencoder in an autograd graph, and its weight."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from stepladder.watching.hooks.graph import kind_of, scale_of, shape_of
+from stepladder.watching.seen.losses import SummedDivergenceSeen
+
+_MAX_NODES: Final = 60
+
+
+def summed_divergence(root: Any) -> SummedDivergenceSeen | None:
+    """Find a Gaussian divergence that is summed over all examples and added to other terms.
+
+    It is a sum of u, exp(u) and v squared, where u and v have one shape, as in
+    -0.5 * sum(1 + log_var - mean**2 - exp(log_var)): the same u is added and is in the exponent.
+    """
+    stack, num = [(root, 1.0)], 0
+    while stack and num < _MAX_NODES:
+        node, factor = stack.pop()
+        num += 1
+        if node is None or shape_of(node):
+            continue  # no longer a single number
+        kind = kind_of(node)
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        if kind == "Sum":
+            found = _divergence(node, factor)
+            if found is not None:
+                return found
+        elif kind in ("Mul", "Div") and len(inputs) == 1:
+            by = scale_of(node, kind)
+            if by is not None:
+                stack.append((inputs[0], factor * by))
+        elif kind in ("Add", "Sub", "Rsub", "Neg"):
+            stack += [(parent, factor) for parent in inputs]
+    return None
+
+
+def _divergence(root: Any, factor: float) -> SummedDivergenceSeen | None:
+    """Return the divergence that a sum over everything computes, or None."""
+    ends: dict[Any, float] = {}
+    exponents: dict[Any, float] = {}
+    squares: list[float] = []
+    stack, num = [(root, factor)], 0
+    while stack and num < _MAX_NODES:
+        node, by = stack.pop()
+        num += 1
+        kind = kind_of(node)
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        if kind in ("Add", "Sub", "Rsub", "Neg", "Sum"):
+            stack += [(parent, by) for parent in inputs]
+        elif kind == "Mul" and len(inputs) == 1 and (scale := scale_of(node, kind)) is not None:
+            stack.append((inputs[0], by * scale))
+        elif kind == "Exp":
+            exponents[_unscaled(inputs[0])] = by
+        elif _is_square(node, inputs):
+            squares.append(by)
+        else:
+            ends[node] = by
+    both = exponents.keys() & ends.keys()
+    if len(both) != 1 or len(exponents) != 1 or len(squares) != 1 or len(ends) != 1:
+        return None
+    (log_variance,) = both
+    shape, weight = shape_of(log_variance), abs(exponents[log_variance])
+    is_learned = kind_of(log_variance) == "AccumulateGrad"  # of weights, not of examples
+    if is_learned or len(shape) < 2 or not math.isclose(weight, abs(squares[0]), rel_tol=1e-4):
+        return None
+    return SummedDivergenceSeen(shape=shape, weight=2 * weight)
+
+
+def _unscaled(node: Any) -> Any:
+    """Return the node before a product with a number."""
+    while kind_of(node) == "Mul" and scale_of(node, "Mul") is not None:
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        if len(inputs) != 1:
+            break
+        node = inputs[0]
+    return node
+
+
+def _is_square(node: Any, inputs: list[Any]) -> bool:
+    kind = kind_of(node)
+    if kind == "Pow":
+        return bool(getattr(node, "_saved_exponent", 0) == 2)
+    return kind == "Mul" and len(inputs) == 2 and inputs[0] is inputs[1]
