@@ -142,7 +142,7 @@ def _add(found: dict[int, set[str]], call: ast.Call) -> None:
 def _arguments(call: ast.Call) -> set[str]:
     """Return the variables among the arguments of a call.
 
-    What is printed or appended beside the result of another call is none of that call's arguments.
+    What is printed or appended beside the result of another call is not an argument of that call.
     """
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
