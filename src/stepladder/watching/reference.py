@@ -102,8 +102,8 @@ later.
 **Lines** are known from samples: a thread of the watcher reads the stack of the training thread
 every 2 ms at first, then less often, for about 8 ms of processor time and 12 µs (or 0.05 %) per
 step. Python's switch interval is 0.2 ms meanwhile, if the script's other threads wait. A sample
-belongs to the script's innermost line, so a slow function is named by the line in it that takes the time. Worker
-processes are not sampled. In up to twelve steps, modules are timed by hooks.
+belongs to the script's innermost line, so a slow function is named by the line in it that takes the
+time. Worker processes are not sampled. In up to twelve steps, modules are timed by hooks.
 
 **The next step** is the cause that takes the largest share of the time, with what it can save *at
 most*: a change that saves a share s makes a script at most 1 / (1 - s) times as fast. Bounds that a
