@@ -33,6 +33,7 @@ from stepladder.watching.watcher import Watcher
 
 _FIRST_S: Final = 0.008  # processor time of the first samples
 _PER_STEP_S: Final = 12e-6  # and for each step
+_MAX_PART: Final = 0.08  # of the time so far, so that no sample outweighs the others
 _OF_STEP: Final = 5e-4  # or this part of its time, if that is more
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
@@ -229,7 +230,8 @@ class StackWatch:
         base = min(base, _MAX_INTERVAL_S)
         if seen.spent_s > _FIRST_S:
             may_s = max(_PER_STEP_S, _OF_STEP * step_s)
-            base = max(base, seen.spent_s / max(num, 1) * step_s / may_s)
+            rare = seen.spent_s / max(num, 1) * step_s / may_s
+            base = max(base, min(rare, _MAX_PART * phases.span_s))
         return min(base, _MAX_GAP_S) * (0.5 + (num * _GOLDEN) % 1.0)
 
     def _sample(self, thread: int, seconds: float) -> None:
