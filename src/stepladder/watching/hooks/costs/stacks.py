@@ -33,8 +33,8 @@ from stepladder.watching.watcher import Watcher
 
 _FIRST_S: Final = 0.008  # processor time of the first samples
 _PER_STEP_S: Final = 12e-6  # and for each step
-_MAX_PART: Final = 0.08  # of the time so far, so that no sample outweighs the others
 _OF_STEP: Final = 5e-4  # or this part of its time, if that is more
+_MAX_PART: Final = 0.08  # of the time so far, so that no sample outweighs the others
 _MIN_INTERVAL_S: Final = 0.002
 _MAX_INTERVAL_S: Final = 0.25
 _SWITCH_S: Final = 0.0002  # Python's switch interval while other threads wait
@@ -271,7 +271,8 @@ class StackWatch:
         """Let this thread run soon after it asks to, if no other one is affected by that.
 
         Otherwise it would run 5 ms later, or as soon as the training thread is in a function that
-        lets others run: all of the time would be attributed to these.
+        lets others run: all of the time would be attributed to these. Threads that are where they
+        were at the last samples seem to wait, such as one that draws a progress bar.
         """
         now = sys.getswitchinterval()
         if do_others_wait and self._usual_s is None:
