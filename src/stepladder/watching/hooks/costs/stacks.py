@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import linecache
 import os
 import sys
@@ -235,18 +236,7 @@ class StackWatch:
         return min(base, _MAX_GAP_S) * (0.5 + (num * _GOLDEN) % 1.0)
 
     def _sample(self, thread: int, seconds: float) -> None:
-        frames = sys._current_frames()
-        frame = frames.pop(thread, None)
-        frames.pop(_thread.get_ident(), None)
-        others = {other: (id(one), one.f_lasti) for other, one in frames.items()}
-        self._num_still = self._num_still + 1 if others == self._others else 0
-        self._others = others
-        self._switch_soon(do_others_wait=not others or self._num_still >= _STILL)
-        del frames
-        if frame is None:
-            return
-        key, part = self._walk(frame)
-        del frame
+        key, part = self._read(thread)
         if key is None:
             return
         is_validation = self._is_validating() and part != BACKWARD
@@ -266,6 +256,29 @@ class StackWatch:
         one.by_block[block] = one.by_block.get(block, 0.0) + seconds
         if block >= _MAX_BLOCKS:
             self._halve()
+
+    def _read(self, thread: int) -> tuple[Any, str]:
+        """Return what `_walk` does of the training thread, and see whether other threads wait.
+
+        No garbage is collected meanwhile. In Python 3.11 this thread may begin to within the
+        functions that return frames. What it deletes may then let the other thread run, whose
+        frames are gone when they are read, or wait for a lock that `sys._current_frames` holds
+        (CPython's issue 106883).
+        """
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+            frame = frames.pop(thread, None)
+            frames.pop(_thread.get_ident(), None)
+            others = {other: (id(one), one.f_lasti) for other, one in frames.items()}
+            self._num_still = self._num_still + 1 if others == self._others else 0
+            self._others = others
+            self._switch_soon(do_others_wait=not others or self._num_still >= _STILL)
+            return (None, "") if frame is None else self._walk(frame)
+        finally:
+            if is_collecting:
+                gc.enable()
 
     def _switch_soon(self, *, do_others_wait: bool) -> None:
         """Let this thread run soon after it asks to, if no other one is affected by that.
