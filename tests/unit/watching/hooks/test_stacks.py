@@ -53,7 +53,7 @@ def test_garbage_is_collected_while_stacks_are_read(tmp_path: Path) -> None:
     """In Python 3.11 this ended in frames without code, or in threads that wait for each other."""
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    run = subprocess.run(  # noqa: S603
+    run = subprocess.run(
         [sys.executable, file], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr
