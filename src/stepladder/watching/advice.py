@@ -15,6 +15,8 @@ from stepladder.watching.causes.data import loader_causes
 from stepladder.watching.causes.denormals import denormal_causes
 from stepladder.watching.causes.growth import growth_causes
 from stepladder.watching.causes.lines import own_lines
+from stepladder.watching.causes.loops import loop_causes
+from stepladder.watching.causes.masked import masked_causes
 from stepladder.watching.causes.model import model_causes, optimizer_causes
 from stepladder.watching.causes.rhythm import rhythm_causes
 from stepladder.watching.causes.tables import table_causes
@@ -22,6 +24,8 @@ from stepladder.watching.seen.seen import Seen
 
 MIN_GAIN: Final = 1.1  # smaller gains are not recommended
 _MIN_STEPS: Final = 20
+_LONG_S: Final = 5.0  # fewer steps do if they took as long
+_MIN_LONG: Final = 2
 _MAX_OTHERS: Final = 4
 _LOOSE: Final = 2.0  # a loose bound is ranked as if it saved this many times less
 AS_IS: Final = "as_is"
@@ -65,13 +69,15 @@ def next_step(
     than twice as large. Threads that spin beside other processes come first if nothing else takes
     more.
     """
-    if num_steps < _MIN_STEPS or not times:
+    whole_s = sum(time.total_s for time in times)
+    is_long = num_steps >= _MIN_LONG and whole_s >= _LONG_S
+    if (num_steps < _MIN_STEPS and not is_long) or not times:
         return Advice(next=None)
     shares = {time.name: time.share for time in times}
     evidence = Evidence(
         seen=seen if seen is not None else Seen(),
         shares=shares,
-        whole_s=sum(time.total_s for time in times),
+        whole_s=whole_s,
         num_steps=num_steps,
         facts=facts,
         block_s=tuple(block_s),
@@ -86,6 +92,8 @@ def next_step(
             *table_causes(evidence),
             *denormal_causes(evidence),
             *model_causes(evidence),
+            *loop_causes(evidence),
+            *masked_causes(evidence),
             *rhythm_causes(evidence),
             *growth_causes(evidence),
             *own_lines(evidence),

@@ -109,12 +109,17 @@ time. Worker processes are not sampled. In up to twelve steps, modules are timed
 most*: a change that saves a share s makes a script at most 1 / (1 - s) times as fast. Bounds that a
 change often misses by far, such as that of `fused=True`, are ranked as if it saved half. Others
 follow in this order, marked with `then`. `--probe` measures some of them instead. From 20 steps
-on, these causes are named, and recognised in this way:
+on, or 5 s of them, these causes are named, and recognised in this way:
 
 - `shorter_padding`: all batches have one length, and the ends of sequences are padding in every row
   of a batch.
 - `whole_batches`: a module is called on one row of a tensor after another, with the same weights,
-  and no call depends on the last one.
+  and no call depends on the last one; or a loop of tiny operations goes over the examples of a
+  batch.
+- `stacked_models`: at least four models of the same shape are trained in turn, each by an optimizer
+  of its own, with tiny operations.
+- `sparse_pairs`: at least 95 % of the scores of a softmax are masked, or of a constant square
+  matrix are zero, and it has at least 256 rows.
 - `decoded_once`, `read_once`, `vectorise`, `whole_batches`: the lines of a dataset or collate
   function in the training process: decoding, reading, single values in Python, a TensorDataset one
   example at a time.

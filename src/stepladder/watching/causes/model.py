@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from stepladder.watching.causes.calls import called, share_of_calls, usual_calls
 from stepladder.watching.causes.contract import Cause, Evidence, percent
-from stepladder.watching.causes.lines import heaviest, inner_loops, is_loss, loop_of, shown
-from stepladder.watching.seen.costs import FORWARD, OPTIMIZER, OWN, CalledSeen, SampleSeen
+from stepladder.watching.causes.lines import heaviest, shown
+from stepladder.watching.seen.costs import OPTIMIZER, SampleSeen
 
 _MIN_SHARE: Final = 0.03
 _OFTEN: Final = 0.5  # of the steps in which modules were timed
 _MOST_DOUBLE: Final = 0.5  # of the weights are in float64
-_MIN_LOOP: Final = 0.2  # of forward is spent in a loop over time steps
-_MIN_NODES: Final = 300
-_TINY_S: Final = 60e-6  # per node of the graph, forward and backward: mostly overhead
-_TINY_BATCH: Final = 4
-_SMALL_S: Final = 200e-6  # per node: a batch of few examples is hardly faster than one of more
 _MIN_ENLARGED: Final = 0.8
 _MIN_PADDED: Final = 0.25  # of the positions of a batch
 _MIN_BATCHES: Final = 5  # whose padding was measured
-_LOOP: Final = re.compile(r"\bin (enumerate|zip|range|torch\.unbind|\w+\.(unbind|split|chunk))\(")
-_BY_LAYER: Final = re.compile(r"\bin (enumerate\(|zip\()?(self\.|\w*layers|\w*blocks|\w*modules)")
 _TRACEBACK: Final = re.compile(r"\b(traceback|linecache)\.py:")
-_BY_INDEX: Final = re.compile(r"self\.\w+\[\w+\]\(")
 
 
 def model_causes(evidence: Evidence) -> list[Cause]:
@@ -34,43 +26,21 @@ def model_causes(evidence: Evidence) -> list[Cause]:
         *_repeated(evidence),
         *_frozen(evidence),
         *_unheld(evidence),
-        *_rows(evidence),
-        *_steps_in_time(evidence),
         *_padded(evidence),
         *_enlarged(evidence),
         *_doubles(evidence),
         *_modes(evidence),
-        *_tiny_batch(evidence),
     ]
 
 
-def _share(evidence: Evidence, calls: Iterable[CalledSeen]) -> float:
-    """Return the share of modules in the steps in which they were timed."""
-    seen = evidence.seen.costs.calls
-    found = sum(one.seconds for one in calls)
-    return min(found / seen.span_s, 1.0) if seen.span_s else 0.0
-
-
-def named(one: CalledSeen) -> str:
-    """Return a module in words."""
-    return f"the {one.kind}" if one.name == one.kind else f"`{one.name}`"
-
-
-def _usual(evidence: Evidence, calls: Iterable[CalledSeen]) -> list[CalledSeen]:
-    """Return the modules that were called in most of these steps, the slowest first."""
-    num = evidence.seen.costs.calls.num_steps
-    found = [one for one in calls if num and one.num_steps >= _OFTEN * num]
-    return sorted(found, key=lambda one: -one.seconds)
-
-
 def _repeated(evidence: Evidence) -> list[Cause]:
-    calls = _usual(evidence, evidence.seen.costs.calls.repeated.values())
-    share = _share(evidence, calls)
+    calls = usual_calls(evidence, evidence.seen.costs.calls.repeated.values())
+    share = share_of_calls(evidence, calls)
     if share < _MIN_SHARE:
         return []
     first = calls[0]
     text = (
-        f"{percent(share)} of the time is spent on calling {named(first)} at {first.where} on "
+        f"{percent(share)} of the time is spent on calling {called(first)} at {first.where} on "
         "inputs that it has just received: keep the output of the first call, with "
         ".detach() where no gradient is needed"
     )
@@ -79,16 +49,16 @@ def _repeated(evidence: Evidence) -> list[Cause]:
 
 def _frozen(evidence: Evidence) -> list[Cause]:
     seen = evidence.seen.costs.calls
-    still = _usual(evidence, seen.frozen.values())
-    live = _usual(evidence, seen.frozen_training.values())
+    still = usual_calls(evidence, seen.frozen.values())
+    live = usual_calls(evidence, seen.frozen_training.values())
     calls = sorted([*still, *live], key=lambda one: -one.seconds)
-    share = _share(evidence, calls)
+    share = share_of_calls(evidence, calls)
     if share < _MIN_SHARE:
         return []
     first = calls[0]
     eval_first = "put it in evaluation mode, " if first in live else ""
     text = (
-        f"{percent(share)} of the time is spent in {named(first)} at {first.where}, whose weights "
+        f"{percent(share)} of the time is spent in {called(first)} at {first.where}, whose weights "
         f"are frozen: {eval_first}compute its outputs once for all examples and train on these, "
         "if the inputs are the same in each epoch"
     )
@@ -98,7 +68,7 @@ def _frozen(evidence: Evidence) -> list[Cause]:
 def _unheld(evidence: Evidence) -> list[Cause]:
     """Name gradients of parts that no optimizer holds, by their share of forward."""
     seen = evidence.seen.costs.calls
-    calls = _usual(evidence, seen.unheld.values())
+    calls = usual_calls(evidence, seen.unheld.values())
     if not calls or not seen.learned_s or not evidence.seen.optimizers:
         return []
     part = min(1.0, sum(one.seconds for one in calls) / seen.learned_s)
@@ -107,86 +77,11 @@ def _unheld(evidence: Evidence) -> list[Cause]:
         return []
     first = calls[0]
     text = (
-        f"up to {percent(share)} of the time is spent on gradients of {named(first)} (called at "
+        f"up to {percent(share)} of the time is spent on gradients of {called(first)} (called at "
         f"{first.where}), which no optimizer uses: call requires_grad_(False) on it, and if its "
         "inputs are the same in each epoch, compute its outputs once and train on these"
     )
     return [Cause(name="no_unused_gradients", share=share, text=text)]
-
-
-def _rows(evidence: Evidence) -> list[Cause]:
-    """Name modules that are called for one row of a tensor after another."""
-    seen = evidence.seen.costs.calls
-    calls = _usual(evidence, seen.rows.values())
-    if not calls or not seen.learned_s:
-        return []
-    first = calls[0]
-    num = first.num_calls / first.num_steps
-    part = min(1.0, sum(one.seconds for one in calls) / seen.learned_s)
-    share = part * evidence.compute * (1 - 1 / num)
-    if share < _MIN_SHARE:
-        return []
-    text = (
-        f"{named(first)} is called {num:.0f} times per step at {first.where}, on one row of a "
-        f"tensor each, in a loop that takes up to {percent(share)} of the time: call it once on "
-        "the whole tensor instead"
-    )
-    return [Cause(name="whole_batches", share=share, text=text)]
-
-
-def _steps_in_time(evidence: Evidence) -> list[Cause]:
-    """Name loops over time steps whose operations are tiny."""
-    seen, costs = evidence.seen.costs.calls, evidence.seen.costs
-    cells = _usual(evidence, seen.cells.values())
-    if cells and seen.learned_s:
-        part = min(1.0, sum(one.seconds for one in cells) / seen.learned_s)
-        num = sum(one.num_calls for one in cells) / max(one.num_steps for one in cells)
-        share = part * evidence.compute * (1 - 1 / max(num, 1.0))
-        first = cells[0]
-        layer = first.kind.removesuffix("Cell")
-        if num >= 4 and share >= _MIN_SHARE:
-            text = (
-                f"up to {percent(share)} of the time is spent on {num:.0f} calls of {first.kind} "
-                f"per step ({named(first)} at {first.where}), one per time step: pass whole "
-                f"sequences to nn.{layer}"
-            )
-            return [Cause(name="whole_sequences", share=share, text=text, is_loose=True)]
-    is_tiny = costs.num_nodes >= _MIN_NODES and _per_node_s(evidence) < _TINY_S
-    if not is_tiny:
-        return []
-    loop = loop_of(evidence.samples)
-    forward = [
-        one
-        for one in evidence.samples
-        if not one.is_validation
-        and (one.part == FORWARD or (one.part == OWN and any(map(is_loss, one.spots))))
-    ]
-    inside = [one for one in forward if _is_over_time(one, inner_loops(one.spots, loop))]
-    total_s = sum(one.seconds for one in forward)
-    part = sum(one.seconds for one in inside) / total_s if total_s else 0.0
-    share = part * evidence.compute
-    if part < _MIN_LOOP or share < _MIN_SHARE:
-        return []
-    spot, _ = heaviest(inside)
-    text = (
-        f"up to {percent(share)} of the time is spent in a Python loop of tiny operations "
-        f"({costs.num_nodes:,} in the graph of a step), mostly at {shown(spot)}: compute all "
-        "of them at once, with operations on the whole tensor or a layer such as nn.LSTM"
-    )
-    return [Cause(name="whole_sequences", share=share, text=text, is_loose=True)]
-
-
-def _per_node_s(evidence: Evidence) -> float:
-    num = evidence.seen.costs.num_nodes
-    step_s = evidence.whole_s / evidence.num_steps if evidence.num_steps else 0.0
-    return evidence.compute * step_s / num if num else float("inf")
-
-
-def _is_over_time(sample: SampleSeen, headers: tuple[str, ...]) -> bool:
-    is_by_layer = any(_BY_INDEX.search(spot.text) for spot in sample.spots)
-    return not is_by_layer and any(
-        _LOOP.search(header) and not _BY_LAYER.search(header) for header in headers
-    )
 
 
 def _padded(evidence: Evidence) -> list[Cause]:
@@ -281,25 +176,6 @@ def _modes(evidence: Evidence) -> list[Cause]:
         share = 0.3 * compute
         found.append(Cause(name="any_algorithm", share=share, text=text, is_loose=True))
     return found
-
-
-def _tiny_batch(evidence: Evidence) -> list[Cause]:
-    """Name batches of very few examples, of which a larger one takes hardly longer."""
-    size = evidence.facts.get("batch_size")
-    loader = next((one for one in evidence.seen.loaders if one.training), None)
-    if not isinstance(size, int) or size > _TINY_BATCH or loader is None:
-        return []
-    num = loader.num_examples or 0
-    is_overhead = _per_node_s(evidence) < _SMALL_S
-    if num < 16 * size or not is_overhead:
-        return []
-    share = (1 - size / 32) * (evidence.compute + evidence.shares.get("optimizer", 0.0))
-    text = (
-        f"a batch has {size} example{'s' if size > 1 else ''} of {num:,}, and its operations are "
-        "too small to keep a processor busy: use 32 or more, scale the learning rate with the "
-        "batch, and compare the accuracy"
-    )
-    return [Cause(name="larger_batch", share=share, text=text, is_loose=True)]
 
 
 def _is_own_update(sample: SampleSeen) -> bool:

@@ -203,6 +203,23 @@ class DenormalsSeen:
     fast_s: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class MaskedSeen:
+    """Large matrices in the graph of one step that are almost empty.
+
+    Attributes:
+        kind: "scores", which a softmax made of masked values, or "matrix", which is data.
+        shape: of one of them.
+        empty: the part of their values that is zero.
+        part: of what the step computes, by the number of values, that belongs to them.
+    """
+
+    kind: str
+    shape: tuple[int, int]
+    empty: float
+    part: float
+
+
 @dataclass(kw_only=True)
 class CostsSeen:
     """Everything that was seen of costs.
@@ -219,6 +236,7 @@ class CostsSeen:
         enlarged: pixels per image of the model's inputs, and of the images that they were enlarged
             from, by inspected step; None if they do not seem to be.
         num_nodes: nodes of the graph of one step; counted up to a limit.
+        masked: of the same step; None if it has no such matrix.
         tables: large embedding tables with few used rows, by name.
         computed: what layers receive and return in training.
         updated: gradients and the state of optimizers.
@@ -236,6 +254,7 @@ class CostsSeen:
     num_doubles: int = 0
     num_floats: int = 0
     num_nodes: int = 0
+    masked: MaskedSeen | None = None
     enlarged: list[tuple[tuple[int, int], tuple[int, int]] | None] = field(default_factory=list)
     tables: dict[str, TableSeen] = field(default_factory=dict)
     computed: DenormalsSeen = field(default_factory=DenormalsSeen)

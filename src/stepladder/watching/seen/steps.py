@@ -39,6 +39,8 @@ class OptimizerSeen:
         kind: its class.
         built_at, stepped_at: the script's lines.
         num_params: tensors that it was given, without frozen ones.
+        shapes: of these tensors, if it has few.
+        first_step, last_step: of the watched steps.
         num_looked: steps that were inspected.
         num_empty: of these, those at which no weight of it had a gradient.
         num_cleared_late: of these, those where gradients were cleared after the last backward.
@@ -77,7 +79,10 @@ class OptimizerSeen:
     built_at: str | None = None
     stepped_at: str | None = None
     num_params: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
     num_steps: int = 0
+    first_step: int = 0
+    last_step: int = 0
     num_looked: int = 0
     num_empty: int = 0
     num_cleared_late: int = 0

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from stepladder.watching.hooks.costs.masked import masked_scores
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
 from stepladder.watching.hooks.losses.divergence import summed_divergence
 from stepladder.watching.hooks.losses.losses import LossWatch
@@ -219,6 +220,7 @@ class BackwardWatch:
             self._tokens.append((watcher.step, follow_graph(node)))
         if watcher.is_close and watcher.step >= _SETTLED and not watcher.seen.costs.num_nodes:
             watcher.seen.costs.num_nodes = num_nodes(node)
+            watcher.seen.costs.masked = masked_scores(node)
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1

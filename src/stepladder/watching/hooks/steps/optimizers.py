@@ -25,6 +25,7 @@ from stepladder.watching.step_times import OPTIMIZER
 from stepladder.watching.watcher import Watcher
 
 _MAX_LOSSES: Final = 20_000
+_MAX_SHAPES: Final = 64  # weights of an optimizer whose shapes are kept
 _MAX_WAITING: Final = 8
 _SHORT_LIFE: Final = 2  # steps
 _MIN_PARTLY: Final = 2  # inspected steps before the cause of a missing gradient is sought
@@ -120,6 +121,8 @@ class OptimizerWatch:
         params = [p for group in groups for p in group["params"]]
         live.describe_weights(params)
         seen.num_params = sum(p.requires_grad for p in params)
+        if len(params) <= _MAX_SHAPES:
+            seen.shapes = tuple(tuple(p.shape) for p in params)
         seen.twice = self._names_of_twice(params) if len(live.ids) < len(params) else ()
         seen.maximises = any(group.get("maximize", False) for group in groups)
         if "fused" in groups[0]:
@@ -448,6 +451,9 @@ class OptimizerWatch:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
         live.count_step(optimizer)
+        if seen.num_steps == 1:
+            seen.first_step = watcher.step
+        seen.last_step = watcher.step
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
         self._last = weakref.ref(live)
