@@ -83,6 +83,9 @@ class MadeLoader:
         example_s: seconds to read one, a mean; None: unknown.
         why_not_kept: why examples cannot be kept in memory, such as that two reads differ; None:
             they can.
+        has_rows: its batches are made by torch's default function, of indices from a sampler of
+            torch, and consist of tensors.
+        worker_options: the arguments that it was made with and that need worker processes.
     """
 
     place: Place | None = None
@@ -95,6 +98,8 @@ class MadeLoader:
     example_bytes: float | None = None
     example_s: float | None = None
     why_not_kept: str | None = None
+    has_rows: bool = False
+    worker_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

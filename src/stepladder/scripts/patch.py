@@ -95,9 +95,11 @@ def patch_of(
 
 
 def _file_of(edit: Edit, script: Path | None) -> Path | None:
-    if edit.place is not None:
-        return Path(edit.place.file)  # also for START
-    return cell_with_imports(script) if script is not None and is_notebook(script) else script
+    is_cell = script is not None and is_notebook(script)
+    if script is not None and is_cell and edit.spot is Spot.START:
+        is_other = edit.place is not None and not edit.place.file.startswith(str(script))
+        return Path(edit.place.file) if edit.place and is_other else cell_with_imports(script)
+    return Path(edit.place.file) if edit.place is not None else script
 
 
 def _diff(before: str, after: str, name: Path) -> str:
@@ -293,6 +295,10 @@ def _with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
         if arg.keyword is not None and arg.keyword.value == name:
             args[idx] = arg.with_changes(value=expression)
             return call.with_changes(args=args)
+    for idx, arg in enumerate(args):
+        if arg.star == "**":  # which may have it already
+            args[idx] = arg.with_changes(value=_with_entry(arg.value, name, expression))
+            return call.with_changes(args=args)
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     new = cst.Arg(keyword=cst.Name(name), value=expression, equal=equal)
     if args:
@@ -306,6 +312,16 @@ def _with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
             new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
             args[-1] = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*args, new])
+
+
+def _with_entry(
+    mapping: cst.BaseExpression, name: str, value: cst.BaseExpression
+) -> cst.BaseExpression:
+    """Return a dictionary with an entry that replaces one of that name."""
+    entry = cst.DictElement(key=cst.SimpleString(f'"{name}"'), value=value)
+    if isinstance(mapping, cst.Dict):
+        return mapping.with_changes(elements=[*mapping.elements, entry])
+    return cst.Dict([cst.StarredDictElement(mapping), entry])
 
 
 def _argument(call: cst.Call, edit: Edit) -> int | None:

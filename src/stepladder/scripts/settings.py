@@ -20,7 +20,9 @@ class Settings:
         fused_optimizer: one kernel for all weights.
         workers: processes of the loader that training reads from; None: as the script has them.
         pinned: its batches are copied to pinned memory.
-        examples_in_memory: its examples are read once and then kept.
+        examples_in_memory: examples are read once and then kept.
+        memory_loaders: keys of the places of the loaders that do so.
+        row_loaders: of these, those whose batches are rows of whole columns.
         batch_factor: times as many examples in each of its batches.
         lr_factor: times the learning rate of each optimizer.
         once_per_input: a second forward of the model on the same unchanged batch returns the output
@@ -42,6 +44,8 @@ class Settings:
     workers: int | None = None
     pinned: bool = False
     examples_in_memory: bool = False
+    memory_loaders: tuple[str, ...] = ()
+    row_loaders: tuple[str, ...] = ()
     batch_factor: int = 1
     lr_factor: float = 1.0
     once_per_input: bool = False

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from stepladder.records.ladder import Interval
 from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
-from stepladder.scripts.inside.apply import InMemory
+from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory, has_rows
 from stepladder.scripts.patch import edited, patch_of
 from stepladder.scripts.rungs import SCRIPT_RUNGS
-from stepladder.scripts.rungs.examples_in_memory import KEEPER
+from stepladder.scripts.rungs.examples_in_memory import KEEPER, ROWS
 from stepladder.scripts.settings import Settings
 
 RUNGS = {rung.name: rung for rung in SCRIPT_RUNGS}
@@ -145,6 +149,114 @@ def test_a_kept_dataset_does_not_read_batches_again() -> None:
         assert kept[1] is kept[1]
         assert len(kept) == 3
         assert kept.indices == [5, 3, 1]
+
+
+def with_rows(text: str, tmp_path: Path, **loader: object) -> str:
+    """Return a script whose loader keeps its examples as rows."""
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    facts = facts_of(text, file)
+    made = replace(facts.loaders[0], has_rows=True, **loader)  # type: ignore[arg-type]
+    facts = replace(facts, loaders=(made,))
+    rung = RUNGS["examples_in_memory"]
+    assert rung.why_not(facts, Settings()) is None
+    found = patch_of([rung], facts, rung.apply(facts, Settings()), {}, script=file, root=tmp_path)
+    assert found.only_outside == {}
+    return found.texts[file]
+
+
+def test_rows_need_a_collate_function(tmp_path: Path) -> None:
+    text = with_rows(SCRIPT, tmp_path)
+    assert "import functools\n" in text
+    assert (
+        "DataLoader(RowsInMemory(dataset), batch_size=SIZE, shuffle=True, "
+        "collate_fn=RowsInMemory.collate)" in text
+    )
+
+
+def test_worker_processes_that_end_are_left_out(tmp_path: Path) -> None:
+    before = SCRIPT.replace("shuffle=True", "num_workers=2, prefetch_factor=4, **more")
+    options = ("prefetch_factor", "multiprocessing_context")
+    text = with_rows(before, tmp_path, num_workers=2, worker_options=options)
+    assert "num_workers=0, prefetch_factor=None, **{**more, " in text
+    assert '"multiprocessing_context": None}' in text
+    kept = with_rows(before, tmp_path, num_workers=2, keeps_workers=True)
+    assert "num_workers=2, prefetch_factor=4" in kept
+
+
+class Rows(torch.utils.data.Dataset[object]):
+    """Counts its reads."""
+
+    def __init__(self) -> None:
+        self.num_reads = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, idx: int) -> object:
+        self.num_reads += 1
+        return {"x": torch.full((2, 3), float(idx)), "more": (idx, 0.5 * idx, np.float32(idx))}
+
+
+def test_rows_of_columns_are_the_batches_of_the_script() -> None:
+    scope: dict[str, object] = {"torch": torch, "functools": functools}
+    exec(f"{KEEPER}\n{ROWS}", scope)
+    for keeper in (scope["RowsInMemory"], RowsInMemory):
+        rows = Rows()
+        kept = keeper(rows)  # type: ignore[operator]
+        loader = DataLoader(
+            kept,
+            batch_size=4,
+            shuffle=True,
+            collate_fn=keeper.collate,  # type: ignore[attr-defined]
+        )
+        plain = DataLoader(Rows(), batch_size=4, shuffle=True)
+        for epoch in range(4):
+            torch.manual_seed(epoch)
+            ours = list(loader)
+            torch.manual_seed(epoch)
+            for batch, expected in zip(ours, plain, strict=True):
+                assert batch.keys() == expected.keys()
+                assert torch.equal(batch["x"], expected["x"])
+                for one, other in zip(batch["more"], expected["more"], strict=True):
+                    assert one.dtype == other.dtype
+                    assert torch.equal(one, other)
+        assert rows.num_reads == 10
+        assert kept.columns is not None
+        assert len(kept[3]["more"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("examples", "expected"),
+    [
+        ([(torch.zeros(2), 1), (torch.ones(2), 0)], True),
+        ([{"x": np.zeros(2), "y": [1, 2.0]}, {"x": np.ones(2), "y": [0, 1.0]}], True),
+        ([(torch.zeros(2), "a"), (torch.ones(2), "b")], False),
+        ([torch.zeros(2), torch.zeros(3)], False),
+        ([(torch.zeros(2), None), (torch.ones(2), None)], False),
+        ([], False),
+    ],
+)
+def test_only_tensors_and_numbers_are_rows(examples: list[object], expected: bool) -> None:
+    assert has_rows(examples) == expected
+
+
+def test_examples_that_do_not_fit_are_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    facts = facts_of(SCRIPT, file)
+    rung, made = RUNGS["examples_in_memory"], facts.loaders[0]
+    more = call(SCRIPT, "SGD", file)  # any other place
+    test = replace(made, place=more, num_steps=0)
+    both = rung.apply(replace(facts, loaders=(made, test)), Settings())
+    assert both.memory_loaders == (made.place.key, more.key)  # type: ignore[union-attr]
+    large = replace(test, example_bytes=5e5)
+    some = rung.apply(replace(facts, loaders=(made, large)), Settings())
+    assert some.memory_loaders == (made.place.key,)  # type: ignore[union-attr]
+    too_large = replace(facts, loaders=(replace(made, example_bytes=6e5),))
+    assert "more than half" in (rung.why_not(too_large, Settings()) or "")
+    drawn = replace(test, place=made.place, why_not_kept="two reads of one example differ")
+    why_not = rung.why_not(replace(facts, loaders=(made, drawn)), Settings())
+    assert why_not == "two reads of one example differ"
 
 
 def test_missing_imports_are_added(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import (
+    OF_WORKERS,
     Places,
     call_place,
     checkpoints_by,
@@ -26,27 +28,6 @@ from stepladder.scripts.settings import Settings
 
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOR_FUSED: Final = ("foreach", "fused", "capturable", "differentiable")
-
-
-class InMemory(Dataset[Any]):
-    """Keeps each example after its first read."""
-
-    def __init__(self, examples: Any) -> None:
-        self.examples = examples
-        self.kept: dict[Any, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.__dict__["examples"], name)
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, idx: Any) -> Any:
-        if idx not in self.kept:
-            self.kept[idx] = self.examples[idx]
-        return self.kept[idx]
 
 
 class Applied:
@@ -181,19 +162,18 @@ class Applied:
         self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
     ) -> None:
         place, _ = call_place(self._places.own)
-        if place is not None and place.key == self._settings.loader:
-            args, kwargs = self._change_loader(original, this, args, kwargs)
-        original(this, *args, **kwargs)
-        self._places.note_loader(this, place)
-
-    def _change_loader(
-        self, original: Callable[..., None], this: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Any]:
         settings = self._settings
         bound = inspect.signature(original).bind(this, *args, **kwargs)
-        values = bound.arguments
-        if settings.examples_in_memory:
-            values["dataset"] = InMemory(values["dataset"])
+        given = dict(bound.arguments)
+        if place is not None and place.key in settings.memory_loaders:
+            _keep_examples(bound.arguments, has_rows=place.key in settings.row_loaders)
+        if place is not None and place.key == settings.loader:
+            self._change_loader(bound.arguments)
+        original(*bound.args, **bound.kwargs)
+        self._places.note_loader(this, place, given)
+
+    def _change_loader(self, values: dict[str, Any]) -> None:
+        settings = self._settings
         if settings.workers is not None:
             values["num_workers"], values["persistent_workers"] = settings.workers, True
         if settings.pinned:
@@ -203,7 +183,18 @@ class Applied:
                 values["batch_size"] = settings.batch_factor * size
             else:
                 self.problems.append("the loader has no batch size that can be changed")
-        return bound.args[1:], bound.kwargs
+
+
+def _keep_examples(values: dict[str, Any], *, has_rows: bool) -> None:
+    """Keep the examples of a loader, by the arguments that it is made with."""
+    dataset = values["dataset"]
+    values["dataset"] = RowsInMemory(dataset) if has_rows else InMemory(dataset)
+    if has_rows:
+        values["collate_fn"] = RowsInMemory.collate
+    if values.get("num_workers") and not values.get("persistent_workers"):
+        values["num_workers"] = 0
+        for name in OF_WORKERS:
+            values.pop(name, None)
 
 
 def _with_groups(groups: list[Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:

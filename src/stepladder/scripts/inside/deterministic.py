@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
@@ -17,19 +18,32 @@ _OTHER_SEED: Final = 987_654_321
 _OBJECT_BYTES: Final = 60.0
 
 
-def read_twice(dataset: Any, num: int) -> tuple[float | None, float | None, str | None]:
+@dataclass(frozen=True, kw_only=True)
+class ReadTwice:
+    """What reading a few examples has shown.
+
+    Attributes:
+        num_bytes, seconds: of an example, means; None: not read.
+        why_not: why examples cannot be kept in memory; None: they can.
+        examples: those that were read.
+    """
+
+    num_bytes: float | None = None
+    seconds: float | None = None
+    why_not: str | None = None
+    examples: tuple[Any, ...] = ()
+
+
+def read_twice(dataset: Any, num: int) -> ReadTwice:
     """Read a few examples twice, with different random states, and compare.
 
     The random states are afterwards as before.
 
     Args:
         num: of examples in the dataset, at least 1.
-
-    Returns:
-        Bytes and seconds of an example (None: not read), and why examples cannot be kept in memory
-        (None: they can).
     """
     sizes: list[float] = []
+    examples: list[Any] = []
     seconds: list[float] = []
     saved = _Random()
     began = perf_counter()
@@ -39,23 +53,29 @@ def read_twice(dataset: Any, num: int) -> tuple[float | None, float | None, str 
             first = dataset[idx]
             seconds.append(perf_counter() - before)
             if not saved.is_unchanged():
-                return None, _mean(seconds), "reading an example draws random numbers"
+                return ReadTwice(
+                    seconds=_mean(seconds), why_not="reading an example draws random numbers"
+                )
             seed_all(_OTHER_SEED)
             second = dataset[idx]
             saved.restore()
             if not is_same(first, second):
-                return None, _mean(seconds), "two reads of one example differ"
+                return ReadTwice(seconds=_mean(seconds), why_not="two reads of one example differ")
             size = _bytes(first)
             if size is None:
-                return None, _mean(seconds), "examples have values other than tensors and numbers"
+                return ReadTwice(
+                    seconds=_mean(seconds),
+                    why_not="examples have values other than tensors and numbers",
+                )
             sizes.append(size)
+            examples.append(first)
             if perf_counter() - began > _MAX_S:
                 break
     except Exception as error:
-        return None, None, f"reading an example failed ({type(error).__name__})"
+        return ReadTwice(why_not=f"reading an example failed ({type(error).__name__})")
     finally:
         saved.restore()
-    return _mean(sizes), _mean(seconds), None
+    return ReadTwice(num_bytes=_mean(sizes), seconds=_mean(seconds), examples=tuple(examples))
 
 
 def seed_all(seed: int) -> None:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, dataloader
+from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
 
 from stepladder.records.script import MadeLoader, MadeOptimizer, Place
 from stepladder.scripts.inside.deterministic import read_twice
+from stepladder.scripts.inside.in_memory import has_rows
 from stepladder.watching.hooks.patches import Patches
 from stepladder.watching.script.own_code import OwnCode
 
 _MAX_FRAMES: Final = 40
+OF_WORKERS: Final = (  # arguments of a loader that need worker processes
+    "prefetch_factor",
+    "multiprocessing_context",
+    "timeout",
+    "persistent_workers",
+)
 _HERE: Final = __name__.rpartition(".")[0]
 
 
@@ -151,8 +158,8 @@ class Places:
         )
         self.optimizers.append(made)
 
-    def note_loader(self, loader: Any, place: Place | None) -> None:
-        """Add a loader."""
+    def note_loader(self, loader: Any, place: Place | None, given: Mapping[str, Any]) -> None:
+        """Add a loader that was made with some arguments."""
         is_stream = isinstance(loader.dataset, IterableDataset)
         made = MadeLoader(
             place=place,
@@ -161,6 +168,8 @@ class Places:
             is_pinned=bool(loader.pin_memory),
             is_stream=is_stream,
             num_examples=None if is_stream else _length(loader.dataset),
+            has_rows=not is_stream and _batches_by_default(loader),
+            worker_options=tuple(name for name in OF_WORKERS if given.get(name) is not None),
         )
         self._loaders[id(loader)] = (weakref.ref(loader), len(self.loaders))
         self.loaders.append(made)
@@ -182,15 +191,26 @@ class Places:
             self.loaders[self._last] = replace(made, num_steps=made.num_steps + 1)
 
     def read_examples(self) -> None:
-        """Read a few examples of each training loader twice, in this process."""
+        """Read a few examples of each loader that exists twice, in this process."""
         for ref, idx in self._loaders.values():
             loader, made = ref(), self.loaders[idx]
-            if loader is None or not made.num_steps or made.is_stream or not made.num_examples:
+            if loader is None or made.is_stream or not made.num_examples:
                 continue
-            size, seconds, why_not = read_twice(loader.dataset, made.num_examples)
+            read = read_twice(loader.dataset, made.num_examples)
             self.loaders[idx] = replace(
-                made, example_bytes=size, example_s=seconds, why_not_kept=why_not
+                made,
+                example_bytes=read.num_bytes,
+                example_s=read.seconds,
+                why_not_kept=read.why_not,
+                has_rows=made.has_rows and has_rows(read.examples),
             )
+
+
+def _batches_by_default(loader: Any) -> bool:
+    """Return whether torch makes the batches, of indices that it draws itself."""
+    kinds = (type(loader.batch_sampler), type(loader.sampler))
+    is_torchs = all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
+    return is_torchs and loader.collate_fn is default_collate
 
 
 def _why_not_fused(optimizer: Any, params: Sequence[Tensor]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Provenance
@@ -11,8 +11,14 @@ from stepladder.records.script import MadeLoader, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
 
-_MAX_MEMORY_FRAC = 0.5
-KEEPER = '''
+_MAX_MEMORY_FRAC: Final = 0.5
+_NO_WORKERS: Final = {
+    "prefetch_factor": "None",
+    "multiprocessing_context": "None",
+    "timeout": "0",
+    "persistent_workers": "False",
+}
+KEEPER: Final = '''
 class InMemory(torch.utils.data.Dataset):
     """Keeps each example after its first read."""
 
@@ -32,12 +38,44 @@ class InMemory(torch.utils.data.Dataset):
             self.kept[idx] = self.examples[idx]
         return self.kept[idx]
 '''.strip()
+ROWS: Final = '''
+class RowsInMemory(InMemory):
+    """Takes batches as rows of whole columns, once most examples are kept."""
+
+    columns = None
+
+    def __getitems__(self, indices):  # called by the loader
+        if self.columns is None and len(self.kept) < 0.9 * len(self):
+            return [self[idx] for idx in indices]
+        if self.columns is None:
+            examples = [self[idx] for idx in range(len(self))]
+            self.columns = torch.utils.data.default_collate(examples)
+            self.kept.clear()
+        return functools.partial(rows_of, self.columns, torch.as_tensor(indices))
+
+    @staticmethod
+    def collate(batch):
+        return batch() if callable(batch) else torch.utils.data.default_collate(batch)
+
+
+def rows_of(columns, rows):
+    if isinstance(columns, dict):
+        return {name: rows_of(one, rows) for name, one in columns.items()}
+    if isinstance(columns, list):
+        return [rows_of(one, rows) for one in columns]
+    return columns[rows]
+'''.strip()
 
 
 class ExamplesInMemory(ScriptRung):
     """Keep decoded examples, where reading one twice gives the same and draws no random numbers.
 
-    Trades: memory for all examples; the first epoch is as slow as before.
+    Where torch's default function makes the batches, they are rows of whole columns once all
+    examples are kept. Other loaders that exist when training begins, such as that of validation,
+    keep theirs too. Worker processes that end with each pass are left out: this process reads.
+
+    Trades: memory for all examples; the first epoch is as slow as before, or slower without worker
+    processes.
     """
 
     name: ClassVar[str] = "examples_in_memory"
@@ -53,7 +91,11 @@ class ExamplesInMemory(ScriptRung):
             return "already on"
         if loader is None or loader.place is None:
             return "training reads from no DataLoader that the script makes itself"
-        return _why_not_kept(loader, facts.memory_bytes)
+        why_not = _why_not_kept(facts, loader.place.key)
+        if why_not is not None:
+            return why_not
+        num_bytes = sum(map(_num_bytes, _of(facts, loader.place.key)))
+        return _too_large(num_bytes, facts) if num_bytes > _most_bytes(facts) else None
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Predict that reading is free after the first epoch, a bound."""
@@ -68,9 +110,9 @@ class ExamplesInMemory(ScriptRung):
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
         """Return the settings with it."""
-        loader = facts.training_loader
-        place = loader.place.key if loader is not None and loader.place is not None else None
-        return replace(settings, examples_in_memory=True, loader=place)
+        keys = tuple(dict.fromkeys(_keys(facts)))
+        rows = tuple(key for key in keys if all(one.has_rows for one in _of(facts, key)))
+        return replace(settings, examples_in_memory=True, memory_loaders=keys, row_loaders=rows)
 
     def warm_up(self, facts: ScriptFacts) -> int:
         """Return the steps of an epoch, in which examples are read as before."""
@@ -78,31 +120,86 @@ class ExamplesInMemory(ScriptRung):
         num = loader.num_examples if loader is not None else None
         return -(-num // facts.batch_size) if num and facts.batch_size else 0
 
-    def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:  # noqa: ARG002
-        """Return a small class, put around the dataset."""
-        loader = facts.training_loader
-        if loader is None or loader.place is None or not loader.place.is_direct:
-            return "a library makes the loader"
-        return (
-            Edit(rung=self.name, spot=Spot.START, text=KEEPER, imports=("torch",)),
-            Edit(rung=self.name, spot=Spot.AROUND, place=loader.place, text="InMemory"),
-        )
+    def edits(self, facts: ScriptFacts, settings: Settings) -> tuple[Edit, ...] | str:
+        """Return a small class, put around the datasets."""
+        edits: list[Edit] = []
+        starts: dict[tuple[str, str], Edit] = {}
+        for key in settings.memory_loaders:
+            loader = next(iter(_of(facts, key)), None)
+            if loader is None or loader.place is None or not loader.place.is_direct:
+                return "a library makes the loader"
+            has_rows = key in settings.row_loaders
+            classes = {KEEPER: ("torch",)} | ({ROWS: ("functools", "torch")} if has_rows else {})
+            for text, imports in classes.items():
+                starts[loader.place.file, text] = Edit(
+                    rung=self.name,
+                    spot=Spot.START,
+                    place=loader.place,
+                    text=text,
+                    imports=imports,
+                )
+            around = "RowsInMemory" if has_rows else "InMemory"
+            edits.append(Edit(rung=self.name, spot=Spot.AROUND, place=loader.place, text=around))
+            arguments = {"collate_fn": "RowsInMemory.collate"} if has_rows else {}
+            if loader.num_workers and not loader.keeps_workers:
+                arguments["num_workers"] = "0"
+                arguments |= {name: _NO_WORKERS[name] for name in loader.worker_options}
+            edits += [
+                Edit(rung=self.name, spot=Spot.ARGUMENT, place=loader.place, name=name, text=value)
+                for name, value in arguments.items()
+            ]
+        return (*starts.values(), *edits)
 
 
-def _why_not_kept(loader: MadeLoader, memory_bytes: int) -> str | None:
-    """Return why the examples of a loader cannot be kept in memory; None: they can."""
-    if loader.is_stream:
-        return "the dataset is a stream, whose examples have no index"
-    if loader.num_workers and not loader.keeps_workers:
-        return "the loader's processes end with each pass (persistent_workers=False)"
-    if loader.why_not_kept is not None:
-        return loader.why_not_kept
-    if loader.num_examples is None or loader.example_bytes is None:
-        return "the size of the examples is not known"
-    num_bytes = loader.num_examples * loader.example_bytes * max(1, loader.num_workers)
-    if num_bytes > _MAX_MEMORY_FRAC * memory_bytes:
-        return (
-            f"all examples take {num_bytes / 1e9:.3g} GB, more than half of the free memory "
-            f"({memory_bytes / 1e9:.3g} GB)"
-        )
+def _of(facts: ScriptFacts, key: str) -> list[MadeLoader]:
+    """Return the loaders that a line makes."""
+    return [one for one in facts.loaders if one.place is not None and one.place.key == key]
+
+
+def _keys(facts: ScriptFacts) -> list[str]:
+    """Return the lines of the training loader, and of others whose examples fit as well."""
+    training = facts.training_loader
+    if training is None or training.place is None:
+        return []
+    keys = [training.place.key]
+    left = _most_bytes(facts) - sum(map(_num_bytes, _of(facts, training.place.key)))
+    for loader in facts.loaders:
+        key = loader.place.key if loader.place is not None else None
+        if key is None or key in keys or _why_not_kept(facts, key) is not None:
+            continue
+        num_bytes = sum(map(_num_bytes, _of(facts, key)))
+        is_direct = loader.place is not None and loader.place.is_direct
+        if is_direct and num_bytes <= left:
+            keys.append(key)
+            left -= num_bytes
+    return keys
+
+
+def _most_bytes(facts: ScriptFacts) -> float:
+    return _MAX_MEMORY_FRAC * facts.memory_bytes
+
+
+def _num_bytes(loader: MadeLoader) -> float:
+    """Return the memory that a loader's examples take; columns are made beside the examples."""
+    copies = loader.num_workers if loader.num_workers and loader.keeps_workers else 1
+    num = (loader.num_examples or 0) * (loader.example_bytes or 0.0)
+    return num * copies * (2 if loader.has_rows else 1)
+
+
+def _too_large(num_bytes: float, facts: ScriptFacts) -> str:
+    return (
+        f"all examples take {num_bytes / 1e9:.3g} GB, more than half of the free memory "
+        f"({facts.memory_bytes / 1e9:.3g} GB)"
+    )
+
+
+def _why_not_kept(facts: ScriptFacts, key: str) -> str | None:
+    """Return why the examples of the loaders that a line makes cannot be kept; None: they can."""
+    for loader in _of(facts, key):
+        if loader.is_stream:
+            return "the dataset is a stream, whose examples have no index"
+        if loader.why_not_kept is not None:
+            return loader.why_not_kept
+        if loader.num_examples is None or loader.example_bytes is None:
+            return "the size of the examples is not known"
     return None
