@@ -136,7 +136,7 @@ def _settings_of(what: str, script: str, *, is_module: bool) -> Settings:
     folder = default_climb_folder(script, is_module=is_module) if what == _ANY else Path(what)
     file = folder / _SETTINGS
     if file.is_file() and (folder / SCRIPT_FILE).is_file():
-        return from_json(Settings, read_json(file))
+        return from_json(Settings, read_json(file)).put_in(Path.cwd())
     known = {rung.name: rung for rung in SCRIPT_RUNGS}
     names = [name.strip() for name in what.split(",")]
     if what == _ANY or not all(name in known for name in names):

@@ -132,14 +132,14 @@ class ScriptRun:
             args=self.args,
             step_s=original.step_s[0] or None,
             kept=tuple(rung.name for rung in kept),
-            settings=_changes(settings),
+            settings=_changes(settings.seen_from(Path.cwd())),
             is_repeatable=self._is_repeatable,
             num_alarms=len(report.alarms),
         )
         if kept:
             found = self._prove(found, kept, settings)
         found = replace(found, notes=tuple(self._notes), climb_s=time.monotonic() - self._began)
-        write_json(self.folder / SETTINGS_FILE, settings)
+        write_json(self.folder / SETTINGS_FILE, settings.seen_from(Path.cwd()))
         write_json(self.folder / SCRIPT_FILE, found)
         return found
 

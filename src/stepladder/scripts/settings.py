@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +56,28 @@ class Settings:
     log_places: tuple[str, ...] = ()
     checkpointing: bool = False
     loader: str | None = None
+
+    @property
+    def loader_places(self) -> tuple[str, ...]:
+        """The keys of all places where loaders are changed."""
+        of_loader = (self.loader,) if self.loader is not None else ()
+        return tuple(dict.fromkeys((*of_loader, *self.memory_loaders)))
+
+    def seen_from(self, folder: Path) -> Settings:
+        """Return the same, with the paths of places below a folder relative to it."""
+        start = f"{os.path.realpath(folder)}{os.sep}"
+        return self._with_places(lambda key: key.removeprefix(start))
+
+    def put_in(self, folder: Path) -> Settings:
+        """Return the same, with absolute paths instead of those relative to a folder."""
+        start = os.path.realpath(folder)
+        return self._with_places(lambda key: str(Path(start, key)))
+
+    def _with_places(self, change: Callable[[str], str]) -> Settings:
+        return replace(
+            self,
+            loader=None if self.loader is None else change(self.loader),
+            memory_loaders=tuple(map(change, self.memory_loaders)),
+            row_loaders=tuple(map(change, self.row_loaders)),
+            log_places=tuple(map(change, self.log_places)),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ class Applied:
         self._places = places
         self._depth = 0
         self._models: set[int] = set()
+        self._found: set[str] = set()  # places of loaders
 
     def at_start(self) -> None:
         """Apply what concerns the process, once torch is imported."""
@@ -68,6 +70,11 @@ class Applied:
         settings = self._settings
         if settings.log_every > 1:
             Logs(self._places.own, every=settings.log_every, places=settings.log_places).install()
+
+    def unfound(self) -> list[str]:
+        """Return the places of loaders, as `train.py:12`, where the script has made none."""
+        missing = [key for key in self._settings.loader_places if key not in self._found]
+        return [os.path.relpath(key.rpartition(":")[0]) for key in missing]
 
     def _wrap(self, owner: Any, make: Callable[..., None]) -> None:
         original = owner.__init__
@@ -165,6 +172,8 @@ class Applied:
         settings = self._settings
         bound = inspect.signature(original).bind(this, *args, **kwargs)
         given = dict(bound.arguments)
+        if place is not None:
+            self._found.add(place.key)
         if place is not None and place.key in settings.memory_loaders:
             _keep_examples(bound.arguments, has_rows=place.key in settings.row_loaders)
         if place is not None and place.key == settings.loader:

@@ -17,6 +17,7 @@ from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import Ending, TorchImport, find_script, run_script
 
 if TYPE_CHECKING:
+    from stepladder.scripts.inside.apply import Applied
     from stepladder.scripts.inside.gate import Channel
     from stepladder.scripts.inside.private import Private
     from stepladder.scripts.inside.scout import Scout
@@ -32,6 +33,7 @@ class Inside:
         self._own = OwnCode(file.resolve().parent, name)
         self._channel: Channel | None = None
         self._scout: Scout | None = None
+        self._applied: Applied | None = None
         self._private: Private | None = None
         self._is_guarded = True
 
@@ -60,7 +62,7 @@ class Inside:
         if spec.mode is not Mode.RUN or spec.fd is not None:
             shift_seeds(spec.seed)
         places = Places(self._own)
-        applied = Applied(spec.settings, places)
+        self._applied = applied = Applied(spec.settings, places)
         if spec.mode is Mode.SCOUT:
             from stepladder.scripts.inside.scout import Scout
 
@@ -94,6 +96,13 @@ class Inside:
     def _end(self, ending: Ending) -> None:
         if self._scout is not None:
             self._scout.finish(ending)
+        if self._spec.mode is Mode.RUN and self._applied is not None and not ending.exit_code:
+            for place in self._applied.unfound():
+                print(
+                    f"stepladder run: no DataLoader was made at {place}, where the climb had "
+                    "changed one; if the script has changed, climb again",
+                    file=sys.stderr,
+                )
         if self._spec.fd is not None:
             where = self._own.innermost(ending.frames)
             with suppress(OSError):
