@@ -30,6 +30,8 @@ SMALL = ScriptFacts(
     output_is_tensor=True,
     kernel_share=0.2,
     repeated_share=0.2,
+    save_share=0.2,
+    save_places=(PLACE,),
     logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
 )
 FULL = replace(  # its memory is

@@ -147,6 +147,8 @@ class ScriptFacts:
         repeated_share: of the time, forwards on the batch of the forward before.
         why_not_once: why these differ from the first one; None: they do not.
         logs: calls that log in each step.
+        save_share: of the time, `torch.save`.
+        save_places: calls of it; None: one in no file of the script.
         start_bytes, peak_bytes: memory of the device in use before the first forward, and the most
             that was used.
         capacity_bytes: all of its memory that the script may use.
@@ -176,6 +178,8 @@ class ScriptFacts:
     repeated_share: float = 0.0
     why_not_once: str | None = None
     logs: tuple[LogCall, ...] = ()
+    save_share: float = 0.0
+    save_places: tuple[Place | None, ...] = ()
     start_bytes: int = 0
     peak_bytes: int = 0
     capacity_bytes: int = 0

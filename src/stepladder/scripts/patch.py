@@ -29,7 +29,7 @@ from stepladder.watching.script.notebook import (
     whole_files,
 )
 
-_ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.BEFORE, Spot.START)
+_ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.INSTEAD, Spot.BEFORE, Spot.START)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +239,9 @@ class _Editor(cst.CSTTransformer):
                     updated_node = _with_argument(updated_node, edit.name, edit.text)
                 case Spot.SCALE:
                     updated_node = _scaled(updated_node, edit)
+                case Spot.INSTEAD:
+                    function = cst.parse_expression(edit.text)
+                    updated_node = updated_node.with_changes(func=function)
                 case _:
                     updated_node = _with_function(updated_node, edit.text)
         return updated_node

@@ -32,6 +32,7 @@ class Settings:
             of the first one.
         log_every: of the calls in `log_places`, only those in each so many steps are made.
         log_places: keys of the places of calls that log.
+        background_saves: `torch.save` writes in a thread.
         checkpointing: recompute activations in backward instead of keeping them.
         loader: key of the place where that loader is made.
     """
@@ -54,6 +55,7 @@ class Settings:
     once_per_input: bool = False
     log_every: int = 1
     log_places: tuple[str, ...] = ()
+    background_saves: bool = False
     checkpointing: bool = False
     loader: str | None = None
 

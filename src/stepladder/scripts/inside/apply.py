@@ -25,6 +25,7 @@ from stepladder.scripts.inside.places import (
     params_of,
 )
 from stepladder.scripts.inside.repeats import OncePerInput
+from stepladder.scripts.inside.saves import BackgroundSaves
 from stepladder.scripts.settings import Settings
 
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -68,6 +69,8 @@ class Applied:
                 self._wrap(kind, self._make_optimizer)
         self._wrap(DataLoader, self._make_loader)
         settings = self._settings
+        if settings.background_saves:
+            torch.save = BackgroundSaves(torch.save).save
         if settings.log_every > 1:
             Logs(self._places.own, every=settings.log_every, places=settings.log_places).install()
 

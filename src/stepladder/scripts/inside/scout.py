@@ -22,6 +22,7 @@ from stepladder.scripts.inside.gate import Enough
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
 from stepladder.scripts.inside.repeats import Repeats
+from stepladder.scripts.inside.saves import SaveTimes
 from stepladder.scripts.inside.spec import Spec
 from stepladder.watching.hooks.patches import Patches, Switch, activate
 from stepladder.watching.script.own_code import OwnCode
@@ -53,6 +54,7 @@ class Scout:
         self._uses_autocast = False
         self._outputs: set[bool] = set()
         self._logs = Logs(own)
+        self._saves = SaveTimes(own)
         self._repeats = Repeats(places.models)
         self._start_bytes = 0
         self._is_enough = False
@@ -74,6 +76,7 @@ class Scout:
         register_module_forward_pre_hook(self._called)
         register_module_forward_hook(self._answered)
         self._logs.install()
+        self._saves.install()
         register_optimizer_step_post_hook(self._stepped)
 
     def _publish(self, report: WatchReport) -> None:
@@ -99,6 +102,7 @@ class Scout:
         if self._main is None:
             self._main = id(optimizer)
             self._began = perf_counter()
+            self._saves.begin()
         if id(optimizer) != self._main:
             return
         self._num_steps += 1
@@ -154,6 +158,8 @@ class Scout:
             repeated_share=min(1.0, self._repeats.seconds / elapsed_s) if elapsed_s else 0.0,
             why_not_once=self._repeats.why_not,
             logs=self._logs.in_each_step(elapsed_s),
+            save_share=min(1.0, self._saves.seconds / elapsed_s) if elapsed_s else 0.0,
+            save_places=tuple(self._saves.places.values()),
             start_bytes=self._start_bytes,
             peak_bytes=_peak_bytes(device),
             capacity_bytes=_capacity_bytes(device),

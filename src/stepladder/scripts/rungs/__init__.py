@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from stepladder.scripts.contract import ScriptRung
+from stepladder.scripts.rungs.background_saves import BackgroundSaves
 from stepladder.scripts.rungs.channels_last import ChannelsLast
 from stepladder.scripts.rungs.compile import Compile
 from stepladder.scripts.rungs.compute_threads import ComputeThreads
@@ -26,6 +27,7 @@ __all__ = ["SCRIPT_RUNGS"]
 SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
     SparseLogging(),
+    BackgroundSaves(),
     RepeatedForwards(),
     KeepFreedMemory(),
     ComputeThreads(),

@@ -1,0 +1,159 @@
+"""Write files of `torch.save` in a thread; `rungs/background_saves.py` has it as a diff's lines."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from stepladder.records.script import Place
+from stepladder.scripts.inside.places import call_place
+from stepladder.watching.script.own_code import OwnCode
+
+_MAX_WAITING: Final = 2  # files
+_PAUSE: Final = 4.0  # times as long as the last file took
+_MOVES: Final = frozenset({
+    "os.rename", "os.remove", "os.link", "os.symlink", "os.rmdir", "os.truncate", "os.listdir",
+    "os.scandir", "os.fork", "os.exec", "os.system", "os.posix_spawn", "subprocess.Popen",
+})  # fmt: skip
+
+
+class BackgroundSaves:
+    """Writes copies of what is saved in a thread; of several for one file, the last.
+
+    What opens such a file, moves or lists files, or starts a process, waits until all are written.
+    """
+
+    def __init__(self, save: Callable[..., None]) -> None:
+        self._save = save
+        self._waiting: dict[str, Any] = {}
+        self._writing: str | None = None
+        self._changed = threading.Condition(threading.RLock())
+        self._thread: threading.Thread | None = None
+        self._num_hurried = 0
+        self._pid = os.getpid()
+        self._errors: list[BaseException] = []
+        sys.addaudithook(self._look)
+        atexit.register(self.finish)
+
+    def save(self, obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        """Save as `torch.save` does, but in the background if the file is given by its path."""
+        self._raise()
+        try:
+            is_path = isinstance(f, (str, os.PathLike)) and not args and not options
+            is_path = is_path and os.getpid() == self._pid  # threads do not survive a fork
+            copied = copy.deepcopy(obj) if is_path else None
+        except Exception:  # such as a tensor within a graph, or too little memory
+            is_path = False
+        if not is_path:
+            self.finish()
+            self._save(obj, f, *args, **options)
+            return
+        path = os.path.realpath(f)
+        if not Path(path).parent.is_dir():
+            self._save(obj, f)  # which raises
+        with self._changed:
+            while len(self._waiting) >= _MAX_WAITING and path not in self._waiting:
+                self._hurry()
+            self._waiting[path] = copied
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until all files are written."""
+        with self._changed:
+            while self._waiting or self._writing is not None:
+                self._hurry()
+        self._raise()
+
+    def _hurry(self) -> None:
+        self._num_hurried += 1
+        self._changed.notify_all()
+        self._changed.wait()
+        self._num_hurried -= 1
+
+    def _raise(self) -> None:
+        if self._errors:
+            raise self._errors.pop()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                self._writing = path = next(iter(self._waiting))
+                obj = self._waiting.pop(path)
+            began = perf_counter()
+            try:
+                self._save(obj, path)
+            except BaseException as error:
+                self._errors.append(error)
+            del obj
+            now = perf_counter()
+            with self._changed:
+                self._writing = None
+                self._changed.notify_all()
+                until = now + _PAUSE * (now - began)
+                while not self._num_hurried and (left := until - perf_counter()) > 0:
+                    self._changed.wait(left)
+
+    def _look(self, event: str, args: tuple[Any, ...]) -> None:
+        if (not self._waiting and self._writing is None) or os.getpid() != self._pid:
+            return
+        if event not in _MOVES and event != "open":
+            return
+        if threading.current_thread() is self._thread:
+            return
+        if event == "open":
+            name = args[0]
+            if not isinstance(name, (str, os.PathLike)):
+                return
+            path = os.path.realpath(name)
+            if path not in self._waiting and path != self._writing:
+                return
+        self.finish()
+
+
+class SaveTimes:
+    """Times the calls of `torch.save` in training."""
+
+    def __init__(self, own: OwnCode) -> None:
+        self._own = own
+        self._is_training = False
+        self.seconds = 0.0
+        self.num = 0
+        self.places: dict[str, Place | None] = {}
+
+    def install(self) -> None:
+        """Wrap `torch.save`."""
+        original = torch.save
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
+            place, _ = call_place(self._own)
+            began = time.perf_counter()
+            try:
+                original(*args, **kwargs)
+            finally:
+                if self._is_training:
+                    self.num += 1
+                    self.seconds += time.perf_counter() - began
+                    self.places["" if place is None else place.key] = place
+
+        torch.save = wrapper
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._is_training = True
