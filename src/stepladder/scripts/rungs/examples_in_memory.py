@@ -157,7 +157,7 @@ def _of(facts: ScriptFacts, key: str) -> list[MadeLoader]:
 
 
 def _keys(facts: ScriptFacts) -> list[str]:
-    """Return the lines of the training loader, and of others whose examples fit as well."""
+    """Return the lines of the training loader, and of further ones whose examples fit as well."""
     training = facts.training_loader
     if training is None or training.place is None:
         return []
