@@ -106,7 +106,7 @@ background_saves = BackgroundSaves()
 
 
 class BackgroundSaves(ScriptRung):
-    """Let training go on while torch.save writes.
+    """Write what torch.save is given while training continues.
 
     What is saved is copied, and a thread writes the copy. Of several for one file that come faster
     than they can be written in a fifth of the time, only the last is written; at the end, all files
