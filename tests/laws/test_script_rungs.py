@@ -22,7 +22,16 @@ SMALL = ScriptFacts(
     step_s=0.1,
     batch_size=2,
     shares={"forward": 0.3, "backward": 0.3, "optimizer": 0.2, "data_wait": 0.2},
-    optimizers=(MadeOptimizer(kind="SGD", place=PLACE, model="net", is_fused=False, num_conv2d=2),),
+    optimizers=(
+        MadeOptimizer(
+            kind="SGD",
+            place=PLACE,
+            model="net",
+            is_fused=False,
+            num_conv2d=2,
+            has_anomaly_mode=True,
+        ),
+    ),
     loaders=(MadeLoader(place=PLACE, num_steps=100, num_examples=100, example_bytes=1e4),),
     memory_bytes=10**9,
     has_compiler=True,
@@ -30,6 +39,7 @@ SMALL = ScriptFacts(
     output_is_tensor=True,
     kernel_share=0.2,
     repeated_share=0.2,
+    has_anomaly_mode=True,
     logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
 )
 FULL = replace(  # its memory is

@@ -53,6 +53,7 @@ class MadeOptimizer:
         num_params: weights.
         is_compiled: the model is.
         checkpoints_by: its method that makes it recompute activations; None: it has none.
+        has_anomaly_mode: torch's anomaly mode was on when it was made.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class MadeOptimizer:
     num_params: int = 0
     is_compiled: bool = False
     checkpoints_by: str | None = None
+    has_anomaly_mode: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,9 @@ class ScriptFacts:
         repeated_share: of the time, forwards on the batch of the forward before.
         why_not_once: why these differ from the first one; None: they do not.
         logs: calls that log in each step.
+        has_anomaly_mode: torch's anomaly mode was on in most steps.
+        anomaly_calls: what switched it on after an optimizer was made; None: not in the script's
+            own files.
         start_bytes, peak_bytes: memory of the device in use before the first forward, and the most
             that was used.
         capacity_bytes: all of its memory that the script may use.
@@ -171,6 +176,8 @@ class ScriptFacts:
     repeated_share: float = 0.0
     why_not_once: str | None = None
     logs: tuple[LogCall, ...] = ()
+    has_anomaly_mode: bool = False
+    anomaly_calls: tuple[Place | None, ...] = ()
     start_bytes: int = 0
     peak_bytes: int = 0
     capacity_bytes: int = 0

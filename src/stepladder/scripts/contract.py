@@ -21,7 +21,7 @@ class Spot(StrEnum):
 
     START: after the imports. BEFORE: before the statement with the call. GUARD: a condition around
     the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
-    has. AROUND: around the first argument of the call.
+    has. AROUND: around the first argument of the call. INSTEAD: in place of the call.
     """
 
     START = "start"
@@ -30,6 +30,7 @@ class Spot(StrEnum):
     ARGUMENT = "argument"
     SCALE = "scale"
     AROUND = "around"
+    INSTEAD = "instead"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Edit:
         spot: where.
         place: the call; for START, of which only the file matters, None is the script itself.
         text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
-            for AROUND the function that is put around.
+            for AROUND the function that is put around, for INSTEAD an expression.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.

@@ -27,6 +27,7 @@ class Settings:
             of the first one.
         log_every: of the calls in `log_places`, only those in each so many steps are made.
         log_places: keys of the places of calls that log.
+        no_anomaly_mode: torch's anomaly mode stays off once an optimizer is made.
         checkpointing: recompute activations in backward instead of keeping them.
         loader: key of the place where that loader is made.
     """
@@ -47,5 +48,6 @@ class Settings:
     once_per_input: bool = False
     log_every: int = 1
     log_places: tuple[str, ...] = ()
+    no_anomaly_mode: bool = False
     checkpointing: bool = False
     loader: str | None = None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from stepladder.scripts.inside.anomaly import keep_off
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import (
     Places,
@@ -118,6 +119,8 @@ class Applied:
             self._change_model(named[1], _device_of(named[1]))
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
+        if self._settings.no_anomaly_mode:
+            keep_off()
         args, kwargs = self._with_rate(original, this, args, kwargs)
         changed = self._fused(type(this), kwargs)
         try:

@@ -148,6 +148,7 @@ class Places:
             num_params=sum(param.numel() for param in params),
             is_compiled=_is_compiled(model),
             checkpoints_by=checkpoints_by(model),
+            has_anomaly_mode=torch.is_anomaly_enabled(),
         )
         self.optimizers.append(made)
 

@@ -18,6 +18,7 @@ from stepladder.machine import available_memory_bytes, instruction_set, num_core
 from stepladder.records import write_json
 from stepladder.records.script import ScriptFacts
 from stepladder.records.watch import WATCH_FILE, WatchReport
+from stepladder.scripts.inside.anomaly import AnomalyCalls
 from stepladder.scripts.inside.gate import Enough
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
@@ -52,6 +53,9 @@ class Scout:
         self._end_cpu = (0.0, 0.0)
         self._uses_autocast = False
         self._outputs: set[bool] = set()
+        self._anomaly_calls = AnomalyCalls(places)
+        self._is_anomaly = False
+        self._num_anomaly = 0
         self._logs = Logs(own)
         self._repeats = Repeats(places.models)
         self._start_bytes = 0
@@ -74,6 +78,7 @@ class Scout:
         register_module_forward_pre_hook(self._called)
         register_module_forward_hook(self._answered)
         self._logs.install()
+        self._anomaly_calls.install()
         register_optimizer_step_post_hook(self._stepped)
 
     def _publish(self, report: WatchReport) -> None:
@@ -86,6 +91,8 @@ class Scout:
     def _called(self, module: Any, _inputs: Any) -> None:
         if not self._start_bytes and id(module) in self._places.models:
             self._start_bytes = _used_bytes(_device(module.parameters()))
+        if not self._is_anomaly and torch.is_anomaly_enabled():
+            self._is_anomaly = id(module) in self._places.models
         self._repeats.called(module)
 
     def _answered(self, module: Any, inputs: Any, output: Any) -> None:
@@ -102,6 +109,8 @@ class Scout:
         if id(optimizer) != self._main:
             return
         self._num_steps += 1
+        self._num_anomaly += self._is_anomaly or torch.is_anomaly_enabled()
+        self._is_anomaly = False
         self._places.stepped()
         if self._num_steps == _FIRST - 1:
             self._places.read_examples()  # while the loader exists, and before steps are timed
@@ -154,6 +163,8 @@ class Scout:
             repeated_share=min(1.0, self._repeats.seconds / elapsed_s) if elapsed_s else 0.0,
             why_not_once=self._repeats.why_not,
             logs=self._logs.in_each_step(elapsed_s),
+            has_anomaly_mode=2 * self._num_anomaly > self._num_steps,
+            anomaly_calls=tuple(self._anomaly_calls.found),
             start_bytes=self._start_bytes,
             peak_bytes=_peak_bytes(device),
             capacity_bytes=_capacity_bytes(device),

@@ -17,6 +17,7 @@ from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
 from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
+from stepladder.scripts.rungs.no_anomaly_mode import NoAnomalyMode
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
 from stepladder.scripts.rungs.repeated_forwards import RepeatedForwards
 from stepladder.scripts.rungs.sparse_logging import SparseLogging
@@ -26,6 +27,7 @@ __all__ = ["SCRIPT_RUNGS"]
 SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
     SparseLogging(),
+    NoAnomalyMode(),
     RepeatedForwards(),
     KeepFreedMemory(),
     ComputeThreads(),
