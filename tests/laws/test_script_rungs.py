@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.records.script import (
+    LargeTable,
+    LogCall,
+    MadeLoader,
+    MadeOptimizer,
+    Place,
+    ScriptFacts,
+)
 from stepladder.scripts.contract import ScriptRung
 from stepladder.scripts.rungs import SCRIPT_RUNGS
 from stepladder.scripts.settings import Settings
@@ -40,6 +47,7 @@ SMALL = ScriptFacts(
     kernel_share=0.2,
     repeated_share=0.2,
     has_anomaly_mode=True,
+    tables=(LargeTable(model="net", module="table", num_rows=9999, num_used=9, share=0.2),),
     logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
 )
 FULL = replace(  # its memory is

@@ -23,6 +23,7 @@ from stepladder.scripts.inside.places import (
     params_of,
 )
 from stepladder.scripts.inside.repeats import OncePerInput
+from stepladder.scripts.inside.tables import make_sparse
 from stepladder.scripts.settings import Settings
 
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -116,7 +117,7 @@ class Applied:
             args, kwargs = _with_groups(groups, args, kwargs)
             named = named_model(frame, params_of(groups))
         if named is not None:
-            self._change_model(named[1], _device_of(named[1]))
+            self._change_model(*named, _device_of(named[1]))
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
         if self._settings.no_anomaly_mode:
@@ -161,12 +162,14 @@ class Applied:
             return kwargs
         return {**kwargs, "fused": True}
 
-    def _change_model(self, model: nn.Module, device: str) -> None:
+    def _change_model(self, name: str, model: nn.Module, device: str) -> None:
         """Apply what concerns the model, as the lines before the optimizer would."""
         if id(model) in self._models:
             return
         self._models.add(id(model))
         settings = self._settings
+        if settings.sparse_tables:
+            make_sparse(name, model, settings.sparse_tables)
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.autocast:

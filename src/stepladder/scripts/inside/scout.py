@@ -24,6 +24,7 @@ from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
 from stepladder.scripts.inside.repeats import Repeats
 from stepladder.scripts.inside.spec import Spec
+from stepladder.scripts.inside.tables import tables_of
 from stepladder.watching.hooks.patches import Patches, Switch, activate
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import Ending
@@ -129,7 +130,8 @@ class Scout:
         if os.getpid() != self._pid:
             return
         self._session.finish(ending)
-        report = self._report
+        report, seen = self._report, self._session.seen
+        shares = {time.name: time.share for time in report.times} if report else {}
         counted = max(1, self._num_steps - _FIRST)
         user_s, kernel_s = (b - a for a, b in zip(self._cpu, self._end_cpu, strict=True))
         params = self._places.params()
@@ -143,7 +145,7 @@ class Scout:
             num_steps=self._num_steps,
             is_whole=not self._is_enough,
             step_s=(self._last - self._first) / counted if self._num_steps > _FIRST else 0.0,
-            shares={time.name: time.share for time in report.times} if report else {},
+            shares=shares,
             batch_size=_whole(report.facts.get("batch_size")) if report else None,
             optimizers=tuple(self._places.optimizers),
             loaders=tuple(self._places.loaders),
@@ -165,6 +167,7 @@ class Scout:
             logs=self._logs.in_each_step(elapsed_s),
             has_anomaly_mode=2 * self._num_anomaly > self._num_steps,
             anomaly_calls=tuple(self._anomaly_calls.found),
+            tables=tables_of(self._places.embeddings, seen, shares) if seen else (),
             start_bytes=self._start_bytes,
             peak_bytes=_peak_bytes(device),
             capacity_bytes=_capacity_bytes(device),
