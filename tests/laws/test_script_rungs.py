@@ -63,6 +63,8 @@ EACH = pytest.mark.parametrize("rung", SCRIPT_RUNGS, ids=lambda rung: rung.name)
 def facts_for(rung: ScriptRung) -> ScriptFacts:
     if rung.name == "gradient_checkpointing":
         return FULL
+    if rung.name == "single_precision":
+        return replace(SMALL, dtype="float64")
     return replace(SMALL, has_gpu=True) if rung.is_for_gpu else SMALL
 
 

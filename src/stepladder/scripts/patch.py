@@ -29,7 +29,7 @@ from stepladder.watching.script.notebook import (
     whole_files,
 )
 
-_ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.BEFORE, Spot.START)
+_DEFINITIONS: Final = (cst.ClassDef, cst.FunctionDef)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,13 +431,13 @@ def _with_start(
         lines = _statements(edit, gains.get(edit.rung))
         first: Any = lines[0]
         blank = [cst.EmptyLine(indent=False)]
-        if isinstance(first, cst.ClassDef):
+        if isinstance(first, _DEFINITIONS):
             blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
         lines[0] = first.with_changes(leading_lines=[*blank, *first.leading_lines])
         new += lines
     if not new:
         return module
-    if any(isinstance(line, cst.ClassDef) for line in new) and after < len(body):
+    if any(isinstance(line, _DEFINITIONS) for line in new) and after < len(body):
         following: Any = body[after]
         kept = [line for line in following.leading_lines if line.comment is not None]
         blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]

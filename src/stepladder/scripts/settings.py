@@ -27,6 +27,7 @@ class Settings:
             of the first one.
         log_every: of the calls in `log_places`, only those in each so many steps are made.
         log_places: keys of the places of calls that log.
+        single_precision: float64 models compute in float32.
         sparse_tables: embeddings with a sparse gradient, by their names in the script, such as
             `net.table`.
         no_anomaly_mode: torch's anomaly mode stays off once an optimizer is made.
@@ -50,6 +51,7 @@ class Settings:
     once_per_input: bool = False
     log_every: int = 1
     log_places: tuple[str, ...] = ()
+    single_precision: bool = False
     sparse_tables: tuple[str, ...] = ()
     no_anomaly_mode: bool = False
     checkpointing: bool = False

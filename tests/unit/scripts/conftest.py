@@ -51,7 +51,7 @@ class Climber:
     def __init__(self, folder: Path, text: str) -> None:
         self.file = folder / "train.py"
         self.file.write_text(text)
-        self._work = Workplace(
+        self.work = Workplace(
             script="train.py",
             args=(),
             is_module=False,
@@ -61,15 +61,15 @@ class Climber:
 
     def facts(self) -> ScriptFacts:
         """Return what the scout sees."""
-        with self._work.arm(Settings(), mode=Mode.SCOUT) as arm:
+        with self.work.arm(Settings(), mode=Mode.SCOUT) as arm:
             arm.wait_for_success(wait_s=WAIT_S)
             self.watched = arm.output()
-        return from_json(ScriptFacts, read_json(self._work.folder / FACTS_FILE))
+        return from_json(ScriptFacts, read_json(self.work.folder / FACTS_FILE))
 
     def printed(self, settings: Settings, text: str | None = None) -> str:
         """Return what it prints with settings, or with another text."""
         instead = None if text is None else {self.file.resolve(): text}
-        with self._work.arm(settings, mode=Mode.RUN, instead=instead) as arm:
+        with self.work.arm(settings, mode=Mode.RUN, instead=instead) as arm:
             arm.wait_for_success(wait_s=WAIT_S)
             return arm.output()
 

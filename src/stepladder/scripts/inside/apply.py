@@ -22,6 +22,7 @@ from stepladder.scripts.inside.places import (
     named_model,
     params_of,
 )
+from stepladder.scripts.inside.precision import compute_in_single
 from stepladder.scripts.inside.repeats import OncePerInput
 from stepladder.scripts.inside.tables import make_sparse
 from stepladder.scripts.settings import Settings
@@ -168,6 +169,8 @@ class Applied:
             return
         self._models.add(id(model))
         settings = self._settings
+        if settings.single_precision:
+            compute_in_single(model)
         if settings.sparse_tables:
             make_sparse(name, model, settings.sparse_tables)
         if settings.channels_last:

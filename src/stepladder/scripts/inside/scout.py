@@ -61,6 +61,7 @@ class Scout:
         self._repeats = Repeats(places.models)
         self._start_bytes = 0
         self._is_enough = False
+        self._device, self._dtype = torch.device("cpu"), "float32"
 
     def begin(self) -> None:
         """Install the watcher, and count steps."""
@@ -113,6 +114,9 @@ class Scout:
         self._num_anomaly += self._is_anomaly or torch.is_anomaly_enabled()
         self._is_anomaly = False
         self._places.stepped()
+        if self._num_steps <= _FIRST:
+            params = self._places.params()  # at the end, these may be gone
+            self._device, self._dtype = _device(params), _dtype(params)
         if self._num_steps == _FIRST - 1:
             self._places.read_examples()  # while the loader exists, and before steps are timed
         self._last = perf_counter()
@@ -134,8 +138,7 @@ class Scout:
         shares = {time.name: time.share for time in report.times} if report else {}
         counted = max(1, self._num_steps - _FIRST)
         user_s, kernel_s = (b - a for a, b in zip(self._cpu, self._end_cpu, strict=True))
-        params = self._places.params()
-        device = _device(params)
+        device = self._device
         has_gpu = device.type == "cuda"
         elapsed_s = self._last - self._began
         facts = ScriptFacts(
@@ -154,7 +157,7 @@ class Scout:
             keeps_freed_memory=any(os.environ.get(name) for name in _MALLOC),
             memory_bytes=available_memory_bytes() or 0,
             has_compiler=has_gpu or shutil.which("g++") is not None,
-            dtype=_dtype(params),
+            dtype=self._dtype,
             kernel_share=kernel_s / (user_s + kernel_s) if user_s + kernel_s > 0 else 0.0,
             has_bfloat16=torch.cuda.is_bf16_supported()
             if has_gpu

@@ -20,6 +20,7 @@ from stepladder.scripts.rungs.mixed_precision import MixedPrecision
 from stepladder.scripts.rungs.no_anomaly_mode import NoAnomalyMode
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
 from stepladder.scripts.rungs.repeated_forwards import RepeatedForwards
+from stepladder.scripts.rungs.single_precision import SinglePrecision
 from stepladder.scripts.rungs.sparse_gradients import SparseGradients
 from stepladder.scripts.rungs.sparse_logging import SparseLogging
 
@@ -39,6 +40,7 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ChannelsLast(),
     SparseGradients(),
     FusedOptimizer(),
+    SinglePrecision(),
     MixedPrecision(),
     Compile(),
     LargerBatch(),
