@@ -65,6 +65,7 @@ EXPECTED = {
         *(pytest.param(name, marks=pytest.mark.thorough) for name in ("after it", "around all")),
     ],
 )
+@pytest.mark.slow
 def test_losses_are_the_same_bit_for_bit(
     name: str, climber: Callable[[str], Any], rung: ScriptRung
 ) -> None:

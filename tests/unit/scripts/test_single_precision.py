@@ -74,6 +74,7 @@ def losses(printed: str) -> list[float]:
     return [float(words[1]) for words in lines if words[0] == "loss" and words[1] != "of"]
 
 
+@pytest.mark.slow
 def test_losses_are_close(climber: Callable[[str], Any], rung: ScriptRung) -> None:
     found = climber(SCRIPT).both_ways(rung)
     assert found.facts.dtype == "float64"  # although the weights are gone at the end
@@ -112,7 +113,7 @@ class Pair(NamedTuple):
 def test_tensors_are_cast_wherever_they_are(cast: Callable[..., Any]) -> None:
     double, whole = torch.ones(2, dtype=torch.float64), torch.arange(2)
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 1).double(), [3, 2], True)
-    given = OrderedDict(a=[double, whole], b=Pair(double, None), c={"d": (double,)}, e=packed)
+    given: Any = OrderedDict(a=[double, whole], b=Pair(double, None), c={"d": (double,)}, e=packed)
     found = cast(given, torch.float64, torch.float32)
     assert type(found) is OrderedDict
     assert found["a"][0].dtype is torch.float32
@@ -121,7 +122,7 @@ def test_tensors_are_cast_wherever_they_are(cast: Callable[..., Any]) -> None:
     assert found["b"].one.dtype is torch.float32
     assert found["c"]["d"][0].dtype is torch.float32
     assert found["e"].data.dtype is torch.float32
-    assert given["a"][0].dtype is torch.float64  # type: ignore[index]
+    assert given["a"][0].dtype is torch.float64
     assert given["c"]["d"][0].dtype is torch.float64
 
 
@@ -149,7 +150,8 @@ def test_weights_stay_the_ones_that_an_optimizer_would_get(how: str) -> None:
     inputs = torch.randn(8, 4, dtype=torch.float64)
     output: Tensor = model(inputs)
     assert output.dtype is torch.float64
-    nn.functional.mse_loss(output, torch.randn(8, 3, dtype=torch.float64)).backward()
+    loss = nn.functional.mse_loss(output, torch.randn(8, 3, dtype=torch.float64))
+    torch.autograd.backward(loss)
     optimizer.step()
     assert {param.dtype for param in net.parameters()} == {torch.float32}
     assert not any(torch.equal(one, two) for one, two in zip(params, before, strict=True))

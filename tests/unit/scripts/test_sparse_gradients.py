@@ -64,6 +64,7 @@ def numbers(printed: str) -> list[float]:
 
 
 @pytest.mark.parametrize("text", [SCRIPT, SGD], ids=["Adagrad", "SGD"])
+@pytest.mark.slow
 def test_what_is_learnt_is_the_same_to_rounding(
     text: str, climber: Callable[[str], Any], rung: ScriptRung
 ) -> None:

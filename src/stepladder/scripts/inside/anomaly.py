@@ -52,5 +52,5 @@ def keep_off() -> None:
     torch.set_anomaly_enabled = _stay_off
 
 
-def _stay_off(mode: bool, check_nan: bool = True) -> None:
+def _stay_off(enabled: bool, check_nan: bool = True) -> None:
     pass

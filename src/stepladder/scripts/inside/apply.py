@@ -163,8 +163,12 @@ class Applied:
             return kwargs
         return {**kwargs, "fused": True}
 
-    def _change_model(self, name: str, model: nn.Module, device: str) -> None:
-        """Apply what concerns the model, as the lines before the optimizer would."""
+    def _change_model(self, called: str, model: nn.Module, device: str) -> None:
+        """Apply what concerns the model, as the lines before the optimizer would.
+
+        Args:
+            called: what the script calls it.
+        """
         if id(model) in self._models:
             return
         self._models.add(id(model))
@@ -172,7 +176,7 @@ class Applied:
         if settings.single_precision:
             compute_in_single(model)
         if settings.sparse_tables:
-            make_sparse(name, model, settings.sparse_tables)
+            make_sparse(called, model, settings.sparse_tables)
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.autocast:

@@ -14,6 +14,7 @@ from stepladder.watching.seen.costs import TableSeen
 from stepladder.watching.seen.seen import Seen
 
 _MIN_VALUES: Final = 1_000_000
+_NO_MODULE: Final = "the table is no nn.Embedding of a model that has a name at its optimizer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def make_sparse(name: str, model: nn.Module, tables: Collection[str]) -> None:
     """
     for path, module in model.named_modules():
         if (f"{name}.{path}" if path else name) in tables:
-            module.sparse = True  # type: ignore[assignment]
+            module.sparse = True
 
 
 def tables_of(
@@ -77,11 +78,10 @@ def tables_of(
     found = []
     for table in seen.costs.tables.values():
         one = embeddings.get(table.identity)
-        why_not = "it is no nn.Embedding of a model that has a name where the optimizer is made"
-        if one is not None:
-            why_not = one.why_not or _why_not_taken(table)
-            if why_not is None and seen.clippings:
-                why_not = "gradients are clipped, which torch cannot do with sparse ones"
+        why_not = one.why_not if one is not None else _NO_MODULE
+        why_not = why_not or _why_not_taken(table)
+        if why_not is None and seen.clippings:
+            why_not = "gradients are clipped, which torch cannot do with sparse ones"
         found.append(
             LargeTable(
                 model=one.model if one is not None else "",
