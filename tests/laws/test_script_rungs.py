@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.records.script import LogCall, MadeLoader, MadeOptimizer, Place, ScriptFacts
+from stepladder.records.script import (
+    LargeTable,
+    LogCall,
+    MadeLoader,
+    MadeOptimizer,
+    Place,
+    ScriptFacts,
+)
 from stepladder.scripts.contract import ScriptRung
 from stepladder.scripts.rungs import SCRIPT_RUNGS
 from stepladder.scripts.settings import Settings
@@ -22,7 +29,16 @@ SMALL = ScriptFacts(
     step_s=0.1,
     batch_size=2,
     shares={"forward": 0.3, "backward": 0.3, "optimizer": 0.2, "data_wait": 0.2},
-    optimizers=(MadeOptimizer(kind="SGD", place=PLACE, model="net", is_fused=False, num_conv2d=2),),
+    optimizers=(
+        MadeOptimizer(
+            kind="SGD",
+            place=PLACE,
+            model="net",
+            is_fused=False,
+            num_conv2d=2,
+            has_anomaly_mode=True,
+        ),
+    ),
     loaders=(MadeLoader(place=PLACE, num_steps=100, num_examples=100, example_bytes=1e4),),
     memory_bytes=10**9,
     has_compiler=True,
@@ -32,6 +48,8 @@ SMALL = ScriptFacts(
     repeated_share=0.2,
     save_share=0.2,
     save_places=(PLACE,),
+    has_anomaly_mode=True,
+    tables=(LargeTable(model="net", module="table", num_rows=9999, num_used=9, share=0.2),),
     logs=(LogCall(place=PLACE, function="print", share=0.1, num_per_step=1.0),),
 )
 FULL = replace(  # its memory is
@@ -47,6 +65,8 @@ EACH = pytest.mark.parametrize("rung", SCRIPT_RUNGS, ids=lambda rung: rung.name)
 def facts_for(rung: ScriptRung) -> ScriptFacts:
     if rung.name == "gradient_checkpointing":
         return FULL
+    if rung.name == "single_precision":
+        return replace(SMALL, dtype="float64")
     return replace(SMALL, has_gpu=True) if rung.is_for_gpu else SMALL
 
 

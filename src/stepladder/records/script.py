@@ -53,6 +53,7 @@ class MadeOptimizer:
         num_params: weights.
         is_compiled: the model is.
         checkpoints_by: its method that makes it recompute activations; None: it has none.
+        has_anomaly_mode: torch's anomaly mode was on when it was made.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class MadeOptimizer:
     num_params: int = 0
     is_compiled: bool = False
     checkpoints_by: str | None = None
+    has_anomaly_mode: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,31 @@ class LogCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LargeTable:
+    """A large embedding whose gradient is dense, although a step uses few of its rows.
+
+    Attributes:
+        model: how the script's code names its model; empty: it has no name.
+        module: the embedding's name in the model; empty: it is the model.
+        num_rows, num_used: all rows, and those that a step uses at most.
+        share: of the time, for rows that a step does not use; a bound.
+        why_not: why its gradient cannot be sparse; None: it can.
+    """
+
+    model: str
+    module: str
+    num_rows: int
+    num_used: int
+    share: float
+    why_not: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Its name in the script, such as `net.table`."""
+        return f"{self.model}.{self.module}" if self.module else self.model
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScriptFacts:
     """What one run of the script has shown.
 
@@ -149,6 +176,10 @@ class ScriptFacts:
         logs: calls that log in each step.
         save_share: of the time, `torch.save`.
         save_places: calls of it; None: one in no file of the script.
+        has_anomaly_mode: torch's anomaly mode was on in most steps.
+        anomaly_calls: what switched it on after an optimizer was made; None: not in the script's
+            own files.
+        tables: large embeddings with few used rows.
         start_bytes, peak_bytes: memory of the device in use before the first forward, and the most
             that was used.
         capacity_bytes: all of its memory that the script may use.
@@ -180,6 +211,9 @@ class ScriptFacts:
     logs: tuple[LogCall, ...] = ()
     save_share: float = 0.0
     save_places: tuple[Place | None, ...] = ()
+    has_anomaly_mode: bool = False
+    anomaly_calls: tuple[Place | None, ...] = ()
+    tables: tuple[LargeTable, ...] = ()
     start_bytes: int = 0
     peak_bytes: int = 0
     capacity_bytes: int = 0

@@ -21,7 +21,8 @@ class Spot(StrEnum):
 
     START: after the imports. BEFORE: before the statement with the call. GUARD: a condition around
     the statement. ARGUMENT: an argument of the call. SCALE: a factor of an argument that the call
-    has. AROUND: around the first argument of the call. INSTEAD: the function that is called.
+    has. AROUND: around the first argument of the call. FUNCTION: the function that is called.
+    INSTEAD: in place of the call.
     """
 
     START = "start"
@@ -30,6 +31,7 @@ class Spot(StrEnum):
     ARGUMENT = "argument"
     SCALE = "scale"
     AROUND = "around"
+    FUNCTION = "function"
     INSTEAD = "instead"
 
 
@@ -42,7 +44,8 @@ class Edit:
         spot: where.
         place: the call; for START, of which only the file matters, None is the script itself.
         text: lines of code; for GUARD the condition, for ARGUMENT its value, for SCALE the factor,
-            for AROUND the function that is put around, for INSTEAD the one that is called.
+            for AROUND the function that is put around, for FUNCTION the one that is called, for
+            INSTEAD an expression.
         name: of the argument.
         position: of the argument if it has no name in the call.
         imports: modules that the text needs, as `import NAME`.

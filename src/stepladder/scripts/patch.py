@@ -29,7 +29,7 @@ from stepladder.watching.script.notebook import (
     whole_files,
 )
 
-_ORDER: Final = (Spot.ARGUMENT, Spot.AROUND, Spot.INSTEAD, Spot.BEFORE, Spot.START)
+_DEFINITIONS: Final = (cst.ClassDef, cst.FunctionDef)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,11 +240,21 @@ class _Editor(cst.CSTTransformer):
                 case Spot.SCALE:
                     updated_node = _scaled(updated_node, edit)
                 case Spot.INSTEAD:
+                    return cst.parse_expression(edit.text)
+                case Spot.FUNCTION:
                     function = cst.parse_expression(edit.text)
                     updated_node = updated_node.with_changes(func=function)
                 case _:
                     updated_node = _with_function(updated_node, edit.text)
         return updated_node
+
+    def leave_With(  # noqa: N802
+        self, original_node: cst.With, updated_node: cst.With
+    ) -> cst.BaseStatement:
+        edits = [edit for item in original_node.items for edit in self._of_calls(item)]
+        rungs = dict.fromkeys(edit.rung for edit in edits)
+        lines = [_comment_line(rung, self._gains.get(rung)) for rung in rungs]
+        return updated_node.with_changes(leading_lines=[*updated_node.leading_lines, *lines])
 
     def leave_SimpleStatementLine(  # noqa: N802
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -255,8 +265,9 @@ class _Editor(cst.CSTTransformer):
         for edit in self._guards.get(original_node, ()):
             return _guarded(updated_node, edit, self._gains.get(edit.rung))
         if rungs:
-            comments = [_comment(rung, self._gains.get(rung)) for rung in rungs]
-            updated_node = _commented(updated_node, comments)
+            comments = [_comment_line(rung, self._gains.get(rung)) for rung in rungs]
+            leading = [*updated_node.leading_lines, *comments]
+            updated_node = updated_node.with_changes(leading_lines=leading)
         for edit in edits:
             lines += _statements(edit, self._gains.get(edit.rung))
         if not lines:
@@ -360,7 +371,7 @@ def _scaled(call: cst.Call, edit: Edit) -> cst.Call:
 
 def _guarded(line: cst.SimpleStatementLine, edit: Edit, speed: Interval | None) -> cst.If:
     """Return a line under a condition, with the comments that were before it."""
-    comment = cst.EmptyLine(comment=cst.Comment(_comment(edit.rung, speed)))
+    comment = _comment_line(edit.rung, speed)
     return cst.If(
         test=cst.parse_expression(edit.text),
         body=cst.IndentedBlock([line.with_changes(leading_lines=[])]),
@@ -389,17 +400,14 @@ def _comment(rung: str, speed: Interval | None) -> str:
     return f"# stepladder, {rung}{gain}"
 
 
-def _commented(
-    statement: cst.SimpleStatementLine, comments: Sequence[str]
-) -> cst.SimpleStatementLine:
-    lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
-    return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
+def _comment_line(rung: str, speed: Interval | None) -> cst.EmptyLine:
+    return cst.EmptyLine(comment=cst.Comment(_comment(rung, speed)))
 
 
 def _statements(edit: Edit, speed: Interval | None) -> list[cst.BaseStatement]:
     """Return the lines of an edit, with its comment before the first."""
     body = list(cst.parse_module(edit.text).body)
-    comment = cst.EmptyLine(comment=cst.Comment(_comment(edit.rung, speed)))
+    comment = _comment_line(edit.rung, speed)
     first = body[0]
     assert isinstance(first, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
     body[0] = first.with_changes(leading_lines=[*first.leading_lines, comment])
@@ -442,13 +450,13 @@ def _with_start(
         lines = _statements(edit, gains.get(edit.rung))
         first: Any = lines[0]
         blank = [cst.EmptyLine(indent=False)]
-        if isinstance(first, cst.ClassDef):
+        if isinstance(first, _DEFINITIONS):
             blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
         lines[0] = first.with_changes(leading_lines=[*blank, *first.leading_lines])
         new += lines
     if not new:
         return module
-    if any(isinstance(line, cst.ClassDef) for line in new) and after < len(body):
+    if any(isinstance(line, _DEFINITIONS) for line in new) and after < len(body):
         following: Any = body[after]
         kept = [line for line in following.leading_lines if line.comment is not None]
         blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]

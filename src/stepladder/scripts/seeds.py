@@ -10,7 +10,7 @@ from typing import Final
 
 from stepladder.errors import UsageError
 from stepladder.records.ladder import Decision
-from stepladder.scripts.arm import ScriptEndedError, opened
+from stepladder.scripts.arm import Arm, Block, ScriptEndedError, opened
 from stepladder.scripts.inside.spec import Mode
 from stepladder.scripts.learning import Learnt, Losses, compare_seeds
 from stepladder.scripts.metric import Metric
@@ -79,7 +79,8 @@ def compare_over_seeds(
         ]
         with opened(arms, wait_s=options.max_wait_s, what="starting the script twice"):
             try:
-                blocks = [arm.block(steps, wait_s=options.max_wait_s) for arm in arms]
+                one = arms[0].block(steps, wait_s=options.max_wait_s)
+                two = _block_of_changed(arms[1], steps, wait_s=options.max_wait_s)
             except ScriptEndedError:
                 if steps >= 2 * _MIN_STEPS:
                     break
@@ -88,13 +89,23 @@ def compare_over_seeds(
                     found="",
                     reason=f"with another seed, the script takes fewer than {steps} steps",
                 )
-        firsts.append(blocks[0].losses)
-        seconds.append(blocks[1].losses)
+        if isinstance(two, Learnt):
+            return two
+        firsts.append(one.losses)
+        seconds.append(two.losses)
     else:
         return compare_seeds(firsts, seconds)
     return compare_over_seeds(  # the script has fewer steps than it seemed
         workplace, before, after, options=options, steps=steps // 2, say=say
     )
+
+
+def _block_of_changed(arm: Arm, steps: int, *, wait_s: float) -> Block | Learnt:
+    """Run a block of steps of the changed version; if it fails, the change is dropped."""
+    try:
+        return arm.block(steps, wait_s=wait_s)
+    except UsageError as error:
+        return Learnt(decision=Decision.DROPPED, found="", reason=f"with it, {error.what}")
 
 
 def _compare_metric(

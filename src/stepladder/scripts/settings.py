@@ -33,6 +33,10 @@ class Settings:
         log_every: of the calls in `log_places`, only those in each so many steps are made.
         log_places: keys of the places of calls that log.
         background_saves: `torch.save` writes in a thread.
+        single_precision: float64 models compute in float32.
+        sparse_tables: embeddings with a sparse gradient, by their names in the script, such as
+            `net.table`.
+        no_anomaly_mode: torch's anomaly mode stays off once an optimizer is made.
         checkpointing: recompute activations in backward instead of keeping them.
         loader: key of the place where that loader is made.
     """
@@ -56,6 +60,9 @@ class Settings:
     log_every: int = 1
     log_places: tuple[str, ...] = ()
     background_saves: bool = False
+    single_precision: bool = False
+    sparse_tables: tuple[str, ...] = ()
+    no_anomaly_mode: bool = False
     checkpointing: bool = False
     loader: str | None = None
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from stepladder.scripts.inside.anomaly import keep_off
 from stepladder.scripts.inside.in_memory import InMemory, RowsInMemory
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import (
@@ -24,8 +25,10 @@ from stepladder.scripts.inside.places import (
     named_model,
     params_of,
 )
+from stepladder.scripts.inside.precision import compute_in_single
 from stepladder.scripts.inside.repeats import OncePerInput
 from stepladder.scripts.inside.saves import BackgroundSaves
+from stepladder.scripts.inside.tables import make_sparse
 from stepladder.scripts.settings import Settings
 
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -106,9 +109,11 @@ class Applied:
             args, kwargs = _with_groups(groups, args, kwargs)
             named = named_model(frame, params_of(groups))
         if named is not None:
-            self._change_model(named[1], _device_of(named[1]))
+            self._change_model(*named, _device_of(named[1]))
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
+        if self._settings.no_anomaly_mode:
+            keep_off()
         args, kwargs = self._with_rate(original, this, args, kwargs)
         changed = self._fused(type(this), kwargs)
         try:
@@ -149,12 +154,20 @@ class Applied:
             return kwargs
         return {**kwargs, "fused": True}
 
-    def _change_model(self, model: nn.Module, device: str) -> None:
-        """Apply what concerns the model, as the lines before the optimizer would."""
+    def _change_model(self, called: str, model: nn.Module, device: str) -> None:
+        """Apply what concerns the model, as the lines before the optimizer would.
+
+        Args:
+            called: what the script calls it.
+        """
         if id(model) in self._models:
             return
         self._models.add(id(model))
         settings = self._settings
+        if settings.single_precision:
+            compute_in_single(model)
+        if settings.sparse_tables:
+            make_sparse(called, model, settings.sparse_tables)
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.autocast:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 from stepladder.records.script import MadeLoader, MadeOptimizer, Place
 from stepladder.scripts.inside.deterministic import read_twice
 from stepladder.scripts.inside.in_memory import has_rows
+from stepladder.scripts.inside.tables import Embedding, embeddings_of
 from stepladder.watching.hooks.patches import Patches
 from stepladder.watching.script.own_code import OwnCode
 
@@ -115,6 +116,7 @@ class Places:
 
     Attributes:
         models: identities of the models that the optimizers train.
+        embeddings: large ones of these models, by the identity of their weights.
     """
 
     def __init__(self, own: OwnCode) -> None:
@@ -122,6 +124,7 @@ class Places:
         self.optimizers: list[MadeOptimizer] = []
         self.loaders: list[MadeLoader] = []
         self.models: set[int] = set()
+        self.embeddings: dict[int, Embedding] = {}
         self._params: list[weakref.ref[Tensor]] = []
         self._loaders: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._last: int | None = None
@@ -136,8 +139,9 @@ class Places:
         params = [one for group in optimizer.param_groups for one in group["params"]]
         model = named[1] if named is not None else None
         self._params += [weakref.ref(param) for param in params]
-        if model is not None:
-            self.models.add(id(model))
+        if named is not None:
+            self.models.add(id(named[1]))
+            self.embeddings |= embeddings_of(*named)
         convs = [one for one in model.modules() if isinstance(one, nn.Conv2d)] if model else []
         is_fused = None
         if "fused" in optimizer.defaults:
@@ -155,6 +159,7 @@ class Places:
             num_params=sum(param.numel() for param in params),
             is_compiled=_is_compiled(model),
             checkpoints_by=checkpoints_by(model),
+            has_anomaly_mode=torch.is_anomaly_enabled(),
         )
         self.optimizers.append(made)
 

@@ -18,12 +18,14 @@ from stepladder.machine import available_memory_bytes, instruction_set, num_core
 from stepladder.records import write_json
 from stepladder.records.script import ScriptFacts
 from stepladder.records.watch import WATCH_FILE, WatchReport
+from stepladder.scripts.inside.anomaly import AnomalyCalls
 from stepladder.scripts.inside.gate import Enough
 from stepladder.scripts.inside.logs import Logs
 from stepladder.scripts.inside.places import Places, install_places
 from stepladder.scripts.inside.repeats import Repeats
 from stepladder.scripts.inside.saves import SaveTimes
 from stepladder.scripts.inside.spec import Spec
+from stepladder.scripts.inside.tables import tables_of
 from stepladder.watching.hooks.patches import Patches, Switch, activate
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import Ending
@@ -53,11 +55,15 @@ class Scout:
         self._end_cpu = (0.0, 0.0)
         self._uses_autocast = False
         self._outputs: set[bool] = set()
+        self._anomaly_calls = AnomalyCalls(places)
+        self._is_anomaly = False
+        self._num_anomaly = 0
         self._logs = Logs(own)
         self._saves = SaveTimes(own)
         self._repeats = Repeats(places.models)
         self._start_bytes = 0
         self._is_enough = False
+        self._device, self._dtype = torch.device("cpu"), "float32"
 
     def begin(self) -> None:
         """Install the watcher, and count steps."""
@@ -77,6 +83,7 @@ class Scout:
         register_module_forward_hook(self._answered)
         self._logs.install()
         self._saves.install()
+        self._anomaly_calls.install()
         register_optimizer_step_post_hook(self._stepped)
 
     def _publish(self, report: WatchReport) -> None:
@@ -89,6 +96,8 @@ class Scout:
     def _called(self, module: Any, _inputs: Any) -> None:
         if not self._start_bytes and id(module) in self._places.models:
             self._start_bytes = _used_bytes(_device(module.parameters()))
+        if not self._is_anomaly and torch.is_anomaly_enabled():
+            self._is_anomaly = id(module) in self._places.models
         self._repeats.called(module)
 
     def _answered(self, module: Any, inputs: Any, output: Any) -> None:
@@ -106,7 +115,12 @@ class Scout:
         if id(optimizer) != self._main:
             return
         self._num_steps += 1
+        self._num_anomaly += self._is_anomaly or torch.is_anomaly_enabled()
+        self._is_anomaly = False
         self._places.stepped()
+        if self._num_steps <= _FIRST:
+            params = self._places.params()  # at the end, these may be gone
+            self._device, self._dtype = _device(params), _dtype(params)
         if self._num_steps == _FIRST - 1:
             self._places.read_examples()  # while the loader exists, and before steps are timed
         self._last = perf_counter()
@@ -124,11 +138,11 @@ class Scout:
         if os.getpid() != self._pid:
             return
         self._session.finish(ending)
-        report = self._report
+        report, seen = self._report, self._session.seen
+        shares = {time.name: time.share for time in report.times} if report else {}
         counted = max(1, self._num_steps - _FIRST)
         user_s, kernel_s = (b - a for a, b in zip(self._cpu, self._end_cpu, strict=True))
-        params = self._places.params()
-        device = _device(params)
+        device = self._device
         has_gpu = device.type == "cuda"
         elapsed_s = self._last - self._began
         facts = ScriptFacts(
@@ -138,7 +152,7 @@ class Scout:
             num_steps=self._num_steps,
             is_whole=not self._is_enough,
             step_s=(self._last - self._first) / counted if self._num_steps > _FIRST else 0.0,
-            shares={time.name: time.share for time in report.times} if report else {},
+            shares=shares,
             batch_size=_whole(report.facts.get("batch_size")) if report else None,
             optimizers=tuple(self._places.optimizers),
             loaders=tuple(self._places.loaders),
@@ -147,7 +161,7 @@ class Scout:
             keeps_freed_memory=any(os.environ.get(name) for name in _MALLOC),
             memory_bytes=available_memory_bytes() or 0,
             has_compiler=has_gpu or shutil.which("g++") is not None,
-            dtype=_dtype(params),
+            dtype=self._dtype,
             kernel_share=kernel_s / (user_s + kernel_s) if user_s + kernel_s > 0 else 0.0,
             has_bfloat16=torch.cuda.is_bf16_supported()
             if has_gpu
@@ -160,6 +174,9 @@ class Scout:
             logs=self._logs.in_each_step(elapsed_s),
             save_share=min(1.0, self._saves.seconds / elapsed_s) if elapsed_s else 0.0,
             save_places=tuple(self._saves.places.values()),
+            has_anomaly_mode=2 * self._num_anomaly > self._num_steps,
+            anomaly_calls=tuple(self._anomaly_calls.found),
+            tables=tables_of(self._places.embeddings, seen, shares) if seen else (),
             start_bytes=self._start_bytes,
             peak_bytes=_peak_bytes(device),
             capacity_bytes=_capacity_bytes(device),

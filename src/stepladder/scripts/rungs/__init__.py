@@ -18,8 +18,11 @@ from stepladder.scripts.rungs.keep_freed_memory import KeepFreedMemory
 from stepladder.scripts.rungs.larger_batch import LargerBatch
 from stepladder.scripts.rungs.loader_workers import LoaderWorkers
 from stepladder.scripts.rungs.mixed_precision import MixedPrecision
+from stepladder.scripts.rungs.no_anomaly_mode import NoAnomalyMode
 from stepladder.scripts.rungs.pinned_batches import PinnedBatches
 from stepladder.scripts.rungs.repeated_forwards import RepeatedForwards
+from stepladder.scripts.rungs.single_precision import SinglePrecision
+from stepladder.scripts.rungs.sparse_gradients import SparseGradients
 from stepladder.scripts.rungs.sparse_logging import SparseLogging
 
 __all__ = ["SCRIPT_RUNGS"]
@@ -28,6 +31,7 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     ExamplesInMemory(),
     SparseLogging(),
     BackgroundSaves(),
+    NoAnomalyMode(),
     RepeatedForwards(),
     KeepFreedMemory(),
     ComputeThreads(),
@@ -36,7 +40,9 @@ SCRIPT_RUNGS: Final[tuple[ScriptRung, ...]] = (
     CudnnBenchmark(),
     FastMatmul(),
     ChannelsLast(),
+    SparseGradients(),
     FusedOptimizer(),
+    SinglePrecision(),
     MixedPrecision(),
     Compile(),
     LargerBatch(),

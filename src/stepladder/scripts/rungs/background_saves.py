@@ -154,7 +154,7 @@ class BackgroundSaves(ScriptRung):
         imports = ("atexit", "copy", "os", "sys", "threading", "time", "torch")
         start = Edit(rung=self.name, spot=Spot.START, place=places[0], text=SAVER, imports=imports)
         calls = (
-            Edit(rung=self.name, spot=Spot.INSTEAD, place=place, text="background_saves.save")
+            Edit(rung=self.name, spot=Spot.FUNCTION, place=place, text="background_saves.save")
             for place in places
         )
         return (start, *calls)

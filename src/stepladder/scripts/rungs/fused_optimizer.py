@@ -28,6 +28,8 @@ class FusedOptimizer(ScriptRung):
         """Return why it cannot be applied."""
         if settings.fused_optimizer:
             return "already on"
+        if settings.sparse_tables:
+            return "fused optimizers take no sparse gradients"
         if not facts.optimizers:
             return "the script makes no optimizer of torch.optim"
         reasons = [_why_not_fused(one.is_fused, one.why_not_fused) for one in facts.optimizers]

@@ -31,6 +31,8 @@ class MixedPrecision(ScriptRung):
             return "already on: the script uses autocast"
         if not facts.models:
             return NO_MODEL
+        if settings.single_precision:
+            return "single_precision casts the model's inputs and outputs already"
         if facts.dtype != "float32":
             return f"the weights are {facts.dtype}"
         if not facts.has_bfloat16:

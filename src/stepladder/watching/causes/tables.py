@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from stepladder.watching.causes.contract import Cause, Evidence, percent
@@ -13,18 +14,13 @@ _MIN_SHARE: Final = 0.03
 def table_causes(evidence: Evidence) -> list[Cause]:
     """Name the table whose dense gradient takes the most time.
 
-    Its part of the optimizer's step is that of its values among all weights. Building the gradient
-    writes as many values, and is taken to need as long, at most the time of backward. Nothing is
-    named if gradients are clipped, which torch cannot do with sparse ones.
+    Nothing is named if gradients are clipped, which torch cannot do with sparse ones.
     """
     costs = evidence.seen.costs
     if not costs.tables or not costs.num_floats or evidence.seen.clippings:
         return []
     one = max(costs.tables.values(), key=lambda table: table.shape[0] * table.shape[1])
-    part = min(1.0, one.shape[0] * one.shape[1] / costs.num_floats)
-    step_share = part * evidence.shares.get("optimizer", 0.0)
-    build_share = min(step_share, evidence.shares.get("backward", 0.0))
-    share = (step_share + build_share) * (1 - one.num_used / one.shape[0])
+    share = dense_share(one, costs.num_floats, evidence.shares)
     if share < _MIN_SHARE:
         return []
     text = (
@@ -33,6 +29,22 @@ def table_causes(evidence: Evidence) -> list[Cause]:
         f"({one.where}): {_change(one)}"
     )
     return [Cause(name="sparse_gradients", share=share, text=text)]
+
+
+def dense_share(one: TableSeen, num_floats: int, shares: Mapping[str, float]) -> float:
+    """Return the share of the time that rows of a table take of which a step uses none, a bound.
+
+    The table's part of the optimizer's step is that of its values among all weights. Building the
+    gradient writes as many values, and is taken to need as long, at most the time of backward.
+
+    Args:
+        num_floats: values of all weights.
+        shares: of the time, by phase.
+    """
+    part = min(1.0, one.shape[0] * one.shape[1] / max(1, num_floats))
+    step_share = part * shares.get("optimizer", 0.0)
+    build_share = min(step_share, shares.get("backward", 0.0))
+    return (step_share + build_share) * (1 - one.num_used / one.shape[0])
 
 
 def _change(one: TableSeen) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stepladder.watching.probe.own_backwards import OwnBackwards
     from stepladder.watching.probe.probe import Kept
     from stepladder.watching.ranks.record import RankWatch
+    from stepladder.watching.seen.seen import Seen
     from stepladder.watching.watcher import Part, Watcher
 
 _WRITE_EVERY_S: Final = 5.0
@@ -188,6 +189,11 @@ class Session:
         from stepladder.watching.ranks.record import RankWatch
 
         return (RankWatch(self._rank, names, optimizers),)
+
+    @property
+    def seen(self) -> Seen | None:
+        """Return everything that was seen so far; None: torch was not imported."""
+        return self._watcher.seen if self._watcher is not None else None
 
     def finish(self, ending: Ending) -> WatchReport | None:
         """Remove all wrappers and return the report; None in a forked process."""

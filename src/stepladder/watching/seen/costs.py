@@ -170,6 +170,7 @@ class TableSeen:
         shape: rows and columns.
         num_used: the ids of one step, an upper bound of the rows that it uses.
         optimizer: the class of the one that holds it.
+        identity: `id` of its weights, while these exist.
     """
 
     name: str
@@ -181,6 +182,7 @@ class TableSeen:
     has_decay: bool = False
     is_fused: bool = False
     on_cpu: bool = True
+    identity: int = 0
 
 
 @dataclass(kw_only=True)

@@ -103,4 +103,5 @@ class TableWatch:
                         has_decay=bool(group.get("weight_decay", 0)),
                         is_fused=bool(group.get("fused")),
                         on_cpu=table.is_cpu,
+                        identity=id(table),
                     )
