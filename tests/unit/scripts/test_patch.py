@@ -398,3 +398,18 @@ def test_a_second_forward_is_a_class_and_a_line(tmp_path: Path) -> None:
     text = patched(SCRIPT, ["repeated_forwards"], tmp_path)
     assert "class OncePerInput" in text
     assert "    net.forward = OncePerInput(net)\n    # the optimizer\n" in text
+
+
+def test_a_class_is_put_into_the_file_that_uses_it(tmp_path: Path) -> None:
+    main, other = tmp_path / "train.py", tmp_path / "parts.py"
+    main.write_text("import parts\n")
+    other.write_text(SCRIPT)
+    facts, settings = facts_of(SCRIPT, other), Settings()
+    rungs = [RUNGS["repeated_forwards"], RUNGS["examples_in_memory"]]
+    for rung in rungs:
+        settings = rung.apply(facts, settings)
+    found = patch_of(rungs, facts, settings, {}, script=main, root=tmp_path)
+    assert found.only_outside == {}
+    assert list(found.texts) == [other]
+    assert found.texts[other].index("class OncePerInput") < found.texts[other].index("SIZE =")
+    assert "class InMemory" in found.texts[other]

@@ -88,4 +88,9 @@ class RepeatedForwards(ScriptRung):
         )
         if isinstance(edits, str):
             return edits
-        return (Edit(rung=self.name, spot=Spot.START, text=KEEPER, imports=("torch",)), *edits)
+        files = {edit.place.file: edit.place for edit in edits if edit.place is not None}
+        starts = [
+            Edit(rung=self.name, spot=Spot.START, place=place, text=KEEPER, imports=("torch",))
+            for place in files.values()
+        ]
+        return (*starts, *edits)
