@@ -157,7 +157,8 @@ def facts_of(watcher: Watcher) -> dict[str, Json]:
         facts |= {"batch_size": loader.batch_size, "num_workers": loader.num_workers}
     if model is not None:
         facts |= {"model": model.built, "num_params": model.num_params}
-    facts["fused"] = watcher.is_fused
+    main = max(stepped, key=lambda one: one.num_steps, default=None)
+    facts["fused"] = main.is_fused if main is not None else None
     return facts
 
 

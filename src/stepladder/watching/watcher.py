@@ -44,7 +44,6 @@ class Watcher:
         current: the pass over a loader that returned the last batch; None if no loader did.
         is_following: whether the clearing of gradients is followed in this step.
         is_scaled: a GradScaler has scaled the loss of the last backward, and not unscaled since.
-        is_fused: the optimizer runs one kernel for all weights; None if it has no such kernel.
         inputs: values of the inputs of models since the last step, if these are inspected.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: weak references to the last input of the outermost module.
@@ -84,7 +83,6 @@ class Watcher:
         self.current: Any = None
         self.is_following = True
         self.is_scaled = False
-        self.is_fused: bool | None = None
         self.began = perf_counter()
         self.usage = Usage.now()
         self.input_refs: list[Any] = []

@@ -185,3 +185,33 @@ for step in range(6):
 """
     )
     assert "single_precision" in names(report)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_fused"),
+    [("Mine(model.parameters(), {})", None), ("unused", False)],
+    ids=["of_the_script", "of_torch"],
+)
+def test_fused_is_said_of_the_optimizer_that_steps(
+    watched: Watched, optimizer: str, is_fused: bool | None
+) -> None:
+    report = watched(
+        HEAD
+        + f"""
+class Mine(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=0.01)
+
+model = nn.Linear(4, 2)
+unused = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = {optimizer}
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+    )
+    assert report.watcher_error is None
+    assert report.facts["fused"] is is_fused

@@ -39,6 +39,7 @@ class OptimizerSeen:
         kind: its class.
         built_at, stepped_at: the script's lines.
         num_params: tensors that it was given, without frozen ones.
+        is_fused: it runs one kernel for all weights; None if it has no such kernel.
         shapes: of these tensors, if it has few.
         first_step, last_step: of the watched steps.
         num_looked: steps that were inspected.
@@ -79,6 +80,7 @@ class OptimizerSeen:
     built_at: str | None = None
     stepped_at: str | None = None
     num_params: int = 0
+    is_fused: bool | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     num_steps: int = 0
     first_step: int = 0

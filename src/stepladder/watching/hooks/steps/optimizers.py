@@ -126,7 +126,7 @@ class OptimizerWatch:
         seen.twice = self._names_of_twice(params) if len(live.ids) < len(params) else ()
         seen.maximises = any(group.get("maximize", False) for group in groups)
         if "fused" in groups[0]:
-            self._watcher.is_fused = bool(groups[0]["fused"])
+            seen.is_fused = bool(groups[0]["fused"])
         seen.owns_modules = any(isinstance(p, torch.nn.Parameter) for p in params)
         decayed = [p for g in groups if g.get("weight_decay", 0) for p in g["params"]]
         seen.decay = max((float(g.get("weight_decay", 0) or 0) for g in groups), default=0.0)
