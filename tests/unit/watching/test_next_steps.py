@@ -251,7 +251,7 @@ class Mine(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             for p in group["params"]:
-                for _ in range(200):
+                for _ in range(800):
                     p.sub_(p.grad, alpha=1e-5)
 
 optimizer = Mine(model.parameters(), {})
