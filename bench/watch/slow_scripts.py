@@ -42,6 +42,7 @@ from bench.rows import write_rows
 
 HERE = Path(__file__).parent
 ARCHIVE = HERE / "slow_scripts.tar.xz"
+EMPTY = {"01_vae": "vae/results"}  # folders of a repository that have no file
 ARMS = ("original", "expert", "climbed")
 _LIMIT_S = 1200.0
 _GOAL = 0.9
@@ -75,6 +76,8 @@ class Script:
         """Copy the folder, with its data, and with the expert's files in place of the original."""
         out = ["expert", "__pycache__"]
         shutil.copytree(self.folder, into, ignore=shutil.ignore_patterns(*out))
+        if self.name in EMPTY:
+            (into / EMPTY[self.name]).mkdir(parents=True, exist_ok=True)
         if (into / "make_data.py").exists():
             subprocess.run(
                 [sys.executable, "make_data.py"], cwd=into, check=True, capture_output=True

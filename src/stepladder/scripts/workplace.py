@@ -11,7 +11,7 @@ from typing import Final
 
 from stepladder.machine.openmp import user_environment
 from stepladder.scripts.arm import Arm
-from stepladder.scripts.inside.private import mirror, replace_in_mirror
+from stepladder.scripts.inside.private import mirror_with_parents, replace_in_mirror
 from stepladder.scripts.inside.spec import Mode, Spec
 from stepladder.scripts.settings import Settings
 
@@ -60,12 +60,12 @@ class Workplace:
         number = next(self._numbers)
         place = self.folder / WORK / f"{number}"
         original = Path.cwd()
-        cwd, log = place / "folder", place / "output.txt"
+        top, log = place / "folder", place / "output.txt"
         if self.allows_writes and not instead:
             place.mkdir(parents=True)
             cwd = original
         else:
-            mirror(original, cwd, without=self.folder)
+            cwd = mirror_with_parents(original, top, without=self.folder)
             for file, text in (instead or {}).items():
                 replace_in_mirror(cwd, file.relative_to(original.resolve()), text)
         spec = Spec(
@@ -76,6 +76,7 @@ class Workplace:
             settings=settings,
             seed=seed,
             original=None if self.allows_writes else str(original),
+            private=str(top.resolve()),
             folder=str((folder or self.folder).resolve()),
         )
         temporary = place / "tmp"

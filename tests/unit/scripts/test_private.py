@@ -7,7 +7,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-from stepladder.scripts.inside.private import mirror
+import pytest
+
+from stepladder.scripts.inside.private import mirror, mirror_with_parents
 
 WRITES = textwrap.dedent(
     """
@@ -119,3 +121,65 @@ def test_native_code_changes_only_the_private_copy(tmp_path: Path) -> None:
     assert done.stdout.strip() == "fine", done.stderr
     for name in ("runs/weights.pt", "data/weights.pt", "runs/weights.safetensors"):
         assert (original / name).read_text() == "mine"
+
+
+BESIDE = textwrap.dedent(
+    """
+    import os, pathlib, sys
+    from stepladder.scripts.inside.private import Private
+
+    original, top, private = map(pathlib.Path, sys.argv[1:])
+    os.chdir(private)
+    refused = []
+    Private(original, top, refused.append).install()
+    assert open("../data/train.txt").read() == "train"
+    assert open("../../shared.txt").read() == "shared"
+    assert os.path.realpath("train.py") == str(original / "train.py")
+    open("../data/train.txt", "a").write(" and more")
+    open("../log.txt", "a").write(" and more")
+    open("../../shared.txt", "w").write("changed")
+    os.makedirs("../results/new")
+    assert open("../log.txt").read() == "log and more"
+    assert not refused, refused
+    print("fine")
+    """
+)
+
+
+def test_what_is_beside_the_folder_is_found_and_left_as_it_is(tmp_path: Path) -> None:
+    original = tmp_path / "repository" / "mnist"
+    texts = {
+        "shared.txt": "shared",
+        "repository/log.txt": "log",
+        "repository/data/train.txt": "train",
+        "repository/mnist/train.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    top = original / "climb" / "work" / "folder"
+    private = mirror_with_parents(original, top, without=original / "climb")
+    assert private.is_relative_to(top)
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE, str(original), str(top), str(private)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"TMPDIR": str(tmp_path / "elsewhere"), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.stdout.strip() == "fine", done.stderr
+    for name, text in texts.items():
+        assert (tmp_path / name).read_text() == text
+    assert not (tmp_path / "repository" / "results").exists()
+
+
+def test_a_folder_with_very_many_entries_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepladder.scripts.inside.private._MAX_ENTRIES", 3)
+    original = tmp_path / "many" / "project"
+    original.mkdir(parents=True)
+    for name in "abc":
+        (tmp_path / "many" / name).mkdir()
+    top = original / "climb" / "folder"
+    assert mirror_with_parents(original, top, without=original / "climb") == top

@@ -90,7 +90,8 @@ class Inside:
             if self._spec.fd is not None:
                 self._to_parent().send(kind="wrote", path=path)
 
-        self._private = Private(original, Path.cwd(), refused, free=[Path(self._spec.folder)])
+        free = [Path(self._spec.folder)]
+        self._private = Private(original, Path(self._spec.private), refused, free=free)
         self._is_guarded = self._private.install()
 
     def _end(self, ending: Ending) -> None:

@@ -1,6 +1,7 @@
 """A private copy of the folder in which a script runs, so that its files are left alone.
 
-The copy has links to everything in the original folder. Before the script writes to a file or
+The copy has links to everything in the original folder, and beside it, so that `../data` is found.
+Before the script writes to a file or
 changes a folder, the link is replaced by a copy, or by a folder of links, so that only the private
 one changes. Other places are refused, apart from temporary files and caches; where the kernel has
 Landlock, native code is refused as well.
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,8 @@ _CHANGED: Final = {  # audit events, and which of their arguments are paths that
     "shutil.move": (0, 1),
     "shutil.copyfile": (1,),
 }
+_MAX_PARENTS: Final = 3
+_MAX_ENTRIES: Final = 5000
 _FREE: Final = ("/dev", "/proc", "/sys")
 _DEVICES: Final = ("/dev/null", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/zero")
 """What is free below /dev in any case: the original folder may be in /dev/shm."""
@@ -53,6 +57,37 @@ def mirror(original: Path, private: Path, *, without: Path) -> None:
             (private / entry.name).symlink_to(entry)
 
 
+def mirror_with_parents(original: Path, top: Path, *, without: Path) -> Path:
+    """Fill a new folder with links to a folder above the original one, and return its mirror.
+
+    The folders in between are folders of links too. The one above is three levels up, or as far as
+    folders can be listed and have no more than 5,000 entries.
+    """
+    original = original.resolve()
+    above: list[Path] = []
+    for parent in original.parents[:_MAX_PARENTS]:
+        if parent == parent.parent or not _has_few(parent):
+            break
+        above.append(parent)
+    at = top
+    chain = [*reversed(above), original]
+    for folder, inner in pairwise(chain):
+        at.mkdir(parents=True)
+        for entry in folder.iterdir():
+            if entry != inner and entry.resolve() != without.resolve():
+                (at / entry.name).symlink_to(entry)
+        at = at / inner.name
+    mirror(original, at, without=without)
+    return at
+
+
+def _has_few(folder: Path) -> bool:
+    try:
+        return sum(1 for _ in islice(folder.iterdir(), _MAX_ENTRIES + 1)) <= _MAX_ENTRIES
+    except OSError:
+        return False
+
+
 def replace_in_mirror(private: Path, relative: Path, text: str) -> None:
     """Write another text instead of a file of the original folder."""
     at = private
@@ -70,7 +105,8 @@ class Private:
 
     Args:
         original: the folder in which the user typed the command.
-        private: its mirror, in which the script runs.
+        private: the mirror that the script runs in, or the folder above it that has mirrors of what
+            is beside.
         refused: called with the path before a write to another place is refused.
         free: folders to which it may write as well.
     """

@@ -32,6 +32,7 @@ class Spec:
         settings: applied from outside.
         seed: added to each seed that the script sets; what it does not seed is seeded with it.
         original: the folder in which the user typed the command; None: files are not private.
+        private: the folder that has a private copy of it and of what is beside it.
         fd: of the socket to the process that compares; None: it runs alone.
         folder: for watch.json and facts.json of a scout.
         min_steps, max_steps, max_s: a scout ends the script after so many steps, and once both of
@@ -45,6 +46,7 @@ class Spec:
     settings: Settings = field(default_factory=Settings)
     seed: int = 0
     original: str | None = None
+    private: str = ""
     fd: int | None = None
     folder: str = ""
     min_steps: int = 40
