@@ -175,6 +175,7 @@ class ScriptFacts:
         why_not_once: why these differ from the first one; None: they do not.
         logs: calls that log in each step.
         save_share: of the time, `torch.save`.
+        save_bytes: of the largest file that it wrote.
         save_places: calls of it; None: one in no file of the script.
         has_anomaly_mode: torch's anomaly mode was on in most steps.
         anomaly_calls: what switched it on after an optimizer was made; None: not in the script's
@@ -210,6 +211,7 @@ class ScriptFacts:
     why_not_once: str | None = None
     logs: tuple[LogCall, ...] = ()
     save_share: float = 0.0
+    save_bytes: int = 0
     save_places: tuple[Place | None, ...] = ()
     has_anomaly_mode: bool = False
     anomaly_calls: tuple[Place | None, ...] = ()

@@ -183,3 +183,47 @@ def test_a_folder_with_very_many_entries_is_not_copied(
         (tmp_path / "many" / name).mkdir()
     top = original / "climb" / "folder"
     assert mirror_with_parents(original, top, without=original / "climb") == top
+
+
+SAVES = textwrap.dedent(
+    """
+    import os, pathlib, sys
+    import torch
+    from stepladder.scripts.inside.private import Private
+    from stepladder.scripts.inside.saves import BackgroundSaves
+
+    original, private = map(pathlib.Path, sys.argv[1:])
+    os.chdir(private)
+    refused = []
+    guard = Private(original, private, refused.append)
+    guard.install()
+    guard.follow_native()
+    saver = BackgroundSaves(torch.save)
+    for step in range(5):
+        saver.save(torch.tensor(step), "runs/last.pt")
+        open(f"runs/{step}.txt", "w").write("log")
+    saver.finish()
+    assert int(torch.load("runs/last.pt")) == 4
+    assert not refused, refused
+    print("fine")
+    """
+)
+
+
+def test_files_that_a_thread_writes_are_private_too(tmp_path: Path) -> None:
+    original = tmp_path / "project"
+    (original / "runs").mkdir(parents=True)
+    names = ["last.pt", *(f"{step}.txt" for step in range(5))]
+    for name in names:
+        (original / "runs" / name).write_text("mine")
+    private = original / "climb" / "work" / "folder"
+    mirror(original, private, without=original / "climb")
+    done = subprocess.run(
+        [sys.executable, "-c", SAVES, str(original), str(private)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"TMPDIR": str(tmp_path / "elsewhere"), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.stdout.strip() == "fine", done.stderr
+    assert {(original / "runs" / name).read_text() for name in names} == {"mine"}

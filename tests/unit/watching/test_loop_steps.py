@@ -215,3 +215,33 @@ for step in range(30):
     )
     assert report.watcher_error is None
     assert report.facts["fused"] is is_fused
+
+
+def test_a_checkpointed_block_is_computed_as_often_as_without_watching(watched: Watched) -> None:
+    """Reading what a block has saved would compute it again, and count in its batch statistics."""
+    report = watched(
+        HEAD
+        + """
+from torch.utils.checkpoint import checkpoint
+
+num = 400
+left, norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+parts = nn.ModuleList([left, norm])
+optimizer = torch.optim.SGD(parts.parameters(), lr=0.01)
+edges = torch.eye(num, dtype=torch.bool)
+calls = []
+
+def block(x):
+    calls.append(1)
+    h = norm(left(x))
+    return torch.softmax((h @ h.T).masked_fill(~edges, -9e15), dim=1) @ h
+
+for step in range(30):
+    optimizer.zero_grad()
+    checkpoint(block, torch.randn(num, 8), use_reentrant=False).square().mean().backward()
+    optimizer.step()
+assert len(calls) == int(norm.num_batches_tracked) == 60, len(calls)
+"""
+    )
+    assert report.watcher_error is None
+    assert report.exit_code == 0

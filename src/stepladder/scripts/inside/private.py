@@ -1,10 +1,9 @@
 """A private copy of the folder in which a script runs, so that its files are left alone.
 
 The copy has links to everything in the original folder, and beside it, so that `../data` is found.
-Before the script writes to a file or
-changes a folder, the link is replaced by a copy, or by a folder of links, so that only the private
-one changes. Other places are refused, apart from temporary files and caches; where the kernel has
-Landlock, native code is refused as well.
+Before the script writes to a file or changes a folder, the link is replaced by a copy, or by a
+folder of links, so that only the private one changes. Other places are refused, apart from
+temporary files and caches; where the kernel has Landlock, native code is refused as well.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -63,7 +63,7 @@ def mirror_with_parents(original: Path, top: Path, *, without: Path) -> Path:
     The folders in between are folders of links too. The one above is three levels up, or as far as
     folders can be listed and have no more than 5,000 entries.
     """
-    original = original.resolve()
+    original, skipped = original.resolve(), without.resolve()
     above: list[Path] = []
     for parent in original.parents[:_MAX_PARENTS]:
         if parent == parent.parent or not _has_few(parent):
@@ -74,7 +74,7 @@ def mirror_with_parents(original: Path, top: Path, *, without: Path) -> Path:
     for folder, inner in pairwise(chain):
         at.mkdir(parents=True)
         for entry in folder.iterdir():
-            if entry != inner and entry.resolve() != without.resolve():
+            if entry not in (inner, skipped):
                 (at / entry.name).symlink_to(entry)
         at = at / inner.name
     mirror(original, at, without=without)
@@ -121,7 +121,7 @@ class Private:
         self._original = original.resolve()
         self._private = private.resolve()
         self._refused = refused
-        self._is_busy = False
+        self._busy = threading.local()  # several threads may write
         home = Path.home()
         caches = [home / name for name in _CACHES]
         caches += [Path(os.environ[name]) for name in _CACHE_VARIABLES if name in os.environ]
@@ -173,13 +173,13 @@ class Private:
         Raises:
             WroteOutsideError: if it is in another place.
         """
-        if isinstance(path, int) or path is None or self._is_busy:
+        if isinstance(path, int) or path is None or getattr(self._busy, "is_it", False):
             return
-        self._is_busy = True
+        self._busy.is_it = True
         try:
             self._make_private(Path(os.path.normpath(Path.cwd() / os.fsdecode(path))))
         finally:
-            self._is_busy = False
+            self._busy.is_it = False
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":

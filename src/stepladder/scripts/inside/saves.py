@@ -8,7 +8,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -59,7 +58,7 @@ class BackgroundSaves:
             self.finish()
             self._save(obj, f, *args, **options)
             return
-        path = os.path.realpath(f)
+        path = os.path.abspath(f)  # noqa: PTH100 - it may be a link, which is kept
         if not Path(path).parent.is_dir():
             self._save(obj, f)  # which raises
         with self._changed:
@@ -120,20 +119,35 @@ class BackgroundSaves:
             name = args[0]
             if not isinstance(name, (str, os.PathLike)):
                 return
-            path = os.path.realpath(name)
+            path = os.path.abspath(name)  # noqa: PTH100
             if path not in self._waiting and path != self._writing:
                 return
         self.finish()
 
 
+def _size_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return the size of the file that was saved, in bytes; 0 if that is no file."""
+    target = args[1] if len(args) > 1 else kwargs.get("f")
+    try:
+        return Path(target).stat().st_size if isinstance(target, (str, os.PathLike)) else 0
+    except OSError:
+        return 0
+
+
 class SaveTimes:
-    """Times the calls of `torch.save` in training."""
+    """Times the calls of `torch.save` in training.
+
+    Attributes:
+        seconds: in all of them.
+        num_bytes: of the largest file.
+        places: the calls, by key; None: in no file of the script.
+    """
 
     def __init__(self, own: OwnCode) -> None:
         self._own = own
         self._is_training = False
         self.seconds = 0.0
-        self.num = 0
+        self.num_bytes = 0
         self.places: dict[str, Place | None] = {}
 
     def install(self) -> None:
@@ -143,13 +157,13 @@ class SaveTimes:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> None:
             place, _ = call_place(self._own)
-            began = time.perf_counter()
+            began = perf_counter()
             try:
                 original(*args, **kwargs)
             finally:
                 if self._is_training:
-                    self.num += 1
-                    self.seconds += time.perf_counter() - began
+                    self.seconds += perf_counter() - began
+                    self.num_bytes = max(self.num_bytes, _size_of(args, kwargs))
                     self.places["" if place is None else place.key] = place
 
         torch.save = wrapper

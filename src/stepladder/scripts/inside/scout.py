@@ -173,6 +173,7 @@ class Scout:
             why_not_once=self._repeats.why_not,
             logs=self._logs.in_each_step(elapsed_s),
             save_share=min(1.0, self._saves.seconds / elapsed_s) if elapsed_s else 0.0,
+            save_bytes=self._saves.num_bytes,
             save_places=tuple(self._saves.places.values()),
             has_anomaly_mode=2 * self._num_anomaly > self._num_steps,
             anomaly_calls=tuple(self._anomaly_calls.found),

@@ -13,6 +13,8 @@ from stepladder.scripts.settings import Settings
 
 _MIN_SHARE: Final = 0.02
 _SAVED: Final = 0.7
+_COPIES: Final = 3  # two that wait, and one that is written
+_MAX_MEMORY_FRAC: Final = 0.5
 SAVER: Final = '''
 class BackgroundSaves:
     """Writes copies of what is saved in a thread; of several for one file, the last."""
@@ -42,7 +44,7 @@ class BackgroundSaves:
         if not is_path:
             self.finish()
             return torch.save(obj, f, *args, **options)
-        path = os.path.realpath(f)
+        path = os.path.abspath(f)
         if not os.path.isdir(os.path.dirname(path)):
             torch.save(obj, f)  # which raises
         with self.changed:
@@ -94,7 +96,7 @@ class BackgroundSaves:
         if threading.current_thread() is self.thread:
             return
         if event == "open" and isinstance(args[0], (str, os.PathLike)):
-            path = os.path.realpath(args[0])
+            path = os.path.abspath(args[0])
             if path in self.waiting or path == self.writing:
                 self.finish()
         elif event in self.MOVES:
@@ -112,7 +114,7 @@ class BackgroundSaves(ScriptRung):
     than they can be written in a fifth of the time, only the last is written; at the end, all files
     are those that the script would have written.
 
-    Trades: memory for one or two copies. If the process is killed, the newest file is lost.
+    Trades: memory for up to three copies. If the process is killed, the newest file is lost.
     """
 
     name: ClassVar[str] = "background_saves"
@@ -127,6 +129,11 @@ class BackgroundSaves(ScriptRung):
             return "already on"
         if facts.save_share < _MIN_SHARE:
             return f"torch.save takes less than {100 * _MIN_SHARE:.0f} % of the time"
+        if _COPIES * facts.save_bytes > _MAX_MEMORY_FRAC * facts.memory_bytes:
+            return (
+                f"copies of {facts.save_bytes / 1e9:.3g} GB take too much of the free memory "
+                f"({facts.memory_bytes / 1e9:.3g} GB)"
+            )
         return None
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002

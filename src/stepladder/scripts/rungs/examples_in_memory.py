@@ -70,9 +70,10 @@ def rows_of(columns, rows):
 class ExamplesInMemory(ScriptRung):
     """Keep decoded examples, where reading one twice gives the same and draws no random numbers.
 
-    Where torch's default function makes the batches, they are rows of whole columns once all
-    examples are kept. Other loaders that exist when training begins, such as that of validation,
-    keep theirs too. Worker processes that end with each pass are left out: this process reads.
+    Where torch's default function makes the batches, they are rows of whole columns once most
+    examples are kept, if there is memory for both. Other loaders that exist when training begins,
+    such as that of validation, keep theirs too. Worker processes that end with each pass are left
+    out: this process reads.
 
     Trades: memory for all examples; the first epoch is as slow as before, or slower without worker
     processes.
@@ -94,8 +95,13 @@ class ExamplesInMemory(ScriptRung):
         why_not = _why_not_kept(facts, loader.place.key)
         if why_not is not None:
             return why_not
-        num_bytes = sum(map(_num_bytes, _of(facts, loader.place.key)))
-        return _too_large(num_bytes, facts) if num_bytes > _most_bytes(facts) else None
+        num_bytes = _num_bytes(facts, loader.place.key)
+        if num_bytes > _most_bytes(facts):
+            return (
+                f"all examples take {num_bytes / 1e9:.3g} GB, more than half of the free memory "
+                f"({facts.memory_bytes / 1e9:.3g} GB)"
+            )
+        return None
 
     def predict(self, facts: ScriptFacts, settings: Settings) -> Prediction:  # noqa: ARG002
         """Predict that reading is free after the first epoch, a bound."""
@@ -110,9 +116,19 @@ class ExamplesInMemory(ScriptRung):
 
     def apply(self, facts: ScriptFacts, settings: Settings) -> Settings:
         """Return the settings with it."""
-        keys = tuple(dict.fromkeys(_keys(facts)))
-        rows = tuple(key for key in keys if all(one.has_rows for one in _of(facts, key)))
-        return replace(settings, examples_in_memory=True, memory_loaders=keys, row_loaders=rows)
+        keys, rows = _keys(facts), []
+        left = _most_bytes(facts) - sum(_num_bytes(facts, key) for key in keys)
+        for key in keys:  # columns are made beside the examples
+            num_bytes = _num_bytes(facts, key)
+            if num_bytes <= left and all(one.has_rows for one in _of(facts, key)):
+                rows.append(key)
+                left -= num_bytes
+        return replace(
+            settings,
+            examples_in_memory=True,
+            memory_loaders=tuple(keys),
+            row_loaders=tuple(rows),
+        )
 
     def warm_up(self, facts: ScriptFacts) -> int:
         """Return the steps of an epoch, in which examples are read as before."""
@@ -162,12 +178,12 @@ def _keys(facts: ScriptFacts) -> list[str]:
     if training is None or training.place is None:
         return []
     keys = [training.place.key]
-    left = _most_bytes(facts) - sum(map(_num_bytes, _of(facts, training.place.key)))
+    left = _most_bytes(facts) - _num_bytes(facts, training.place.key)
     for loader in facts.loaders:
         key = loader.place.key if loader.place is not None else None
         if key is None or key in keys or _why_not_kept(facts, key) is not None:
             continue
-        num_bytes = sum(map(_num_bytes, _of(facts, key)))
+        num_bytes = _num_bytes(facts, key)
         is_direct = loader.place is not None and loader.place.is_direct
         if is_direct and num_bytes <= left:
             keys.append(key)
@@ -179,18 +195,13 @@ def _most_bytes(facts: ScriptFacts) -> float:
     return _MAX_MEMORY_FRAC * facts.memory_bytes
 
 
-def _num_bytes(loader: MadeLoader) -> float:
-    """Return the memory that a loader's examples take; columns are made beside the examples."""
-    copies = loader.num_workers if loader.num_workers and loader.keeps_workers else 1
-    num = (loader.num_examples or 0) * (loader.example_bytes or 0.0)
-    return num * copies * (2 if loader.has_rows else 1)
-
-
-def _too_large(num_bytes: float, facts: ScriptFacts) -> str:
-    return (
-        f"all examples take {num_bytes / 1e9:.3g} GB, more than half of the free memory "
-        f"({facts.memory_bytes / 1e9:.3g} GB)"
-    )
+def _num_bytes(facts: ScriptFacts, key: str) -> float:
+    """Return the memory that the examples of the loaders take that a line makes."""
+    total = 0.0
+    for one in _of(facts, key):
+        copies = one.num_workers if one.num_workers and one.keeps_workers else 1
+        total += (one.num_examples or 0) * (one.example_bytes or 0.0) * copies
+    return total
 
 
 def _why_not_kept(facts: ScriptFacts, key: str) -> str | None:

@@ -10,7 +10,7 @@ from stepladder.records.script import Place, ScriptFacts
 from stepladder.scripts.contract import Edit, ScriptRung, Spot
 from stepladder.scripts.settings import Settings
 
-_GAIN = 1.3
+_GAIN: Final = 1.3
 _OFF: Final = "torch.autograd.set_detect_anomaly(False)"
 
 

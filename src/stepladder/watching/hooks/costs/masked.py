@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
@@ -20,43 +20,48 @@ _PER_VALUE: Final = 8  # products of a matrix multiplication that take as long a
 _SIZES: Final = ("_saved_self_sym_sizes", "_saved_mat1_sym_sizes")
 
 
+class _Found(NamedTuple):
+    """A matrix that is almost empty, of `size` values in all of its batch."""
+
+    shape: tuple[int, int]
+    empty: float
+    size: int
+    cost: float
+
+
 def masked_scores(root: Any) -> MaskedSeen | None:
     """Return the largest scores of a softmax, or constant square matrix, that are almost empty.
 
-    What belongs to scores are all results of at least half their size, and to a matrix its
-    products.
+    What belongs to scores are all results of at least half their size, and to matrices their
+    products. Values are read that nodes have saved: not to be called if a script saves them in its
+    own way.
     """
-    best: MaskedSeen | None = None
-    all_costs, num_looks = [], 0
-    found: list[tuple[str, tuple[int, int], float, float]] = []
+    costs: list[tuple[int, float]] = []
+    found: dict[str, list[_Found]] = {"scores": [], "matrix": []}
+    num_looks = 0
     for node in _nodes(root):
         size, cost = _cost(node)
-        all_costs.append((size, cost))
-        if num_looks >= _MAX_LOOKS:
-            continue
-        kind, value = _candidate(node)
+        costs.append((size, cost))
+        kind, value = _candidate(node, size) if num_looks < _MAX_LOOKS else ("", None)
         if value is None:
             continue
         num_looks += 1
         empty = _empty(value)
         if empty >= _MIN_EMPTY:
             shape = (int(value.shape[-2]), int(value.shape[-1]))
-            found.append((kind, shape, empty, cost if kind == "matrix" else float(value.numel())))
-    total = sum(cost for _, cost in all_costs)
-    scores = [one for one in found if one[0] == "scores"]
-    matrices = [one for one in found if one[0] == "matrix"]
-    for kind, group in (("scores", scores), ("matrix", matrices)):
+            found[kind].append(_Found(shape, empty, value.numel(), cost))
+    total = sum(cost for _, cost in costs)
+    best: MaskedSeen | None = None
+    for kind, group in found.items():
         if not group or not total:
             continue
-        largest = max(group, key=lambda one: prod(one[1]))
+        largest = max(group, key=lambda one: one.size)
+        own = sum(one.cost for one in group)
         if kind == "scores":
-            least = max(one[3] for one in group) / 2
-            own = sum(cost for size, cost in all_costs if size >= least)
-        else:
-            own = sum(one[3] for one in group)
+            own = sum(cost for size, cost in costs if size >= largest.size / 2)
         part = min(1.0, own / total)
         if best is None or part > best.part:
-            best = MaskedSeen(kind=kind, shape=largest[1], empty=largest[2], part=part)
+            best = MaskedSeen(kind=kind, shape=largest.shape, empty=largest.empty, part=part)
     return best
 
 
@@ -82,10 +87,14 @@ def _cost(node: Any) -> tuple[int, float]:
     return size, float(size) * (max(1.0, inner / _PER_VALUE) if is_product and inner else 1.0)
 
 
-def _candidate(node: Any) -> tuple[str, Tensor | None]:
-    """Return a large matrix of a node: the scores of a softmax, or a constant factor."""
+def _candidate(node: Any, size: int) -> tuple[str, Tensor | None]:
+    """Return a large matrix of a node: the scores of a softmax, or a constant factor.
+
+    Args:
+        size: of what the node has computed, in values.
+    """
     name = node.name()
-    if name == "SoftmaxBackward0":
+    if name == "SoftmaxBackward0" and size >= _MIN_SIDE**2:
         kind, value = "scores", node._saved_result
     elif name == "MmBackward0" and node.next_functions[0][0] is None:
         kind, value = "matrix", node._saved_self

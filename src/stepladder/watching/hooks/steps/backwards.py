@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.watching.hooks.costs.masked import masked_scores
 from stepladder.watching.hooks.graph import broadcast_difference, num_nodes, terms
@@ -92,6 +93,7 @@ class BackwardWatch:
         self._watcher: Watcher
         self._depth = 0
         self._looks = 0
+        self._are_saved_otherwise = False  # tensors for backward, such as by checkpointing
         self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
         self._outputs: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
         self._scaled: tuple[weakref.ref[Any], Any, Any] | None = None
@@ -110,6 +112,10 @@ class BackwardWatch:
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
         )
         watcher.patches.wrap(torch.autograd, "grad", before=self._differentiate)
+        watcher.patches.wrap(saved_tensors_hooks, "__enter__", before=self._save_otherwise)
+
+    def _save_otherwise(self, _args: Any, _kwargs: Any) -> None:
+        self._are_saved_otherwise = True  # reading them may compute them, or copy them, again
 
     def settle(self) -> None:
         """Count the calls after the last backward whose graphs were freed."""
@@ -220,7 +226,8 @@ class BackwardWatch:
             self._tokens.append((watcher.step, follow_graph(node)))
         if watcher.is_close and watcher.step >= _SETTLED and not watcher.seen.costs.num_nodes:
             watcher.seen.costs.num_nodes = num_nodes(node)
-            watcher.seen.costs.masked = masked_scores(node)
+            if not self._are_saved_otherwise:
+                watcher.seen.costs.masked = masked_scores(node)
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
