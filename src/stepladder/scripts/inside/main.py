@@ -57,8 +57,6 @@ class Inside:
         from stepladder.scripts.inside.seeds import shift_seeds
 
         spec = self._spec
-        if self._private is not None:
-            self._private.follow_native()
         if spec.mode is not Mode.RUN or spec.fd is not None:
             shift_seeds(spec.seed)
         places = Places(self._own)
@@ -70,6 +68,8 @@ class Inside:
             self._scout.begin()
         applied.at_start()
         applied.install()
+        if self._private is not None:
+            self._private.follow_native()  # last: files become private before a thread writes them
         if spec.mode is Mode.RACE:
             from stepladder.scripts.inside.gate import Gate
 
