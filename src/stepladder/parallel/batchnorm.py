@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from stepladder.errors import UsageError
@@ -17,34 +19,95 @@ _AFTER: Final = ("drop", "act")
 """What timm's BatchNormAct2d applies to its normalised inputs, in this order."""
 
 
-class _Sum(torch.autograd.Function):
-    """The sum of a tensor over ranks; its gradient is summed likewise."""
+class _Statistics(NamedTuple):
+    """What inputs are normalised by.
+
+    Attributes:
+        mean, var: (C,) over the examples of all ranks.
+        share: what an element of this rank has of a channel's mean: 1 / number of elements, or 0
+            for an example that only replaces an empty part.
+    """
+
+    mean: Tensor
+    var: Tensor
+    share: Tensor
+    eps: float
+
+
+class _Normalised(torch.autograd.Function):
+    """Inputs, normalised by the mean and variance over all ranks.
+
+    Each pass sends one message, of two numbers per channel. The sums over this rank's own examples
+    are those of torch's kernels for one rank.
+
+    Source: Ioffe and Szegedy 2015, "Batch Normalization", arXiv:1502.03167, section 3.
+    """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:  # noqa: ARG004
-        """Return the sum."""
-        total = value.clone()
-        dist.all_reduce(total)
-        return total
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        over: _Statistics,
+    ) -> Tensor:
+        """Return the normalised values (n, C, ...)."""
+        mean, var, eps = over.mean, over.var, over.eps
+        ctx.save_for_backward(values, weight, mean, var, over.share)
+        ctx.eps = eps
+        return functional.batch_norm(values, mean, var, weight, bias, training=False, eps=eps)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004
-        """Return the sum of the gradients."""
-        total = grads[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients: also through mean and variance, which all ranks' losses use."""
+        values, weight, mean, var, share = ctx.saved_tensors
+        inverse = torch.rsqrt(var + ctx.eps)
+        found, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, values, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
+        )
+        sums = torch.cat([by_bias, by_weight])
+        dist.all_reduce(sums)
+        scale = (inverse if weight is None else inverse * weight) * share
+        of_mean, of_var = (scale * part for part in sums.chunk(2))
+        shape = _by_channel(values)
+        through_var = (values - mean.view(shape)).mul_((of_var * inverse).view(shape))
+        found = found.sub_(through_var).sub_(of_mean.view(shape))
+        is_affine = weight is not None
+        return found, *((by_weight, by_bias) if is_affine else (None, None)), None
 
 
-def _summed(value: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(value)  # type: ignore[no-untyped-call]
-    return total
+def _by_channel(values: Tensor) -> list[int]:
+    """Return the shape of one number per channel, for values (n, C, ...)."""
+    return [1, -1, *([1] * (values.dim() - 2))]
+
+
+def _moments(values: Tensor, is_counted: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, biased variance (C,) and number of elements per channel over all ranks.
+
+    Means and squares around them are put together in the order of the ranks, so that large means
+    cost no digits and all ranks get the same numbers.
+
+    Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
+    """
+    own_mean, own_var = torch.batch_norm_update_stats(values, None, None, 0.0)
+    num = own_mean.new_full((1,), is_counted * values.numel() / values.shape[1])
+    own = torch.cat([own_mean, own_var, num])
+    of_all = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_all, own)
+    gathered = torch.stack(of_all)
+    nums = gathered[:, -1:]
+    means, variances = gathered[:, :-1].chunk(2, dim=1)
+    count = nums.sum()
+    mean = (nums * means).sum(0) / count
+    var = (nums * (variances + (means - mean).square())).sum(0) / count
+    return mean, var, count
 
 
 class SyncedBatchNorm(_BatchNorm):
     """Normalises by the mean and variance over the examples of all ranks.
 
-    Mean and variance are computed in two passes, as in BatchNorm, so that one rank and several give
-    the same numbers up to the order of a sum.
+    One rank and several give the same numbers up to the order of a sum.
 
     Attributes:
         is_counted: whether this rank has examples; a batch that only replaces an empty one has
@@ -71,22 +134,14 @@ class SyncedBatchNorm(_BatchNorm):
     def _normed(self, inputs: Tensor) -> Tensor:
         self._check_input_dim(inputs)
         values = inputs.float()
-        dims = [0, *range(2, values.dim())]
-        shape = [1, -1, *([1] * (values.dim() - 2))]
-        share = float(self.is_counted)
-        num = values.new_full((1,), share * values.numel() / values.shape[1])
-        sums = _summed(torch.cat([share * values.sum(dims), num]))
-        count = sums[-1].detach()
-        mean = sums[:-1] / count
-        centred = values - mean.view(shape)
-        squares = _summed(share * centred.square().sum(dims))
-        var = squares / count
-        self._track(mean.detach(), squares.detach() / (count - 1).clamp_min(1))
-        normed = centred * torch.rsqrt(var + self.eps).view(shape)
-        if self.affine:
-            normed = normed * self.weight.view(shape) + self.bias.view(shape)
-        result: Tensor = normed.to(inputs.dtype)
-        return result
+        with torch.no_grad():
+            mean, var, count = _moments(values, self.is_counted)
+            self._track(mean, var * (count / (count - 1).clamp_min(1)))
+        over = _Statistics(mean, var, self.is_counted / count, self.eps)
+        normed: Tensor = _Normalised.apply(  # type: ignore[no-untyped-call]
+            values, self.weight, self.bias, over
+        )
+        return normed.to(inputs.dtype)
 
     def _track(self, mean: Tensor, unbiased_var: Tensor) -> None:
         if self.running_mean is None or self.running_var is None:
