@@ -78,6 +78,7 @@ class GradientAverage:
                 _LossModule(model, losses, has_spare=is_repeatable and not has_unused),
                 init_sync=False,  # `share_start` has sent the weights, and compared them
                 broadcast_buffers=False,
+                gradient_as_bucket_view=True,  # saves a copy of all gradients, and its memory
                 # torch keeps the first buckets where weights may be unused
                 find_unused_parameters=is_repeatable or (has_unused and not is_static),
                 static_graph=is_static and not is_repeatable,

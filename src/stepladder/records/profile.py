@@ -111,8 +111,10 @@ class Devices:
     Attributes:
         num: of devices, one process each; on a CPU each has a part of the cores.
         start_s: starting the processes until all have met.
-        share_step_s: a step on one device's part of a batch, without reading it and without the
-            exchange of gradients; None: the batch is too small to be divided.
+        share_step_s: a step on one device's part of a batch, until the slowest one has taken it,
+            without the exchange of gradients; None: the batch is too small to be divided.
+        share_wait_s: of it, waiting for the part; 0 in ledgers of earlier versions, whose
+            `share_step_s` has no reading.
         exchange_fixed_s, exchange_byte_s: a and c of t(n) = a + c n, the seconds to add up n bytes
             of gradients over all devices.
     """
@@ -122,6 +124,7 @@ class Devices:
     share_step_s: float | None
     exchange_fixed_s: float
     exchange_byte_s: float
+    share_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,19 +67,39 @@ class _Member:
         return exchange_s(self._world, self._device, num_bytes)
 
 
-def exchange_s(world: World, device: torch.device, num_bytes: int) -> float:
-    """Return the median seconds to add up numbers over all ranks; each of them calls this."""
+def exchange_s(
+    world: World, device: torch.device, num_bytes: int, *, are_gradients: bool = False
+) -> float:
+    """Return the median seconds to add up numbers over all ranks; each of them calls this.
+
+    Args:
+        are_gradients: they are copied into a message first, as DistributedDataParallel does.
+    """
     numbers = torch.zeros(num_bytes // 4, device=device)
+    message = torch.zeros_like(numbers)
 
     def exchange() -> None:
-        dist.all_reduce(numbers)
+        if are_gradients:
+            torch.mul(numbers, 1 / world.size, out=message)
+        dist.all_reduce(message)
         wait_for(device)
 
     return median_s(exchange, _BUDGET_S, world)
 
 
 def median_s(run: Callable[[], None], budget_s: float, world: World) -> float:
-    """Time something that all ranks do at once, without its first, slow time."""
+    """Return the median time of something that all ranks do at once."""
+    return lower_median(times_of(run, budget_s, world))
+
+
+def times_of(
+    run: Callable[[], None], budget_s: float, world: World, *, most: int = _MOST_TIMES
+) -> list[float]:
+    """Time something that all ranks do at once, without its first, slow time.
+
+    Args:
+        most: number of times.
+    """
     run()
     seconds: list[float] = []
     is_enough = False
@@ -87,6 +107,6 @@ def median_s(run: Callable[[], None], budget_s: float, world: World) -> float:
         started = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - started)
-        has_time = sum(seconds) < budget_s and len(seconds) < _MOST_TIMES
+        has_time = sum(seconds) < budget_s and len(seconds) < most
         is_enough = world.from_main(len(seconds) >= _MIN_TIMES and not has_time)
-    return lower_median(seconds)
+    return seconds

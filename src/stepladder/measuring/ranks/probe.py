@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from stepladder.config.recipe import Recipe
 from stepladder.measuring.blocks.timing import wait_for
-from stepladder.measuring.ranks.exchange import exchange_s, median_s
+from stepladder.measuring.blocks.workload import head_of
+from stepladder.measuring.ranks.exchange import exchange_s, times_of
 from stepladder.measuring.ranks.team import Team
 from stepladder.measuring.ranks.workload import task_of_rank
 from stepladder.measuring.subject import open_subject
@@ -25,6 +28,8 @@ from stepladder.training.setup.build import open_device
 _SMALL_BYTES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024**2
 _STEP_BUDGET_S: Final = 2.0
+_MOST_STEPS: Final = 200
+_WARM_UP: Final = 2
 
 
 def probe_devices(
@@ -52,22 +57,38 @@ def probe_devices(
         UsageError: if other processes cannot make the task.
         ResourceError: if one of them ends.
     """
+    recipe = replace(recipe, device=replace(recipe.device, count=num))
     arguments = {"recipe": recipe, "task": name_for_others(task), "copies": copies}
     is_cuda = device.type == "cuda"
     with Team(
         num, _Member, arguments, is_cuda=is_cuda, folder=folder / "probe", fleet=fleet
     ) as team:
-        share_step_s = max(team.ask("share_step_s"), key=lambda one: one or 0.0)
+        shares: list[Share | None] = team.ask("share")
+        known = [share for share in shares if share is not None]
+        slowest = max(known, default=None, key=lambda share: share.step_s)
         sizes = (_SMALL_BYTES, max(2 * _SMALL_BYTES, min(exchanged_bytes, _MOST_BYTES)))
         seconds = [max(team.ask("exchange_s", num_bytes=size)) for size in sizes]
         fixed_s, byte_s = fit_line(sizes, seconds)
         return Devices(
             num=num,
             start_s=team.start_s,
-            share_step_s=share_step_s,
+            share_step_s=None if slowest is None else slowest.step_s,
+            share_wait_s=0.0 if slowest is None else slowest.wait_s,
             exchange_fixed_s=fixed_s,
             exchange_byte_s=byte_s,
         )
+
+
+class Share(NamedTuple):
+    """A step of one device on its part of a batch.
+
+    Attributes:
+        step_s: seconds until the slowest device has taken it, without the exchange of gradients.
+        wait_s: of these, waiting for the batch.
+    """
+
+    step_s: float
+    wait_s: float
 
 
 class _Member:
@@ -78,23 +99,46 @@ class _Member:
         self._task, self._sources = task_of_rank(recipe, task, copies=copies)
         self._device = open_device(recipe, local_rank=world.local_rank)
 
-    def share_step_s(self) -> float | None:
-        """Return the seconds of a step on this device's part of a batch; None: it is too small."""
-        size = self._recipe.batch.global_batch_size // self._world.size
-        batch = replace(self._recipe.batch, global_batch_size=max(1, size))
-        recipe = replace(self._recipe, batch=batch)
-        with open_subject(recipe, self._task, self._sources, device=self._device) as subject:
-            if size < subject.min_batch_size:
+    def share(self) -> Share | None:
+        """Time steps on this device's part of each batch; None: it is too small for this model."""
+        world, device = self._world, self._device
+        least = self._recipe.batch.global_batch_size // world.size
+        with (
+            open_subject(
+                self._recipe, self._task, self._sources, device=device, world=world
+            ) as base,
+            ExitStack() as closing,
+        ):
+            subject = head_of(base) if self._recipe.features.cached else base
+            if least < subject.min_batch_size:
                 return None
-            moved = subject.to_device(subject.batch_of(size))
+            subject.lr = 0.0
+            reader = subject.reader()
+            closing.callback(reader.close)
+            batches = reader.endless()
+            closing.callback(batches.close)
+            meet = torch.zeros(1, device=device)
+            waits_s: list[float] = []
+            fractions: list[float] = []  # of a full step
 
             def step() -> None:
-                subject.parts.step(moved, step=subject.num_steps, lr=0.0)
-                wait_for(self._device)
+                before_s = reader.stats.wait_s
+                batch = subject.step_on(batches)
+                wait_for(device)
+                dist.all_reduce(meet)
+                wait_for(device)
+                waits_s.append(reader.stats.wait_s - before_s)
+                num = subject.num_in_step(subject.num_steps - 1, batch)
+                fractions.append(num / subject.batch_size)
 
-            self._world.barrier()
-            return median_s(step, _STEP_BUDGET_S, self._world)
+            closing.enter_context(subject.parts.step.apart())
+            world.barrier()
+            for _ in range(_WARM_UP):
+                step()
+            steps_s = times_of(step, _STEP_BUDGET_S, world, most=_MOST_STEPS)
+            full = sum(fractions[-len(steps_s) :])
+            return Share(sum(steps_s) / full, sum(waits_s[-len(steps_s) :]) / full)
 
     def exchange_s(self, num_bytes: int) -> float:
         """Return the seconds to add up gradients over all devices."""
-        return exchange_s(self._world, self._device, num_bytes)
+        return exchange_s(self._world, self._device, num_bytes, are_gradients=True)

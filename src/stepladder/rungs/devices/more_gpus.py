@@ -12,7 +12,7 @@ from stepladder.records.profile import Devices, Profile, TrainingTime
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.devices.cost import cost_words, times_price
 from stepladder.rungs.devices.gpus import GPUS, Gpu
-from stepladder.rungs.formulas import loader_floor_s, predict_time, with_one_time
+from stepladder.rungs.formulas import predict_time, with_one_time
 from stepladder.training.output.wording import percent
 
 _BUCKET_BYTES: Final = 25 * 1024**2
@@ -56,13 +56,15 @@ class MoreGpus(Rung):
         return why_not_divided(devices, batch)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Add up a step on a part of the batch, the exchange, and the wait for data.
+        """Add up a step on a part of the batch, which contains reading it, and the exchange.
 
-            step' = share + exchange + wait                          (CPU: all share the cores)
-            step' = max(share + exposed exchange, time of the loader)    (GPU)
+            step' = share + exchange            (CPU: all share the cores)
+            step' = share + exposed exchange    (GPU)
 
-        Bytes travel while gradients are computed, except for the last bucket; on a CPU, nothing is
-        free to send them meanwhile. Validation shrinks like the step without the exchange.
+        The share is measured on the devices at hand, all at once, and the exchange follows from the
+        bytes, by a line that was fitted there; a BatchNorm that is trained exchanges twice more per
+        layer. On a GPU, bytes travel while gradients are computed, except for the last bucket; on a
+        CPU, nothing is free to send them meanwhile. Validation shrinks like the share.
         """
         assert profile.devices is not None
         price = times_price(self.gpus, profile, (1, recipe.device.count), (1, profile.devices.num))
@@ -107,14 +109,18 @@ def travel_words(num_bytes: int, seconds: float, step_s: float) -> str:
     return f"{travel}, which takes {percent(share, 0)} of a step"
 
 
+def has_trained_norm(profile: Profile) -> bool:
+    """Return whether the model has a BatchNorm that is trained."""
+    return profile.num_batchnorm > 0 and not profile.is_trunk_frozen
+
+
 def with_devices(profile: Profile, recipe: Recipe, num: int) -> Recipe:
     """Return the recipe on several devices, with the result of one."""
-    has_trained_norm = profile.num_batchnorm > 0 and not profile.is_trunk_frozen
     device = replace(
         recipe.device,
         count=num,
         replicas=1,
-        sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm,
+        sync_batchnorm=recipe.device.sync_batchnorm or has_trained_norm(profile),
     )
     return replace(recipe, device=device)
 
@@ -131,27 +137,20 @@ def predict_devices(
     assert devices.share_step_s is not None
     now, share_s = profile.time, devices.share_step_s
     is_cpu = profile.device == "cpu"
-    exchange_s = _exchange_s(devices, profile.trainable_bytes)
-    alone_s = profile.replay_host_s if is_cpu else profile.replay_device_s
-    wait_s = max(0.0, now.step_s - (alone_s or now.step_s))
+    exchange_s = _exchange_s(devices, profile, profile.trainable_bytes)
     exposed_s = exchange_s
-    if is_cpu:
-        step_s = share_s + exchange_s + wait_s
-        shrink = (share_s + wait_s) / max(now.step_s, 1e-12)
-    else:
+    if not is_cpu:
         backward_s = share_s * backward_frac(profile)
-        last_s = _exchange_s(devices, min(profile.trainable_bytes, _BUCKET_BYTES))
+        last_s = _exchange_s(devices, profile, min(profile.trainable_bytes, _BUCKET_BYTES))
         exposed_s = max(last_s, exchange_s - backward_s)
-        floor_s = loader_floor_s(profile, recipe)
-        step_s = max(share_s + exposed_s, min(floor_s, now.step_s))
-        shrink = max(share_s, min(floor_s, now.step_s)) / max(now.step_s, 1e-12)
+    step_s, shrink = share_s + exposed_s, share_s / max(now.step_s, 1e-12)
     after = _after(profile, recipe, devices, step_s=step_s, shrink=min(1.0, shrink))
     inputs = {
         "devices": float(devices.num),
         "share_step_s": share_s,
         "exchange_s": exchange_s,
         "exposed_s": exposed_s,
-        "wait_s": wait_s,
+        "wait_s": devices.share_wait_s,
         "exchanged_bytes": float(profile.trainable_bytes),
         "start_s": devices.start_s,
     }
@@ -180,8 +179,8 @@ def _note(profile: Profile, recipe: Recipe, after: TrainingTime, inputs: dict[st
     """Return what a device gets, and what limits the gain."""
     num, batch = int(inputs["devices"]), recipe.batch.global_batch_size
     parts = [batch_words(batch, num)]
-    if inputs["wait_s"] > _WAITS * profile.time.step_s:
-        share = inputs["wait_s"] / profile.time.step_s
+    if inputs["wait_s"] > _WAITS * after.step_s:
+        share = inputs["wait_s"] / after.step_s
         parts.append(
             f"the loader is waited for in {percent(share, 0)} of a step: more devices would wait "
             "too"
@@ -236,15 +235,17 @@ def _share_of_model(profile: Profile) -> float:
     if devices is None or not devices.share_step_s or not whole_s:
         return 1.0
     is_several = "start" in profile.time.one_time_s
-    return 1.0 if is_several else min(1.0, devices.share_step_s / whole_s)
+    share_s = devices.share_step_s - devices.share_wait_s
+    return 1.0 if is_several else min(1.0, share_s / whole_s)
 
 
-def _exchange_s(devices: Devices, num_bytes: float) -> float:
+def _exchange_s(devices: Devices, profile: Profile, num_bytes: float) -> float:
     """Return the seconds to add up gradients over all devices, one message for each bucket.
 
-    The sum of losses travels separately, which is one small message more.
+    A layer whose statistics are those of the whole batch sends two small messages.
     """
-    num_messages = 1 + math.ceil(num_bytes / _BUCKET_BYTES)
+    num_norms = profile.num_batchnorm if has_trained_norm(profile) else 0
+    num_messages = 2 * num_norms + math.ceil(num_bytes / _BUCKET_BYTES)
     return num_messages * devices.exchange_fixed_s + num_bytes * devices.exchange_byte_s
 
 
