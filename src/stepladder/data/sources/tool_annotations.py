@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -47,10 +48,23 @@ _VOC: Final = (
     'for f in sorted(a.rglob("*.xml"))];'
 )
 _YOLO: Final = (
-    'n=dict(enumerate(s[3:]));k={p.stem for p in o.parent.rglob("*") if p.suffix!=".txt"};'
-    "L=[(f.stem,{n.get(int(l.split()[0]),l.split()[0]) for l in f.read_text().splitlines() "
-    'if l.strip()}) for f in sorted(a.rglob("*.txt")) if f.stem in k];'
+    'import collections as C;K=lambda p:"/".join(q for q in p.with_suffix("").parts if q.lower() '
+    'not in ("images","labels"));F={K(f.relative_to(a)):f for f in sorted(a.rglob("*.txt"))};'
+    'I=[p.relative_to(o.parent) for p in sorted(o.parent.rglob("*")) if p.suffix.lower() in '
+    '(".jpg",".jpeg",".png",".bmp",".webp",".tif",".tiff",".gif")];'
+    "c=C.Counter(p.stem for p in I);d=C.Counter(f.stem for f in F.values());"
+    "S={f.stem:f for f in F.values() if d[f.stem]==1};n=dict(enumerate(s[3:]));"
+    "g=lambda f:{n.get(int(l.split()[0]),l.split()[0]) for l in f.read_text().splitlines() if "
+    "l.strip()};L=[(p,F.get(K(p)) or (S.get(p.stem) if c[p.stem]==1 else None)) for p in I];"
+    "R=[(p,*g(f)) for p,f in L if f];"
+    't={"train":"train","val":"val","valid":"val","validation":"val","test":"test"};'
+    'R=[(*r,next((t[q.lower()] for q in r[0].parts[:-1] if q.lower() in t),"")) for r in R if '
+    "len(r)==2];T={r[2] for r in R};N=2+(len(T)>1 and not T&{str()});"
+    'w=csv.writer(o.open("w",encoding="utf-8",newline=""));'
+    'w.writerow(["path","label","split"][:N]);[w.writerow([r[0].as_posix(),*r[1:]][:N]) for r in R]'
 )
+_BY_KEY: Final = "YOLO"  # its files have the folders of the pictures
+_PLACE_NAMES: Final = frozenset({"images", "labels"})
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class ToolAnnotations:
 class _Found:
     name: str
     place: Path
-    classes: Mapping[str, frozenset[str]]  # by the stem of a picture
+    classes: Mapping[str, frozenset[str]]  # by the `_key` of a picture, or by its stem
     script: str = ""
     words: tuple[str, ...] = ()
 
@@ -89,7 +103,6 @@ def find_annotations(
         paths: the pictures, relative to it.
         typed: writes a path in a command.
     """
-    stems = {PurePosixPath(path).stem for path in paths}
     for folder in _places(root):
         for find in (_cvat, _voc, _yolo, _coco):
             try:
@@ -98,15 +111,41 @@ def find_annotations(
                 continue
             except (ElementTree.ParseError, yaml.YAMLError, RecursionError):
                 continue
-            if found and len(stems & found.classes.keys()) >= _MIN_NAMED_FRAC * len(stems):
-                return _described(found, root, stems, typed)
+            if not found:
+                continue
+            classes = _of_pictures(found, paths)
+            if len(classes) >= _MIN_NAMED_FRAC * len(paths):
+                return _described(found, root, classes, typed)
     return None
 
 
+def _of_pictures(found: _Found, paths: Sequence[str]) -> list[frozenset[str]]:
+    """Return the classes of each picture that has annotations."""
+    num_of_stem = Counter(PurePosixPath(path).stem for path in paths)
+    is_by_key = found.name == _BY_KEY
+    classes = []
+    for path in paths:
+        stem = PurePosixPath(path).stem
+        one = found.classes.get(_key(path))
+        if one is None and (num_of_stem[stem] == 1 or not is_by_key):
+            one = found.classes.get(stem)
+        if one is not None:
+            classes.append(one)
+    return classes
+
+
+def _key(path: str) -> str:
+    """Return a path without its ending and without folders that tell pictures from annotations."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return "/".join(part for part in parts if part.lower() not in _PLACE_NAMES)
+
+
 def _described(
-    found: _Found, root: Path, stems: set[str], typed: Callable[[Path], str]
+    found: _Found,
+    root: Path,
+    classes: Sequence[frozenset[str]],
+    typed: Callable[[Path], str],
 ) -> ToolAnnotations:
-    classes = [found.classes[stem] for stem in stems & found.classes.keys()]
     labels = frozenset().union(*classes)
     num_one = sum(len(one) == 1 for one in classes)
     num_several = sum(len(one) > 1 for one in classes)
@@ -123,7 +162,7 @@ def _described(
     if num_one < len(classes):
         told += "; the others are left out"
     words = (*map(typed, (table, found.place)), *map(shlex.quote, found.words))
-    script = _HEAD + found.script + _TAIL
+    script = _HEAD + found.script + ("" if found.name == _BY_KEY else _TAIL)
     return ToolAnnotations(
         told, labels, f"python -c {shlex.quote(script)} {' '.join(words)}", table
     )
@@ -194,7 +233,7 @@ def _voc(folder: Path, root: Path) -> _Found | None:
 
 
 def _yolo(folder: Path, root: Path) -> _Found | None:
-    numbers: dict[str, frozenset[str]] = {}
+    numbers: dict[Path, frozenset[str]] = {}
     places = set()
     inside = [folder, *sorted(one for one in folder.iterdir() if one.is_dir())[:3]]
     for file in (file for one in inside for file in _files(one, ".txt")):
@@ -204,16 +243,20 @@ def _yolo(folder: Path, root: Path) -> _Found | None:
         if not all(map(_YOLO_LINE.fullmatch, lines)):
             return None
         places.add(file.parent)
-        numbers[file.stem] = frozenset(line.split()[0] for line in lines)
+        numbers[file] = frozenset(line.split()[0] for line in lines)
     if not any(numbers.values()):
         return None
     place = places.pop() if len(places) == 1 else folder
     names = _yolo_names((place, place.parent, place.parent.parent, root, root.parent))
     known = dict(enumerate(names))
-    classes = {
-        stem: frozenset(known.get(int(one), one) for one in some) for stem, some in numbers.items()
-    }
-    return _Found("YOLO", place, classes, _YOLO, tuple(names))
+    num_of_stem = Counter(file.stem for file in numbers)
+    classes = {}
+    for file, some in numbers.items():
+        named = frozenset(known.get(int(one), one) for one in some)
+        classes[_key(file.relative_to(place).as_posix())] = named
+        if num_of_stem[file.stem] == 1:
+            classes[file.stem] = named
+    return _Found(_BY_KEY, place, classes, _YOLO, tuple(names))
 
 
 def _yolo_names(folders: Sequence[Path]) -> list[str]:

@@ -25,6 +25,7 @@ _JUNK: Final = re.compile(
     r"|(?:eh)?thumbs(?:_vista)?\.db|desktop\.ini|folder\.htt|zbthumbnail\.info|picasa\.ini"
     r"|\$recycle\.bin|recycler|system volume information|found\.[0-9]{3}"  # Windows
     r"|[#@](?:recycle|snapshot|eadir|tmp|recently-snapshot)|lost\+found"  # servers of files, Linux
+    r"|(?:readme|licen[cs]e|copying|citation|attribution)(?:[._-][\w-]+)*\.(?:txt|md|rst|html?|pdf|cff)"
     r"|__pycache__|~\$.*|.*:(?:encryptable|zone\.identifier))(?: \([0-9]+\))?",
     re.IGNORECASE | re.DOTALL,
 )

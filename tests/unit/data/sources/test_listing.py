@@ -629,6 +629,7 @@ def test_junk_of_file_managers_is_never_a_class(tmp_path: Path) -> None:
         *("$RECYCLE.BIN", "System Volume Information", "found.000", "~$labels.docx", "picasa.ini"),
         *("1.jpg:Zone.Identifier", "@eaDir", "#recycle", "#snapshot", "@Recycle", "lost+found"),
         *(".directory", ".fseventsd", ".Trash-1000", ".ipynb_checkpoints", "__pycache__"),
+        *("README.md", "README.dataset.txt", "LICENSE.txt", "Licence.pdf", "CITATION.cff"),
     ],
 )
 def test_junk_is_skipped_wherever_it_is(name: str, tmp_path: Path) -> None:

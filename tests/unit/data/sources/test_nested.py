@@ -122,6 +122,17 @@ def test_nested_paths_and_labels_are_written_as_rows_by_the_command(
     assert str(refused(table, path_column=nested).fix).startswith("To learn")
 
 
+def test_tasks_that_nobody_has_annotated_are_left_out_by_the_command(tmp_path: Path) -> None:
+    fill(tmp_path)
+    rows = [label_studio(at) for at in range(NUM)]
+    rows[2]["annotations"] = []
+    table = tmp_path / "export.json"
+    table.write_text(json.dumps(rows))
+    expected = dict(zip(PICTURES, LABELS, strict=True))
+    del expected[PICTURES[2]]
+    assert labels_of(typed_listing(commands_in(refused(table).fix)[0])) == expected
+
+
 def test_nested_values_that_name_no_picture_are_listed(tmp_path: Path) -> None:
     fill(tmp_path)
     table = tmp_path / "export.ndjson"

@@ -127,3 +127,26 @@ def test_several_classes_in_a_picture_are_no_labels(tmp_path: Path, write: Write
     error = refused(tmp_path / "my task", "", write, SEVERAL)
     assert "several classes in 6 of 6. A classifier needs one class for each" in str(error.why)
     assert "Crop the boxes" in str(error.fix)
+
+
+def test_equal_names_in_train_and_val_keep_their_own_annotations(tmp_path: Path) -> None:
+    """As YOLO numbers the pictures of each split from 0."""
+    names = {"train": ["healthy", "leaf rust"] * 3, "val": ["leaf rust", "healthy"]}
+    (tmp_path / "data.yaml").write_text("names: ['healthy', 'leaf rust']\n")
+    for split, classes in names.items():
+        for kind in ("images", "labels"):
+            (tmp_path / kind / split).mkdir(parents=True)
+        for idx, one in enumerate(classes):
+            (tmp_path / "images" / split / f"{idx:06}.jpg").write_bytes(b"x")
+            number = ["healthy", "leaf rust"].index(one)
+            (tmp_path / "labels" / split / f"{idx:06}.txt").write_text(f"{number} {BOX}\n")
+    with pytest.raises(StepladderError) as caught:
+        list_pictures(PrepareConfig(source=tmp_path))
+    command, _, table = (
+        str(caught.value.fix).partition(": ")[2].rpartition(" && stepladder prepare ")
+    )
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    listing = list_pictures(PrepareConfig(source=Path(shlex.split(table)[0])))
+    assert {(one.split, Path(one.path).stem, one.label) for one in listing.pictures} == {
+        (split, f"{idx:06}", one) for split, some in names.items() for idx, one in enumerate(some)
+    }

@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import shlex
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -332,13 +333,19 @@ def write_rows(
         source: the file.
         copy: the file to write.
         path, label: keys of the values. The name of a picture becomes its path, if it is here.
+            Records without a label, such as tasks that nobody has annotated, are left out.
     """
     file = read_json(Path(source))
     nearby = Nearby(Path(source).parent.resolve())
     lines = []
-    for record in records_of(file):
+    records = list(records_of(file))
+    for record in records:
+        if not (text := value_at(record, label)):
+            continue
         cell = value_at(record, path)
         flat = {name: one for name, one in record.items() if name not in file.nested}
-        row = {**flat, "path": nearby.picture_of(cell) or cell, "label": value_at(record, label)}
+        row = {**flat, "path": nearby.picture_of(cell) or cell, "label": text}
         lines.append(json.dumps(row) + "\n")
+    if num := len(records) - len(lines):
+        sys.stderr.write(f"{num} of {len(records)} records have no label, and are left out\n")
     Path(copy).write_text("".join(lines), encoding="utf-8")
