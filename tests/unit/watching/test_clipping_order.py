@@ -52,6 +52,12 @@ loss.backward()
 optimizer.step()
 nn.utils.clip_grad_norm_(list(net.parameters()), max_norm=0.05)
 """,
+    "training_diverges_without_it": """
+optimizer.zero_grad()
+(1e30 * F.mse_loss(net(x[rows]), y[rows])).backward()
+optimizer.step()
+clip_grad_norm_(net.parameters(), 1e35)
+""",
     "before_the_next_backward": """
 loss = F.mse_loss(net(x[rows]), y[rows])
 if step:

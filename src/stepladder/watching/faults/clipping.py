@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, isfinite
 from statistics import median
 
 from stepladder.records.findings import Severity
@@ -57,8 +58,10 @@ def clipping_without_effect(seen: Seen) -> Answer:
 def _cut(one: ClippingSeen) -> str:
     """Return in words how often a limit was exceeded; empty if rarely, or if that is unknown."""
     if one.norms:
-        share = sum(norm > one.limit for norm in one.norms) / len(one.norms)
-        text = f", which {100 * share:.0f} % of the norms exceed (median {median(one.norms):.3g})"
+        share = sum(not norm <= one.limit for norm in one.norms) / len(one.norms)  # NaN as well
+        usual = median(norm if isfinite(norm) else inf for norm in one.norms)
+        middle = f"median {usual:.3g}" if isfinite(usual) else "most are not finite"
+        text = f", which {100 * share:.0f} % of the norms exceed ({middle})"
     else:
         share = median(one.shares) if one.shares else 0.0
         text = f", which {100 * share:.0f} % of the gradient's entries exceed"
