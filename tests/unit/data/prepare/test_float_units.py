@@ -33,13 +33,14 @@ def save_tiles(folder: Path, *scales: float | None, low: int = 50, high: int = 2
             Image.fromarray(tile).save(folder / kind / f"{row}.tif")
 
 
-def make(source: Path, out: Path, **options: object) -> PrepareResult:
-    return prepare(PrepareConfig(source=source, out=out, size=32, workers=1, **options))
+def make(source: Path, out: Path, *, white: float | None = None) -> PrepareResult:
+    config = PrepareConfig(source=source, out=out, size=32, workers=1, max_sample_value=white)
+    return prepare(config)
 
 
 def pixels_by_path(store: Path) -> dict[str, np.ndarray]:
     opened = Store.open(store)
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for part in filter(None, map(opened.split, Split)):
         found |= {part.describe(row): part.picture(row) for row in range(len(part))}
     return found
@@ -113,7 +114,7 @@ def test_floats_up_to_255_have_one_white(tmp_path: Path) -> None:
     said = of_floats(make(tmp_path / "tiles", tmp_path / "store"))
     assert "no single white" not in said
     assert "if white is 255, add --max-sample-value 255 --overwrite to the command" in said
-    mended = make(tmp_path / "tiles", tmp_path / "mended", max_sample_value=255)
+    mended = make(tmp_path / "tiles", tmp_path / "mended", white=255)
     assert "clipped" not in of_floats(mended)
     assert any("1 picture has a single colour: 'water/0.tif'" in text for text in mended.warnings)
     stored = pixels_by_path(mended.folder)
@@ -134,5 +135,5 @@ def test_near_units_may_be_one_and_both_remedies_are_printed(tmp_path: Path) -> 
     assert "no single white" not in said
     assert "if white is 15 in all, add --max-sample-value 15 --overwrite to the command" in said
     assert "if it is 1 in the former and 15 in the latter, divide the values of the latter" in said
-    chosen = of_floats(make(tmp_path / "tiles", tmp_path / "chosen", max_sample_value=15))
+    chosen = of_floats(make(tmp_path / "tiles", tmp_path / "chosen", white=15))
     assert "divide" not in chosen
