@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
-from stepladder.cli.parse import config_file, given_flags
+from stepladder.cli.parse import config_file, given_flags, is_config
 from stepladder.config.schema import options
 
 _WORD: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
@@ -15,6 +15,10 @@ _COMMAND: Final = re.compile(rf"(?<=: |& )stepladder prepare (?!-)({_WORD})")
 """A command to type, after a colon or `&&`, up to its source; prose has neither before it."""
 _ADD: Final = re.compile(rf"\badd (--{_WORD}(?: {_WORD})*?) to the command\b")
 """Options to add to the command that the user typed."""
+_AGAIN: Final = re.compile(
+    rf"\bthen prepare ({_WORD}) with the same options and ((?:{_WORD} )*?--overwrite)(?!\S)"
+)
+"""A copy of the source to prepare, and options to add to the command that the user typed."""
 _OF_SOURCE: Final = frozenset(
     {"source", "source_format", "path_column", "image_column", "label_column", "split_column"}
     | {"columns", "path_format", "split_folders", "classes_from", "label_pattern"}
@@ -58,12 +62,42 @@ def with_whole_commands(text: str, argv: Sequence[str]) -> str:
 
     def whole(match: re.Match[str]) -> str:
         added = shlex.split(match[1])
-        typed = [word for word in argv if word not in added or _key(word) is None]
+        typed = _without(argv, {word for word in added if _key(word)})
         is_twice = {_key(word) for word in typed} & {_key(word) for word in added} - {None}
         command = shlex.join(["stepladder", "prepare", *typed, *added])
         return match[0] if is_twice else f"type: {command}"
 
-    return _ADD.sub(whole, text)
+    def again(match: re.Match[str]) -> str:
+        added = shlex.split(match[2])
+        replaced = {_key(word) for word in added} - {None} | {"prepare.source"}
+        flags = {word for word in argv if _key(word.partition("=")[0]) in replaced}
+        kept = shlex.join(_without(argv, flags, keeps_source=False))
+        words = filter(None, ("then type: stepladder prepare", match[1], kept, match[2]))
+        return " ".join(words)
+
+    return _AGAIN.sub(again, _ADD.sub(whole, text))
+
+
+def _without(argv: Sequence[str], flags: Set[str], *, keeps_source: bool = True) -> list[str]:
+    """Return what the user typed without some flags and their values.
+
+    Args:
+        argv: what the user typed after `prepare`.
+        flags: the words to leave out.
+        keeps_source: whether to keep a source that is typed without a flag.
+    """
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        key = _key(word)
+        takes_one = key == _CONFIG or (
+            key is not None and not isinstance(options()[key].default, bool)
+        )
+        one = [word, *([next(words, "")] if takes_one and "=" not in word else [])]
+        is_source = key is None and not word.startswith("-") and not is_config(word)
+        if word not in flags and (keeps_source or not is_source):
+            kept += one
+    return kept
 
 
 def _given(argv: Sequence[str]) -> dict[str, list[str]]:

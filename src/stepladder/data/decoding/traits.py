@@ -37,6 +37,7 @@ class Trait(StrEnum):
     TINY = "a side of fewer than 8 pixels"
     STRIP = "longer than 20:1"
     ONE_COLOUR = "a single colour"
+    LOST = "all black or all white by the value of white"
     EXTRA_BYTES = "surplus bytes before the end mark"
     GIF = "GIF"
     WEBP = "WebP"
@@ -59,7 +60,7 @@ FORMATS = (
 """The formats other than JPEG and PNG."""
 SHAPES = frozenset({Trait.TINY, Trait.STRIP})
 """Traits of the shape of a picture."""
-NAMED = (Trait.TINY, Trait.STRIP, Trait.ONE_COLOUR, Trait.EXTRA_BYTES)
+NAMED = (Trait.TINY, Trait.STRIP, Trait.ONE_COLOUR, Trait.LOST, Trait.EXTRA_BYTES)
 """Traits of single pictures that are probably not what they should be: they are named."""
 _MIN_SIDE = 8
 _MAX_ASPECT = 20

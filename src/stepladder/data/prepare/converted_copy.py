@@ -45,6 +45,33 @@ def scaled_copy(source: Path, form: str, *, white: float, factor: float) -> str:
     )
 
 
+def divided_copy(source: Path, form: str, *, above: float, white: float, resets: bool) -> str:
+    """Return the command that copies a folder and makes white 1 in some floating-point pictures.
+
+    It is part of a warning, after a store was written.
+
+    Args:
+        source: the folder.
+        form: format of the pictures, which are grey.
+        above: only pictures with a larger value are changed.
+        white: by which their samples are divided.
+        resets: whether `--max-sample-value` was typed, which the copy must not have.
+    """
+    script = (
+        "import sys,pathlib,shutil,numpy;from PIL import Image;"
+        "d=pathlib.Path(shutil.copytree(sys.argv[1],sys.argv[2]));"
+        f'[Image.fromarray((a/{written(white)}).astype("float32")).save(p) for p in d.rglob("*") '
+        f"if p.suffix.lower() in {_quoted(SUFFIXES[form])} for i in [Image.open(p)] "
+        f'if i.mode=="F" for a in [numpy.asarray(i)] if a.max()>{written(above)}]'
+    )
+    copy = _beside(source, "scaled")
+    added = "--max-sample-value none --overwrite" if resets else "--overwrite"
+    return (
+        f"{_python(script)} {_shown(source)} {_shown(copy)}; then prepare {_shown(copy)} with the "
+        f"same options and {added}"
+    )
+
+
 def three_bands(reason: str, source: Path) -> str | None:
     """Return how to make pictures of TIFFs with many bands; None if that is not the reason.
 

@@ -17,7 +17,7 @@ from stepladder.data.decoding.traits import SHAPES, Trait, find_traits
 from stepladder.data.prepare.near_duplicates import SAMPLED_SIDE, looks
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.ranges import Ranges, ranges_of
+from stepladder.data.prepare.ranges import Ranges, is_lost, ranges_of
 from stepladder.data.prepare.writer import PicturePage, picture_page
 from stepladder.data.reading.memory import Buffers
 from stepladder.data.sources.pictures import ReadRow
@@ -136,7 +136,8 @@ def _prepare(
         sample = Samples(1, size).take(content)
     seen_part = sample if sample.size else content  # empty if the picture is a narrow strip
     if not traits & SHAPES and _is_one_colour(seen_part) and _is_one_colour(content):
-        traits |= {Trait.ONE_COLOUR}
+        is_ours = is_lost(examined.decoded, examined.samples)
+        traits |= {Trait.LOST if is_ours else Trait.ONE_COLOUR}
     form = name_format(data)
     ranges = ranges_of(seen_part, examined.decoded, examined.samples, traits, form)
     return _Picture(row, page, seen_part, traits, ranges, (examined.height, examined.width))

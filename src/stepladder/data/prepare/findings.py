@@ -28,7 +28,7 @@ from stepladder.data.prepare.near_file import NEAR_NAME, NearPair, are_many, nea
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.ranges import NEARLY_BLACK, merge_ranges, range_warnings
+from stepladder.data.prepare.ranges import is_grave, merge_ranges, range_warnings
 from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
@@ -46,6 +46,10 @@ _NAMED_WORDS = {
     Trait.TINY: ("have a side of fewer than 8 pixels", _REMOVE),
     Trait.STRIP: ("are more than 20 times as long as wide", _REMOVE),
     Trait.ONE_COLOUR: ("have a single colour", _REMOVE),
+    Trait.LOST: (
+        "are all black or all white in the store, though their values differ",
+        "; the warning about their samples has their range",
+    ),
     Trait.EXTRA_BYTES: (
         "have surplus bytes before the end mark of the JPEG, which were ignored",
         "; check that nothing in them is damaged",
@@ -132,9 +136,9 @@ def find(
             warnings.append(f"{pictures(traits[trait], said[0])}: {shown_names}{said[1]}")
     ranges = merge_ranges(done.ranges for done in finished)
     of_ranges = list(range_warnings(ranges, config.source.expanduser()))
-    of_ranges.sort(key=lambda said: NEARLY_BLACK not in said)
-    num_black = sum(NEARLY_BLACK in said for said in of_ranges)
-    warnings = [*of_ranges[:num_black], *warnings, *of_ranges[num_black:]]
+    of_ranges.sort(key=lambda said: not is_grave(said))
+    num_grave = sum(map(is_grave, of_ranges))
+    warnings = [*of_ranges[:num_grave], *warnings, *of_ranges[num_grave:]]
     can_group = listing.has_drawn_val and not config.group_by
     near, near_log, near_warnings = _compare_looks(looks, rows, copies, plan, can_group=can_group)
     if can_group and not any(" of val " in said for said in near_warnings):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepladder.data.decoding.resize import Pixels
-from stepladder.data.decoding.samples import WHITE_8, WHITE_16, SampleRange
+from stepladder.data.decoding.samples import FLOAT_WHITE, WHITE_8, WHITE_16, SampleRange
 from stepladder.data.decoding.traits import Trait
-from stepladder.data.prepare.converted_copy import scaled_copy, written
+from stepladder.data.prepare.converted_copy import divided_copy, scaled_copy, written
 from stepladder.data.prepare.counted import pictures
 
 _8_BITS = "8 bits"
@@ -24,7 +24,12 @@ _MIN_NARROW_FRAC = 0.1
 _MIN_NARROW = 2  # of the pictures of a kind, if there are several kinds
 _NARROW_PART = 8  # photographs of nights and fog use more than an eighth
 _LOW_FRAC = 0.5
-NEARLY_BLACK = "nearly black in the store"
+_NEARLY_BLACK = "nearly black in the store"
+_NO_WHITE = "no single white fits both"
+_UNIT, _LARGER = ", largest values of about 1", ", larger largest values"
+_MAX_UNIT = 1.25 * FLOAT_WHITE  # resampling exceeds white by up to a fifth
+_OTHER_UNIT = 16 * FLOAT_WHITE
+"""Pictures that all reach it are not brighter than others that reach 1: their unit is another."""
 _BLACK = 32  # of 255
 _STORED = (Trait.FEW_COLOURS, Trait.CMYK, Trait.YCCK, Trait.INVERTED)
 
@@ -71,6 +76,7 @@ def ranges_of(
     if samples is not None:
         depth = (Trait.FLOAT if samples.is_float else Trait.DEEP).value
         _add(found, f"{depth}, {form}", Range(1, samples.low, samples.high, samples.white))
+        found |= _largest(f"{depth}, {form}", samples)
     if sampled.size:
         one = _range_8(sampled)
         if _is_narrow(one) or not traits.isdisjoint(_STORED):
@@ -79,6 +85,24 @@ def ranges_of(
         if samples is None:
             _add(found, f"{_8_BITS}, {form}", one)
     return found
+
+
+def is_lost(decoded: Pixels, samples: SampleRange | None) -> bool:
+    """Return True if a picture is all black or all white only because of the value of white.
+
+    Args:
+        decoded: all pixels of 8 bits, before resizing.
+        samples: range in its file, if it has more than 8 bits.
+    """
+    if samples is None or samples.low == samples.high:
+        return False
+    low, high = int(decoded.min()), int(decoded.max())
+    return low == high and low in {0, WHITE_8}
+
+
+def is_grave(warning: str) -> bool:
+    """Return True if a warning of range_warnings is about pictures that show nothing."""
+    return _NEARLY_BLACK in warning or _NO_WHITE in warning
 
 
 def merge_ranges(some: Iterable[Ranges]) -> Ranges:
@@ -128,7 +152,7 @@ def range_warnings(ranges: Ranges, source: Path) -> Iterator[str]:
                 what=f"{form} pictures of 8 bits".lstrip(),
             )
             + f" (values {written(narrow.low)} to {written(narrow.high)} of 255)"
-            + (f": they are {NEARLY_BLACK}" if kind.all.high < _BLACK else "")
+            + (f": they are {_NEARLY_BLACK}" if kind.all.high < _BLACK else "")
             + (_advice(kind.all.high, kind, ranges, source) if is_low else "")
         )
 
@@ -151,7 +175,7 @@ class _Kind(NamedTuple):
 def _kinds(ranges: Ranges) -> Iterator[_Kind]:
     for name, every in ranges.items():
         depth, _, form = name.partition(", ")
-        if depth in (*_DEEP, _8_BITS) and form and not form.endswith(_NARROW):
+        if depth in (*_DEEP, _8_BITS) and form and ", " not in form:
             narrow = ranges.get(name + _NARROW)
             is_many = narrow is not None and narrow.num >= _MIN_NARROW_FRAC * every.num
             yield _Kind(name, depth, form, every, narrow if is_many else None)
@@ -173,12 +197,29 @@ def _add(found: dict[str, Range], kind: str, one: Range) -> None:
         found[kind + _NARROW] = one
 
 
+def _largest(kind: str, samples: SampleRange) -> Ranges:
+    """Return the largest value of a floating-point picture, which may show its unit.
+
+    A dark picture, or one of a single colour, without larger values shows no unit.
+    """
+    high = samples.high
+    if not samples.is_float:
+        return {}
+    if high > _MAX_UNIT:
+        return {kind + _LARGER: Range(1, high, high, samples.white)}
+    is_dark = high - samples.low < FLOAT_WHITE / _NARROW_PART
+    return {} if is_dark else {kind + _UNIT: Range(1, high, high, samples.white)}
+
+
 def _both(one: Range, other: Range) -> Range:
     low, high = min(one.low, other.low), max(one.high, other.high)
     return Range(one.num + other.num, low, high, max(one.white, other.white))
 
 
 def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
+    of_units = _unit_warning(kind, form, ranges, source)
+    if of_units:
+        return of_units
     one, narrow = kind.all, kind.narrow
     said = pictures(one.num, f"have {kind.depth}", what=f"{form} pictures".lstrip())
     low, high, stored_as_255 = map(written, (one.low, one.high, one.white))
@@ -187,7 +228,7 @@ def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
         return f"{said}: larger values are clipped" + _advice(one.high, kind, ranges, source)
     if one.high < _LOW_FRAC * one.white:
         stored = math.floor(one.high * WHITE_8 / one.white)
-        black = f"they are {NEARLY_BLACK}, as " if stored < _BLACK else ""
+        black = f"they are {_NEARLY_BLACK}, as " if stored < _BLACK else ""
         said += f": {black}nothing is stored above {stored} of 255"
         return said + _advice(one.high, kind, ranges, source)
     if narrow is not None:
@@ -200,12 +241,61 @@ def _deep_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
     return f"{said}: values below 0 are clipped" if one.low < 0 else said
 
 
+def _unit_warning(kind: _Kind, form: str, ranges: Ranges, source: Path) -> str:
+    """Return a warning if white is 1 in some floating-point pictures and more in others, or ""."""
+    unit, larger = ranges.get(kind.name + _UNIT), ranges.get(kind.name + _LARGER)
+    if unit is None or larger is None:
+        return ""
+    is_clipped = larger.high > larger.white
+    is_certain = larger.low >= _OTHER_UNIT
+    is_black = is_certain and unit.high < unit.white / _NARROW_PART
+    if not (is_clipped or is_black):
+        return ""
+    white = _next_white(larger.high) if is_clipped else larger.white
+    typed, low, high = map(written, (white, larger.low, larger.high))
+    stored_as_255 = written(max(unit.white, larger.white))
+    reached = high if low == high else f"{low} to {high}"
+    said = (
+        f"{pictures(kind.all.num, f'have {kind.depth}', what=f'{form} pictures'.lstrip())}: the "
+        f"largest value of {unit.num} is at most {written(unit.high)}, that of {larger.num} is "
+        f"{reached}, and {stored_as_255} is stored as 255, so "
+        + " and ".join(
+            [f"the former are {_NEARLY_BLACK}"] * is_black + ["the latter are clipped"] * is_clipped
+        )
+        + ("; values below 0 are clipped" if kind.all.low < 0 else "")
+    )
+    if is_certain:
+        said += f"; {_NO_WHITE}; if white is 1 in the former and {typed} in the latter"
+    else:
+        others = (other for other in _kinds(ranges) if other.name != kind.name)
+        if not any(_is_spoiled(other, white) for other in others):
+            said += f"; if white is {typed} in all, add --max-sample-value {typed} --overwrite to "
+            said += "the command"
+        said += f"; if it is 1 in the former and {typed} in the latter"
+    said += f", divide the values of the latter by {typed}"
+    if not source.is_dir():
+        return said
+    command = divided_copy(
+        source,
+        kind.form.removeprefix("grey "),
+        above=_MAX_UNIT,
+        white=white,
+        resets=unit.white > FLOAT_WHITE,
+    )
+    return f"{said}: {command}"
+
+
+def _next_white(high: float) -> float:
+    """Return the largest value of the smallest number of bits that hold a value of 1 or more."""
+    return 2.0 ** math.ceil(math.log2(high + 1)) - 1
+
+
 def _advice(high: float, kind: _Kind, ranges: Ranges, source: Path) -> str:
     """Return what makes the largest value white, by the next number of bits.
 
     The option holds for all pictures. If it would spoil others, only these are to be scaled.
     """
-    white = 2.0 ** math.ceil(math.log2(high + 1)) - 1 if high >= 1 else high
+    white = _next_white(high) if high >= 1 else high
     if white <= 0:
         return ""
     others = (other for other in _kinds(ranges) if other.name != kind.name)
