@@ -36,6 +36,7 @@ from stepladder.stats.maxima import expected_max
 from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.output.wording import percent
 
+_WORTH_SAYING = 1e-3  # a tenth of a point
 _WAIT = 0.1  # share of the time from which waiting for data is a finding
 _FIT_WORDS = {
     FitKind.UNDERFIT: "underfit",
@@ -126,11 +127,15 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
         return "an amount that cannot be computed from the log", numbers
     if least is not None and most is not None and least < most:
         low, high = (series.say_change(expected_max(k) * part) for part in (least, most))
+        if series.is_fraction and expected_max(k) * least < _WORTH_SAYING:
+            return f"up to {high} (by the number of examples)", numbers
         return (
             f"{low} (by its jumps between evaluations) to {high} (by the number of examples)",
             numbers,
         )
     part = max(value for value in (most, least) if value is not None)
+    if series.is_fraction and expected_max(k) * part < _WORTH_SAYING:
+        return "less than 0.1 points", numbers
     price = series.say_change(expected_max(k) * part)
     return f"up to {price}, because the best of {k} noisy results is partly luck", numbers
 
