@@ -200,11 +200,13 @@ class _Seen:
                 f"{self.say(self.values[self.lowest])}; twice the noise of a difference is "
                 f"{self.say(self.end_limit)}"
             )
+        lowest, smooth = self.say(min(self.values)), self.say(self.course[self.best])
+        if lowest != smooth:
+            lowest += f"; {smooth} smoothed, as they are"
         return (
             f"validation {self.unit} rose after {place(best.epoch, best.step)}: its last "
             f"{self.curves.patience} evaluations are {self.say(self.rise)} or more above its "
-            f"lowest ({self.say(self.course[self.best])}, smoothed); twice the noise is "
-            f"{self.say(RISE * (self.noise or 0.0))}"
+            f"lowest ({lowest}); twice the noise is {self.say(RISE * (self.noise or 0.0))}"
         )
 
     @property
