@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from stepladder.diagnosis.audit.differences import compare_results
+from stepladder.diagnosis.audit.divergence import a_tenth, judge_divergence
 from stepladder.diagnosis.audit.ending import judge_ending
 from stepladder.diagnosis.audit.length import (
     is_improving,
@@ -313,7 +314,8 @@ def _findings(
     ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
-        found += [_learning_rate(fit) if not_finite is None else None]
+        diverged = None if series is None else judge_divergence(log, series)
+        found += [(diverged or _learning_rate(log, fit)) if not_finite is None else None]
         found.append(_fit(fit, length) if chance is None else _fit_at_chance(fit))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
@@ -468,13 +470,13 @@ def _finite(log: RunLog) -> Finding | None:
         outcome=Outcome.FAILED,
         evidence=f"a loss or accuracy is NaN or infinite from {place} on, so the values after "
         "that mean nothing",
-        fix="Train again with a tenth of the learning rate or with clipped gradients. If that does "
-        "not help, look for NaN in the inputs.",
+        fix=f"{a_tenth(log)} Or clip the gradients. If that does not help, look for NaN in the "
+        "inputs.",
         numbers={"num_bad": len(bad)},
     )
 
 
-def _learning_rate(fit: Fit) -> Finding | None:
+def _learning_rate(log: RunLog, fit: Fit) -> Finding | None:
     if not fit.is_learning_rate_too_high:
         return None
     return Finding(
@@ -484,7 +486,7 @@ def _learning_rate(fit: Fit) -> Finding | None:
         evidence=fit.evidence[0]
         if fit.evidence
         else "the training loss stays high, and jumps up and down",
-        fix="Train again with a tenth of the learning rate.",
+        fix=a_tenth(log),
     )
 
 
