@@ -21,6 +21,7 @@ from stepladder.diagnosis.audit.length import (
     judge_resumption,
     judge_stuck_loss,
 )
+from stepladder.diagnosis.audit.low_learning_rate import LowRate, low_rate
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
 from stepladder.diagnosis.fit.chance import Chance, at_chance
@@ -291,6 +292,10 @@ def _findings(
         return [f for f in found if f is not None]
     curves = _curves(log, num)
     chance = at_chance(curves)
+    low = None if series is None else low_rate(log, series)
+    if low is not None:
+        curves = replace(curves, num_classes=low.num_classes)
+        length = _not_longer(length, low)
     if series is None:
         found.append(_held_out(log))
     elif chance is not None:
@@ -315,11 +320,23 @@ def _findings(
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
         diverged = None if series is None else judge_divergence(log, series)
-        found += [(diverged or _learning_rate(log, fit)) if not_finite is None else None]
-        found.append(_fit(fit, length) if chance is None else _fit_at_chance(fit))
+        rate = low.finding if low is not None else diverged or _learning_rate(log, fit)
+        found.append(rate if not_finite is None else None)
+        judged = _fit(fit, length) if chance is None else _fit_at_chance(fit)
+        found.append(judged if low is None else replace(judged, fix=""))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _not_longer(length: Finding | None, low: LowRate) -> Finding | None:
+    """Return the finding on length without the advice to go on with a rate that is too low."""
+    if length is None or not is_improving(length):
+        return length
+    return replace(
+        length,
+        fix=f"Raise the learning rate first: at {low.rate:.4g}, more epochs would help little.",
+    )
 
 
 def _no_epoch_is_best(series: Series, chance: Chance) -> Finding:

@@ -50,8 +50,9 @@ def judge_divergence(log: RunLog, series: Series) -> Finding | None:
         outcome=Outcome.WARNED,
         fault="learning_rate_too_high",
         evidence=f"the training diverged: its loss was {losses[0]:.4g} at first and "
-        f"{min(losses):.4g} at its lowest, and is {losses[-1]:.4g} at the end, while {series.name} went from "
-        f"{series.say(series.values[series.best])} to {series.say(series.values[-1])}{rate}",
+        f"{min(losses):.4g} at its lowest, and is {losses[-1]:.4g} at the end, while "
+        f"{series.name} went from {series.say(series.values[series.best])} to "
+        f"{series.say(series.values[-1])}{rate}",
         fix=f"{a_tenth(log)} Until then, use the checkpoint of {where}.",
         numbers={"first": losses[0], "lowest": min(losses), "last": losses[-1]},
     )
