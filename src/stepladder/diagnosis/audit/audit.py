@@ -24,6 +24,7 @@ from stepladder.diagnosis.audit.length import (
 from stepladder.diagnosis.audit.low_learning_rate import LowRate, low_rate
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
+from stepladder.diagnosis.audit.stability import judge_stability
 from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
@@ -308,6 +309,7 @@ def _findings(
             length,
             judge_early_stopping(series, num),
             judge_noise(series, num),
+            judge_stability(log, series, num),
             judge_stuck_loss(log, series),
             judge_calibration(log, series),
             judge_selection(log, series, num),
