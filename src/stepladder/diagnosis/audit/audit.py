@@ -332,7 +332,7 @@ def _findings(
 
 
 def _not_longer(length: Finding | None, low: LowRate) -> Finding | None:
-    """Return the finding on length without the advice to go on with a rate that is too low."""
+    """Return the finding on length without the advice to continue with a rate that is too low."""
     if length is None or not is_improving(length):
         return length
     return replace(

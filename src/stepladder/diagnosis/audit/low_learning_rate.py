@@ -21,7 +21,7 @@ _LEFT = 0.9  # of ln C: the loss has hardly fallen
 _OFF_CHANCE = 0.5  # share of 1 / C by which the first accuracy differs from it
 _STEADY = 0.75  # share of the steps of a loss that go down
 _SECOND_HALF = 0.3  # share of the fall that comes in the second half: it has not settled
-_SETTLED = 0.1  # share of change in the learning rate: more is a warm-up that goes on
+_SETTLED = 0.1  # share of change in the learning rate: more is a warm-up that has not ended
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whether validation jumps up and down from epoch to epoch while training goes on smoothly."""
+"""Whether validation jumps up and down from epoch to epoch while training is smooth."""
 
 from __future__ import annotations
 
