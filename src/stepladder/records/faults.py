@@ -65,7 +65,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH + _AUDIT),
     _fault("loss_not_finite", "the loss becomes NaN or infinite and stays so", _BOTH),
     _fault(
-        "learning_rate_too_low", "the learning rate is too low to learn in the given time", _BOTH
+        "learning_rate_too_low",
+        "the learning rate is too low to learn in the given time",
+        _BOTH + _AUDIT,
     ),
     _fault("optimizer_recreated", "the optimizer is created again, and its state is lost", _WATCH),
     _fault("schedule_misused", "the scheduler steps at the wrong time, or never", _WATCH),

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from stepladder.diagnosis.audit.differences import compare_results
+from stepladder.diagnosis.audit.divergence import a_tenth, judge_divergence
 from stepladder.diagnosis.audit.ending import judge_ending
 from stepladder.diagnosis.audit.length import (
     is_improving,
@@ -20,8 +21,10 @@ from stepladder.diagnosis.audit.length import (
     judge_resumption,
     judge_stuck_loss,
 )
+from stepladder.diagnosis.audit.low_learning_rate import LowRate, low_rate
 from stepladder.diagnosis.audit.series import ACCURACY, LOSS, Series, choose_series, curves_of
 from stepladder.diagnosis.audit.size import HeldOutSize, Sizes, held_out_size, with_sizes
+from stepladder.diagnosis.audit.stability import judge_stability
 from stepladder.diagnosis.fit.chance import Chance, at_chance
 from stepladder.diagnosis.fit.curves import Curves
 from stepladder.diagnosis.fit.fit import judge_fit
@@ -36,6 +39,7 @@ from stepladder.stats.maxima import expected_max
 from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.output.wording import percent
 
+_WORTH_SAYING = 1e-3  # a tenth of a point
 _WAIT = 0.1  # share of the time from which waiting for data is a finding
 _FIT_WORDS = {
     FitKind.UNDERFIT: "underfit",
@@ -126,11 +130,15 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
         return "an amount that cannot be computed from the log", numbers
     if least is not None and most is not None and least < most:
         low, high = (series.say_change(expected_max(k) * part) for part in (least, most))
+        if series.is_fraction and expected_max(k) * least < _WORTH_SAYING:
+            return f"up to {high} (by the number of examples)", numbers
         return (
             f"{low} (by its jumps between evaluations) to {high} (by the number of examples)",
             numbers,
         )
     part = max(value for value in (most, least) if value is not None)
+    if series.is_fraction and expected_max(k) * part < _WORTH_SAYING:
+        return "less than 0.1 points", numbers
     price = series.say_change(expected_max(k) * part)
     return f"up to {price}, because the best of {k} noisy results is partly luck", numbers
 
@@ -285,6 +293,10 @@ def _findings(
         return [f for f in found if f is not None]
     curves = _curves(log, num)
     chance = at_chance(curves)
+    low = None if series is None else low_rate(log, series)
+    if low is not None:
+        curves = replace(curves, num_classes=low.num_classes)
+        length = _not_longer(length, low)
     if series is None:
         found.append(_held_out(log))
     elif chance is not None:
@@ -297,6 +309,7 @@ def _findings(
             length,
             judge_early_stopping(series, num),
             judge_noise(series, num),
+            judge_stability(log, series, num),
             judge_stuck_loss(log, series),
             judge_calibration(log, series),
             judge_selection(log, series, num),
@@ -308,11 +321,24 @@ def _findings(
     ):  # a single training loss may be of a part of the first epoch
         fit = judge_fit(curves)
         # a non-finite loss has a single cause and a single fix
-        found += [_learning_rate(fit) if not_finite is None else None]
-        found.append(_fit(fit, length) if chance is None else _fit_at_chance(fit))
+        diverged = None if series is None else judge_divergence(log, series)
+        rate = low.finding if low is not None else diverged or _learning_rate(log, fit)
+        found.append(rate if not_finite is None else None)
+        judged = _fit(fit, length) if chance is None else _fit_at_chance(fit)
+        found.append(judged if low is None else replace(judged, fix=""))
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _not_longer(length: Finding | None, low: LowRate) -> Finding | None:
+    """Return the finding on length without the advice to continue with a rate that is too low."""
+    if length is None or not is_improving(length):
+        return length
+    return replace(
+        length,
+        fix=f"Raise the learning rate first: at {low.rate:.4g}, more epochs would help little.",
+    )
 
 
 def _no_epoch_is_best(series: Series, chance: Chance) -> Finding:
@@ -463,13 +489,13 @@ def _finite(log: RunLog) -> Finding | None:
         outcome=Outcome.FAILED,
         evidence=f"a loss or accuracy is NaN or infinite from {place} on, so the values after "
         "that mean nothing",
-        fix="Train again with a tenth of the learning rate or with clipped gradients. If that does "
-        "not help, look for NaN in the inputs.",
+        fix=f"{a_tenth(log)} Or clip the gradients. If that does not help, look for NaN in the "
+        "inputs.",
         numbers={"num_bad": len(bad)},
     )
 
 
-def _learning_rate(fit: Fit) -> Finding | None:
+def _learning_rate(log: RunLog, fit: Fit) -> Finding | None:
     if not fit.is_learning_rate_too_high:
         return None
     return Finding(
@@ -479,7 +505,7 @@ def _learning_rate(fit: Fit) -> Finding | None:
         evidence=fit.evidence[0]
         if fit.evidence
         else "the training loss stays high, and jumps up and down",
-        fix="Train again with a tenth of the learning rate.",
+        fix=a_tenth(log),
     )
 
 

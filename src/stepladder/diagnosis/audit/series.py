@@ -14,6 +14,7 @@ from stepladder.stats.scatter import scatter
 from stepladder.training.output.wording import percent
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
+_ROUNDING = 1e-9  # share of a value
 _BY_HAND = "signal"  # the stop reason of an interrupted run of ours
 _UNENDED = {
     STILL_RUNNING: "it is still running",
@@ -70,9 +71,15 @@ class Series:
         return None
 
     def jitter(self) -> float | None:
-        """Return the standard deviation of the jumps between evaluations."""
+        """Return the standard deviation of the jumps between evaluations.
+
+        What only the rounding of floats leaves of a straight line is 0.
+        """
         late = self.values[len(self.values) // 3 :]
-        return scatter(late if len(late) >= 6 else self.values)
+        found = scatter(late if len(late) >= 6 else self.values)
+        if found is None:
+            return None
+        return found if found > _ROUNDING * max(map(abs, self.values)) else 0.0
 
     def step_noise(self, num: int | None) -> float | None:
         """Return the standard deviation, due to chance, of a difference between two evaluations.

@@ -200,11 +200,13 @@ class _Seen:
                 f"{self.say(self.values[self.lowest])}; twice the noise of a difference is "
                 f"{self.say(self.end_limit)}"
             )
+        lowest, smooth = self.say(min(self.values)), self.say(self.course[self.best])
+        if lowest != smooth:
+            lowest += f"; {smooth} smoothed, as they are"
         return (
             f"validation {self.unit} rose after {place(best.epoch, best.step)}: its last "
             f"{self.curves.patience} evaluations are {self.say(self.rise)} or more above its "
-            f"lowest ({self.say(self.course[self.best])}, smoothed); twice the noise is "
-            f"{self.say(RISE * (self.noise or 0.0))}"
+            f"lowest ({lowest}); twice the noise is {self.say(RISE * (self.noise or 0.0))}"
         )
 
     @property
@@ -570,12 +572,12 @@ def _accuracy_change(seen: _Seen) -> _Change | None:
     if not then or not now:
         return None
     change = fmean(now) - fmean(then)
+    first, last = percent(fmean(then)), percent(fmean(now))
+    if first == last:  # less than what is printed is neither a rise nor a fall
+        return _Change(said=f"{seen.metric_name} stayed at {last} meanwhile")
     floor = None if curves.score_name else curves.accuracy_floor()
     size = f" (one standard error of an accuracy is {percent(floor)})" if floor else ""
-    said = (
-        f"{seen.metric_name} went from {percent(fmean(then))} to {percent(fmean(now))} "
-        f"meanwhile{size}"
-    )
+    said = f"{seen.metric_name} went from {first} to {last} meanwhile{size}"
     noise = max(curves.metric_noise() or 0.0, 1e-9)  # less on the same examples
     after = _known([curves.metric(p) for p in points[seen.best + 1 :]])
     third = max(1, len(after) // 3)
