@@ -1,4 +1,4 @@
-"""Floating-point pictures with different values of white are told apart, and all become usable."""
+"""Floating-point pictures with different whites: each kind is named, and all become usable."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_files_that_are_no_pictures_by_their_names_are_skipped_in_a_tar(
     )
     assert kinds_of(shop, result.folder) == {row: KINDS[row % 2] for row in ROWS}
     assert result.num_bad == 0
-    assert "LICENSE.txt" in " ".join(result.warnings)
+    assert "classes.txt" in " ".join(result.warnings)
 
 
 @pytest.mark.parametrize("form", ["json", "nested json", "member"])
