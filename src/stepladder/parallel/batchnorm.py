@@ -138,9 +138,8 @@ class SyncedBatchNorm(_BatchNorm):
             mean, var, count = _moments(values, self.is_counted)
             self._track(mean, var * (count / (count - 1).clamp_min(1)))
         over = _Statistics(mean, var, self.is_counted / count, self.eps)
-        normed: Tensor = _Normalised.apply(  # type: ignore[no-untyped-call]
-            values, self.weight, self.bias, over
-        )
+        affine = (self.weight.float(), self.bias.float()) if self.affine else (None, None)
+        normed: Tensor = _Normalised.apply(values, *affine, over)  # type: ignore[no-untyped-call]
         return normed.to(inputs.dtype)
 
     def _track(self, mean: Tensor, unbiased_var: Tensor) -> None:
