@@ -31,6 +31,7 @@ _MAX_CONTAINERS: Final = 16
 _MAX_FOLLOWED: Final = 3  # steps
 _MAX_NODES: Final = 64  # of a graph between two calls
 _MAX_LINES: Final = 80  # of a class, before and after the line that makes a container
+_TIMES: Final = re.compile(r"\)\s*\]\s*\*\s*\w")  # a list of what was created, times a number
 _KEY: Final = "stepladder.repeated"
 _SHARED: Final = re.compile(
     r"shar(e|ing)|\bt(ie|ied|ying)\b|tied_|recurs|recurren|universal|albert|unroll|\breus"
@@ -71,40 +72,20 @@ class RepeatedWatch:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._watcher: Watcher
-        self._made: dict[int, tuple[weakref.ref[Any], str | None, bool]] = {}
         self._known: set[int] = set()
         self._layers: dict[int, _Layer] = {}
         self._handles: list[Any] = []
         self._num_followed = 0
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap what fills containers, and listen for steps."""
+        """Listen for steps."""
         self._watcher = watcher
-        for owner, name in (
-            (nn.ModuleList, "extend"),
-            (nn.ModuleList, "append"),
-            (nn.Sequential, "__init__"),
-            (nn.Sequential, "append"),
-        ):
-            watcher.patches.wrap(owner, name, after=self._filled)
         watcher.on_first_step.append(self._find)
         watcher.on_step.append(self._next)
         watcher.patches.on_undo(self._close)
 
     def settle(self) -> None:
         """Do nothing: there is nothing left to read."""
-
-    def _filled(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
-        """Note the line that makes a container with a repeated layer."""
-        layers = list(args[0]._modules.values())
-        is_plain = len({id(one) for one in layers}) == len(layers)
-        if is_plain or self._watcher.step > 0 or len(self._made) >= _MAX_CONTAINERS:
-            return
-        frame = self._watcher.own.frame()
-        if frame is not None:
-            is_meant = _is_said_to_share(frame.f_code.co_filename, frame.f_lineno)
-            where = self._watcher.own.here()
-            self._made[id(args[0])] = (weakref.ref(args[0]), where, is_meant)
 
     def _find(self) -> None:
         if self._num_followed or self._watcher.seen.is_compiled:
@@ -116,25 +97,25 @@ class RepeatedWatch:
             self._known.add(id(root))
             for name, container in model.named_modules():
                 if isinstance(container, _CONTAINERS):
-                    self._add(container, name, root.seen.built, root.seen.called_at)
+                    self._add(container, name, model, root.seen.called_at)
 
-    def _add(self, container: nn.Module, name: str, model: str, called_at: str | None) -> None:
+    def _add(self, container: nn.Module, name: str, model: nn.Module, called: str | None) -> None:
         layers = [one for one in container._modules.values() if one is not None]
         counts = Counter(map(id, layers))
         if len(counts) == len(layers) or len(self._layers) >= _MAX_CONTAINERS:
             return
-        ref, where, is_meant = self._made.get(id(container), (None, called_at, False))
-        if ref is not None and ref() is not container:
-            where, is_meant = called_at, False
-        if is_meant or _SHARED.search(name) or _SHARED.search(model):
+        file, line = self._place(model, name, called)
+        if _SHARED.search(f"{type(model).__name__} {name}") or _is_said_to_share(file, line):
             return
+        shown = self._watcher.own.name_of(file)
+        where = called if shown is None or not line else f"{shown}:{line}"
         for layer in layers:
             num = counts[id(layer)]
             if num > 1 and id(layer) not in self._layers and _has_matrix(layer):
                 self._layers[id(layer)] = _Layer(
                     weakref.ref(layer),
                     RepeatedSeen(
-                        model=model,
+                        model=type(model).__name__,
                         container=f"{type(container).__name__} {name}".strip(),
                         layer=type(layer).__name__,
                         num=num,
@@ -142,6 +123,21 @@ class RepeatedWatch:
                         where=where,
                     ),
                 )
+
+    def _place(self, model: nn.Module, name: str, called: str | None) -> tuple[str, int]:
+        """Return the line that makes a container: its file and number, 0 if it is unknown."""
+        parts = name.split(".")
+        for num in reversed(range(len(parts))):
+            code = getattr(
+                type(model.get_submodule(".".join(parts[:num]))).forward, "__code__", None
+            )
+            if code is not None and self._watcher.own.is_own(code.co_filename):
+                line = _line_of(code.co_filename, code.co_firstlineno, parts[num])
+                if line:
+                    return code.co_filename, line
+        file = self._watcher.own.file_of(called)
+        found = [at for at, text in enumerate(linecache.getlines(file), 1) if _TIMES.search(text)]
+        return file, found[0] if len(found) == 1 else 0
 
     def _next(self) -> None:
         if self._handles:
@@ -225,10 +221,29 @@ def _has_matrix(layer: nn.Module) -> bool:
     return any(p.dim() > 1 and p.requires_grad for p in layer.parameters())
 
 
+def _line_of(file: str, inside: int, attribute: str) -> int:
+    """Return the line of a class that assigns an attribute, or 0.
+
+    Args:
+        inside: a line of the class.
+    """
+    lines = linecache.getlines(file)
+    assigned = re.compile(rf"\s*self\.{re.escape(attribute)}\s*(:[^=]+)?=[^=]")
+    first = min(inside, len(lines))
+    while first > 1 and not lines[first - 1].lstrip().startswith("class "):
+        first -= 1
+    for at in range(first, len(lines)):
+        if lines[at].lstrip().startswith("class "):
+            return 0
+        if assigned.match(lines[at]):
+            return at + 1
+    return 0
+
+
 def _is_said_to_share(file: str, line: int) -> bool:
     """Return whether the class around a line speaks of shared weights."""
     lines = linecache.getlines(file)
-    if line > len(lines):
+    if not 0 < line <= len(lines):
         return False
     first = last = line - 1
     while first > max(0, line - _MAX_LINES) and not lines[first].startswith(("class ", "def ")):
