@@ -77,6 +77,10 @@ FAULTY = {
     ),
     "norm": ("created", code_of(used="h = nn.BatchNorm1d(16, affine=False)(h)")),
 }
+FAULTY["with_gradients"] = (
+    "created",
+    FAULTY["created_in_forward"][1].replace("torch.no_grad()", "torch.enable_grad()"),
+)
 SOUND = {
     "registered": code_of("self.drop = nn.Dropout(0.5)", DROP),
     "on_purpose": code_of("self.drop = nn.Dropout(0.5)", DROP, "net.drop.train()"),
@@ -85,6 +89,9 @@ SOUND = {
     "created_for_training": code_of(used="if self.training:\n    h = nn.Dropout(0.5)(h)"),
     "mode_passed": code_of(used="h = nn.Dropout(0.5).train(self.training)(h)"),
     "never_drops": code_of(used="h = nn.Dropout(0.0)(h)"),
+    "trained_in_evaluation_mode": code_of(used="h = F.dropout(h, 0.5)", after="y[0] = 0")
+    .replace("net.train()", "net.eval()")
+    .replace("net(x[start", "net.first(x[start"),
     "added_later": code_of("self.drop = nn.Identity()", DROP, "net.drop = nn.Dropout(0.5)"),
     "norm_of_batches": code_of(
         "self.norm = nn.BatchNorm1d(16, track_running_stats=False)", "h = self.norm(h)"

@@ -38,7 +38,7 @@ def loss_term_lost(seen: Seen) -> Answer:
             numbers={"num_steps": one.num_seen},
             severity=None if is_certain else Severity.WARNING,
         )
-    for term in seen.constant_terms:
+    for term in (one for one in seen.constant_terms if not one.has_others):
         if (found := _constant(term)) is not None:
             return found
     return Sound("no term of the loss was turned into a number")

@@ -339,8 +339,9 @@ class ConstantTermSeen:
         is_added: there are other terms as well.
         is_weighted: what it is multiplied by are numbers other than 0.
         has_graph: an argument had a graph.
-        num_calls, num_equal: calls, and those whose arguments had equal values, for which the loss
-            is 0.
+        has_others: in some calls, an argument had a graph, and they were not equal.
+        num_calls, num_equal: other calls, and those whose arguments had equal values, so that the
+            loss was 0.
         cut: the code that cut off the graph of an argument, such as `out.detach()`.
         without: the call of a model, under `torch.no_grad()`, whose output is an argument.
         num_unlearnt: steps in which that model had gradients, but not from here.
@@ -354,6 +355,7 @@ class ConstantTermSeen:
     is_added: bool = True
     is_weighted: bool = True
     has_graph: bool = False
+    has_others: bool = False
     num_calls: int = 0
     num_equal: int = 0
     cut: str = ""

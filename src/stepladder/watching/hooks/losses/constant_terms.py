@@ -37,7 +37,6 @@ class _Place:
 
     Attributes:
         is_due: it was called since the last backward.
-        is_other: it also had other arguments, which belong together and have a gradient.
         model: the one under `torch.no_grad()` whose output it received, by the id of its root.
         is_waiting: its value is in what backward is being called on.
     """
@@ -46,7 +45,6 @@ class _Place:
     end: tuple[int, int]
     seen: ConstantTermSeen
     is_due: bool = False
-    is_other: bool = False
     is_explained: bool = False
     model: int | None = None
     is_waiting: bool = False
@@ -72,10 +70,7 @@ class ConstantTermWatch:
         watcher.on_step.append(self._forget)
 
     def settle(self) -> None:
-        """Leave out the places that had other arguments as well."""
-        seen = self._watcher.seen
-        others = [one.seen for one in self._places.values() if one.is_other]
-        seen.constant_terms = [one for one in seen.constant_terms if one not in others]
+        """Do nothing: there is nothing left to read."""
 
     def note(self, kind: str, scores: Tensor, target: Tensor, kwargs: dict[str, Any]) -> None:
         """Compare the arguments of a loss that is computed with gradients enabled."""
@@ -91,7 +86,7 @@ class ConstantTermWatch:
             return
         one = place.seen
         if has_graph and not is_equal:
-            place.is_other = True
+            one.has_others = True
             return
         place.is_due = True
         one.has_graph = one.has_graph or has_graph

@@ -42,6 +42,7 @@ _LAYERS: Final[tuple[Any, ...]] = (
 _FORWARDS: Final = frozenset(layer.forward.__code__ for layer in _LAYERS)
 _MAX_FRAMES: Final = 6  # between a layer and the function that it calls
 _MAX_NORM_CALLS: Final = 16  # of models, in which BatchNorm is watched as well
+_MAX_GRAD_CALLS: Final = 32  # after which calls with gradients enabled are left out
 
 
 class DropoutWatch:
@@ -71,9 +72,12 @@ class DropoutWatch:
         if self._is_on and self._patches is not None:
             self._is_on = False
             self._patches.lay_down()
-        if not is_on or torch.is_grad_enabled():
+        if not is_on:
             return
         self._num_calls += self._watcher.step > 0
+        is_over = self._num_calls > _MAX_GRAD_CALLS or self._watcher.seen.is_compiled
+        if torch.is_grad_enabled() and is_over:
+            return
         names = (*_NAMES, _NORM) if self._num_calls <= _MAX_NORM_CALLS else _NAMES
         now = [getattr(F, name, None) for name in names]
         if self._patches is None or now != self._originals:  # the script may have replaced them
@@ -114,7 +118,8 @@ class DropoutWatch:
         return self._names.root_of(module)
 
     def _count(self) -> None:
-        if (root := self._root()) is not None:
+        root = None if torch.is_grad_enabled() else self._root()
+        if root is not None:
             root.seen.num_live_dropout += 1
             root.seen.live_dropout_at = root.seen.live_dropout_at or self._watcher.own.here()
 
