@@ -6,8 +6,10 @@ import ast
 import base64
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -28,21 +30,23 @@ from stepladder.data.sources.label_tables.csv_file import MAX_CELL, read_start
 from stepladder.data.sources.label_tables.json_file import is_json
 from stepladder.data.sources.label_tables.labels import (
     is_named_as_splits,
-    is_number,
     label_candidates,
+    label_names,
     plain_name,
 )
 from stepladder.data.sources.label_tables.paths import are_file_names, parse_format
 from stepladder.data.sources.label_tables.pixel_cells import NUMBER, PixelCells, find_pixels
+from stepladder.data.sources.label_tables.pixel_columns import is_first_picture
 from stepladder.data.sources.label_tables.reading import TableReading
 from stepladder.data.sources.split_names import split_of_cell, split_of_word
-from stepladder.data.sources.walk import Skipped
-from stepladder.errors import DataError
+from stepladder.data.sources.walk import Skipped, printable, quoted
+from stepladder.errors import DataError, UsageError
 
 _SUFFIXES = (".csv", ".tsv", ".txt")
 _PANDAS_INDEX = frozenset({"", "unnamed_0", "index"})
 _INDEX_NAMES = _PANDAS_INDEX | {"id", "idx"}
 _MAX_VALUE = 255
+_MAX_COMPARED = 20_000  # rows
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,9 @@ def open_pixel_table(config: PrepareConfig) -> Opened | None:
 def _columns(config: PrepareConfig) -> _Columns | None:
     names = None if config.columns is None else [one.strip() for one in config.columns.split(",")]
     table = read_start(config, names)
-    pixels = None if table is None else find_pixels(table)
-    if table is None or pixels is None or config.path_column != PrepareConfig.path_column:
-        return None
-    if _are_bits(table, pixels) or _names_files(table, pixels, config):
-        return None
-    if pixels.kind == "pixels" and not (pixels.shape or config.pixel_height):
+    is_of_paths = config.path_column != PrepareConfig.path_column
+    pixels = None if table is None or is_of_paths else _pixels(config, table)
+    if table is None or pixels is None:
         return None
     taken = set(pixels.columns)
     is_headerless = table.header_row > 0 and _is_row(table, pixels)
@@ -113,15 +114,87 @@ def _columns(config: PrepareConfig) -> _Columns | None:
     label = index(config.label_column)
     if label is None and config.label_column == PrepareConfig.label_column:
         taken |= {at for at in (split, group) if at is not None}
-        free = [at for at in range(len(header)) if at not in taken]
-        if not is_headerless and len(free) > 1:
-            free = [at for at in free if plain_name(header[at]) not in _INDEX_NAMES]
-        if len(free) > 1:
-            free = label_candidates(table, taken)
-        label = free[0] if len(free) == 1 else None
+        label = _label_at(table, taken, has_names=not is_headerless)
     if label is None:
         return None
     return _Columns(table, pixels, label, split, group, max(table.header_row - is_headerless, 0))
+
+
+def _label_at(table: TableCells, taken: set[int], *, has_names: bool) -> int | None:
+    """Return the column of labels beside pixels; None if it is not clear."""
+    names = [plain_name(name) for name in table.header]
+    free = [at for at in range(len(names)) if at not in taken]
+    if has_names and len(free) > 1:
+        free = [at for at in free if names[at] not in _INDEX_NAMES]
+    targets = [at for at in free if has_names and names[at] == "y"]  # as in scikit-learn
+    if len(free) > 1:
+        free = label_candidates(table, taken)
+        if targets and not label_names([table.header[at] for at in free])[0]:
+            free = targets
+    return free[0] if len(free) == 1 else None
+
+
+def _pixels(config: PrepareConfig, table: TableCells) -> PixelCells | None:
+    """Find the columns of pictures; None if there are no such columns, or they are not clear."""
+    named = (config.label_column, config.split_column, config.group_by)
+    height, width = config.pixel_height, config.pixel_width
+    sizes = {height * width, 3 * height * width} if height and width else set()
+    pixels = find_pixels(table, named, sizes)
+    if pixels is None or _are_bits(table, pixels) or _names_files(table, pixels, config):
+        return None
+    if pixels.found is not None and pixels.found.ends is not None:
+        pixels = _by_ends(config, table, named, sizes)
+    is_unknown = pixels is not None and pixels.kind == "pixels" and not pixels.shape
+    is_sure = pixels is None or pixels.found is None or pixels.found.is_sure
+    return None if is_unknown and not (config.pixel_height and is_sure) else pixels
+
+
+def _by_ends(
+    config: PrepareConfig, table: TableCells, named: Sequence[str | None], sizes: set[int]
+) -> PixelCells | None:
+    """Find the columns of pictures if only the cells tell which end is the class.
+
+    Raises:
+        UsageError: if both ends may be the class.
+    """
+    with config.source.expanduser().open(encoding=table.encoding, newline="") as file:
+        rows = islice(enumerate(csv.reader(file, delimiter=table.delimiter), 1), _MAX_COMPARED)
+        body = [(row, cells) for row, cells in rows if row > table.header_row]
+    pixels = find_pixels(replace(table, body=body), named, sizes)
+    found = None if pixels is None else pixels.found
+    if found is not None and found.ends is not None and not found.is_sure:
+        raise _two_ends(config, table, found.ends, len(found.columns) - 1)
+    return pixels
+
+
+def _two_ends(
+    config: PrepareConfig, table: TableCells, ends: tuple[int, int], num: int
+) -> UsageError:
+    """Return the error that the first or the last column may be the class."""
+    source = config.source.expanduser()
+    first, last = (f"column {at + 1}" for at in ends)
+    if is_first_picture([table.header[at] for at in range(ends[0], ends[1] + 1)]):
+        mark = table.delimiter.replace("\t", "\\t")
+        before = f"printf 'label'; printf '{mark}%s' $(seq {num}); echo"
+        after = f"printf '%s{mark}' $(seq {num}); echo label"
+        commands = [
+            f"({head}; cat {quoted(source)}) > {quoted(out)} && stepladder prepare {quoted(out)}"
+            for head, name in ((before, "first"), (after, "last"))
+            for out in [source.with_name(f"{source.stem}-label-{name}.csv")]
+        ]
+    else:
+        first, last = (repr(table.header[at]) for at in ends)
+        commands = [
+            f"stepladder prepare {quoted(source)} --label-column "
+            f"{shlex.quote(printable(table.header[at]))}"
+            for at in ends
+        ]
+    return UsageError(
+        f"the table has {num + 1} columns of numbers, {num} of which are the pixels of a picture, "
+        f"but it is not clear whether the class is {first} or {last}",
+        where=str(source),
+        fix=f"If the first one is the class: {commands[0]}. If the last one is: {commands[1]}",
+    )
 
 
 def _is_row(table: TableCells, pixels: PixelCells) -> bool:
@@ -130,9 +203,7 @@ def _is_row(table: TableCells, pixels: PixelCells) -> bool:
     if len(names) == 1:
         whole = [(1, table.header)]
         return find_pixels(TableCells(table.header, whole, 0)) is not None
-    first = names[0]
-    is_count = first.isdecimal() and names == [str(int(first) + at) for at in range(len(names))]
-    return not is_count and all(map(is_number, names))
+    return is_first_picture(names)
 
 
 def _are_bits(table: TableCells, pixels: PixelCells) -> bool:
@@ -166,10 +237,12 @@ def _are_splits(table: TableCells, at: int) -> bool:
 def _told(columns: _Columns, config: PrepareConfig) -> str:
     """Return how the pictures are read."""
     header, pixels = columns.cells.header, columns.pixels
-    first, last = header[pixels.columns[0]], header[pixels.columns[-1]]
-    what = f"the column {first!r} is" if first == last else f"the columns {first!r} to {last!r} are"
-    if columns.num_before < columns.cells.header_row:
-        what = "the pixel columns are" if first != last else "a column is"
+    first, last = header[min(pixels.columns)], header[max(pixels.columns)]
+    is_one = len(pixels.columns) == 1
+    what = f"the column {first!r} is" if is_one else f"the columns {first!r} to {last!r} are"
+    is_headerless = columns.num_before < columns.cells.header_row
+    if is_headerless:
+        what = "a column is" if is_one else "the pixel columns are"
     said = f"{what} read as pictures"
     if pixels.kind == "pixels":
         height, width, *channels = pixels.shape.split(",") if pixels.shape else ("", "")
@@ -178,8 +251,12 @@ def _told(columns: _Columns, config: PrepareConfig) -> str:
         else:
             size = f"of {width}x{height} pixels in {'RGB' if channels else 'grey'}"
         said += f" {size}, row by row from the top"
+    if pixels.found is not None and pixels.found.note:
+        said += f" ({pixels.found.note})"
     name = header[columns.label]
-    is_named = columns.num_before == columns.cells.header_row and name != config.label_column
+    if is_headerless:
+        return f"{said}; the classes are those of column {columns.label + 1}"
+    is_named = name != config.label_column
     return f"{said}; the classes are those of the column {name!r}" if is_named else said
 
 
@@ -247,7 +324,7 @@ class PixelTable(Container):
 
     def _picture(self, cells: list[str]) -> bytes:
         pixels = self._columns.pixels
-        found = cells[pixels.columns[0] : pixels.columns[-1] + 1]
+        found = [cells[at] for at in pixels.columns]
         if pixels.kind == "base64":
             return base64.b64decode(found[0].partition("base64,")[2] or found[0])
         if pixels.kind == "bytes":
