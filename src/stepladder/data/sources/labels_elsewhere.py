@@ -14,7 +14,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from stepladder.config.choices import Split
-from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.joined_lists import (
+    LABEL,
+    TableMatch,
+    join,
+    left_out,
+    split_of_table,
+)
 from stepladder.data.sources.label_tables.cells import TableCells
 from stepladder.data.sources.label_tables.csv_file import read_csv
 from stepladder.data.sources.label_tables.json_file import is_json, read_json
@@ -32,7 +38,12 @@ from stepladder.data.sources.label_tables.labels import (
     plain_name,
 )
 from stepladder.data.sources.metadata_folder import TABLES
-from stepladder.data.sources.split_names import assign_splits, is_of_annotations, named_as_splits
+from stepladder.data.sources.split_names import (
+    assign_splits,
+    is_of_annotations,
+    named_as_splits,
+    split_candidates,
+)
 from stepladder.data.sources.tool_annotations import find_annotations
 from stepladder.data.sources.walk import is_hidden, printable, quoted
 from stepladder.errors import StepladderError
@@ -52,8 +63,7 @@ _USUAL_LABELS: Final = (
     "species",
     "type",
 )
-_LABEL: Final = PrepareConfig.label_column
-_LABEL_NAMES: Final = (_LABEL, *LABEL_NAMES, *_USUAL_LABELS)
+_LABEL_NAMES: Final = (LABEL, *LABEL_NAMES, *_USUAL_LABELS)
 _TABLE_ENDS: Final = (".csv", ".tsv", ".jsonl")
 _LIST_ENDS: Final = (".txt", ".lst", ".json")  # of lists, and of other files
 _MAX_LISTS: Final = 10  # in a folder; more of them are annotations of single pictures
@@ -86,14 +96,17 @@ class Elsewhere:
     is_in_names: bool = False
 
 
-def find_labels(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+def find_labels(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> Elsewhere | None:
     """Look for the labels of pictures in tables near them, in their names, and in annotations.
 
     Args:
         root: the source's folder.
-        paths: the pictures, relative to it.
+        paths: the pictures, relative to it; those of train alone, if they are in splits.
+        every: those of all splits; empty: the same.
     """
-    return find_table(root, paths) or find_in_names(root, paths) or _in_annotations(root, paths)
+    return (
+        find_table(root, paths, every) or find_in_names(root, paths) or _in_annotations(root, paths)
+    )
 
 
 def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
@@ -110,74 +123,87 @@ def _in_annotations(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     return Elsewhere(f"{printable(found.described)}.", fix, found.labels)
 
 
-def find_table(root: Path, paths: Sequence[str]) -> Elsewhere | None:
+def find_table(root: Path, paths: Sequence[str], every: Sequence[str] = ()) -> Elsewhere | None:
     """Look for a table in a folder, in its subfolders and above it that has the labels.
 
     If it has only numbers for classes that the names of the pictures contain, these are preferred.
+    A list of a split, such as val.txt, is compared with the pictures in the folder of the split.
     """
-    pictures = without_masks(paths)
-    index: dict[str, list[str]] = defaultdict(list)
-    for path in pictures:
-        name = PurePosixPath(path).name
-        for key in {name, PurePosixPath(name).stem}:
-            index[key].append(path)
-    found = [match for table in _tables(root) if (match := _match(table, root, index)) is not None]
+    index = _index(without_masks(paths))
+    inside = {split: _index(some) for split, some in _by_split(without_masks(every)).items()}
+    tables = list(_tables(root))
+
+    def match(table: Path, like: TableMatch | None = None) -> TableMatch | None:
+        splits = split_candidates(split_of_table(table))
+        own = next((inside[split] for split in splits if split in inside), None)
+        found = None if own is None else _match(table, root, own, like)
+        return found or _match(table, root, index, like)
+
+    by_table = {table: match(table) for table in tables}
+    likely = [one for one in by_table.values() if one and split_of_table(one.table)]
+    like = max(likely, key=lambda one: one.num_named, default=None)
+    for table in tables:
+        if by_table[table] is None and like is not None and split_of_table(table):
+            by_table[table] = match(table, like)
+    found = [one for one in by_table.values() if one is not None]
     if not found:
         return None
     best = max(found, key=lambda match: match.num_named)
     named = find_in_names(root, paths) if best.are_numbers_of_names else None
     where = f"{printable(best.table.name)} names these pictures, with {best.described}"
-    command = f"stepladder prepare {typed(best.table)}{_flags(best)}"
+    command = f"stepladder prepare {typed(best.table)}{best.flags()}"
     alike = {match.table.parent.name for match in found if match.table.name == best.table.name}
-    splits = _of_splits(found)
+    joined = join(found, root, typed)
+    used = [best.table] if joined is None else [match.table for _, match in joined.tables]
     if best.table.name in TABLES and len(named_as_splits(alike)) > 1:
-        command = f"stepladder prepare {typed(root)}{_flags(best)}"  # reads each split's table
-    elif splits:
-        names = " and ".join(printable(match.table.name) for match in splits.values())
-        where = f"{names} name these pictures with their labels"
-        command = _joined(splits)
+        command = f"stepladder prepare {typed(root)}{best.flags()}"  # reads each split's table
+    elif joined is not None:
+        *names, last = (printable(_name(table)) for table in used)
+        where = f"{', '.join(names)} and {last} name these pictures with their labels"
+        command = joined.command
+    rest = left_out(used)
     if best.num_folders > 1:
         where += f", but they are in {best.num_folders} folders"
         return Elsewhere(
-            f"{where}.{best.problem}",
+            f"{where}.{best.problem}{rest}",
             f"Move them to one folder beside the table. If it is images: {command}",
             best.labels,
         )
     how = "Type" if not best.problem else best.remedy
     if named is not None:
         numbers = f"With the numbers in {printable(best.table.name)} as their names: {command}"
-        return replace(named, where=f"{named.where} {numbers}")
-    return Elsewhere(f"{where}.{best.problem}", f"{how}: {command}", best.labels, best.are_folders)
+        return replace(named, where=f"{named.where} {numbers}{rest and '.'}{rest}")
+    return Elsewhere(
+        f"{where}.{best.problem}{rest}", f"{how}: {command}", best.labels, best.are_folders
+    )
 
 
-def _of_splits(found: Sequence[_Match]) -> dict[Split, _Match]:
-    """Return the tables of splits, such as train_list.txt and val_list.txt; empty if not."""
-    by_name = {match.table.stem: match for match in found}
-    splits = assign_splits(named_as_splits(by_name))
-    tables = {splits[name]: by_name[name] for name in splits}
-    shapes = {
-        (one.table.parent, one.table.suffix, one.delimiter, one.columns, one.path_format)
-        for one in tables.values()
-    }
-    is_one_each = len(tables) == len(splits) > 1 and len(shapes) == 1 and Split.TRAIN in tables
-    is_text = all(match.delimiter for match in tables.values())
-    return dict(sorted(tables.items())) if is_one_each and is_text else {}
+def _name(table: Path) -> str:
+    """Return a table's name, with its folder if that is what means its split."""
+    return table.name if split_candidates(table.stem) else f"{table.parent.name}/{table.name}"
 
 
-def _joined(splits: Mapping[Split, _Match]) -> str:
-    """Return the command that joins tables of splits, and reads the result."""
-    first = next(iter(splits.values()))
-    out = first.table.with_name(f"all-splits{first.table.suffix}")
-    script = '{sub(/\\r$/,"")}'
-    if not first.columns:
-        script += f' NR==1{{print $0"{first.delimiter}split"}} FNR==1{{next}}'
-    for at, split in enumerate(splits, start=1):
-        script += f' FILENAME==ARGV[{at}]{{print $0"{first.delimiter}{split}"}}'
-    tables = " ".join(typed(match.table) for match in splits.values())
-    columns = (*first.columns, "split") if first.columns else ()
-    flags = _flags(replace(first, columns=columns))
-    edit = f"awk {shlex.quote(script)} {tables} > {typed(out)}"
-    return f"{edit} && stepladder prepare {typed(out)}{flags}"
+def _index(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return the pictures by their names, with and without the ending."""
+    index: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        name = PurePosixPath(path).name
+        for key in {name, PurePosixPath(name).stem}:
+            index[key].append(path)
+    return index
+
+
+def _by_split(paths: Sequence[str]) -> dict[Split, list[str]]:
+    """Return the pictures in each folder of a split, below the folder that has all of them."""
+    around = os.path.commonpath([path.rpartition("/")[0] for path in paths]) if paths else ""
+    start = len(around) + 1 if around else 0
+    tops = [path[start:].partition("/")[0] for path in paths]
+    splits = assign_splits(named_as_splits(set(tops)))
+    found: dict[Split, list[str]] = defaultdict(list)
+    for path, top in zip(paths, tops, strict=True):
+        if top in splits:
+            found[splits[top]].append(path)
+    return found
 
 
 def classes_in_names(paths: Sequence[str]) -> tuple[str, Counter[str]] | None:
@@ -243,54 +269,6 @@ def find_in_names(root: Path, paths: Sequence[str]) -> Elsewhere | None:
     )
 
 
-@dataclass(frozen=True)
-class _Match:
-    """A table that names pictures.
-
-    Attributes:
-        label_name: column of labels; empty if each class has its own column.
-        described: what has the labels, within a sentence.
-        problem: sentences about pictures with several labels, after a blank; empty if there are
-            none.
-        remedy: what the command does about the problem.
-        num_named: number of its rows, of those that were compared, that name a picture.
-        num_folders: number of different places of the pictures relative to the cells.
-        are_folders: whether each folder of pictures has a label of its own.
-        delimiter: between the cells; empty in JSON.
-        are_numbers_of_names: whether the labels are numbers, one for each class in the names of
-            the pictures.
-    """
-
-    table: Path
-    path_format: str
-    path_name: str
-    label_name: str
-    described: str
-    problem: str
-    remedy: str
-    columns: tuple[str, ...]
-    labels: frozenset[str]
-    num_named: int
-    num_folders: int
-    are_folders: bool
-    delimiter: str
-    are_numbers_of_names: bool
-
-
-def _flags(match: _Match) -> str:
-    flags = [
-        ("--columns", ",".join(match.columns), ""),
-        ("--path-column", match.path_name, PrepareConfig.path_column),
-        ("--label-column", match.label_name or _LABEL, _LABEL),
-        ("--path-format", match.path_format, "{}"),
-    ]
-    return "".join(
-        f" {flag} {shlex.quote(printable(value))}"
-        for flag, value, default in flags
-        if value != default
-    )
-
-
 def _tables(root: Path) -> Iterator[Path]:
     """Yield tables in a folder, in its subfolders and in the folder above it."""
 
@@ -326,8 +304,16 @@ def _sorted(folder: Path, *, are_folders: bool) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Match | None:
-    """Find the column of a table that names pictures, and the one of labels."""
+def _match(
+    table: Path,
+    root: Path,
+    index: Mapping[str, Sequence[str]],
+    like: TableMatch | None = None,
+) -> TableMatch | None:
+    """Find the column of a table that names pictures, and the one of labels.
+
+    A short list, whose labels do not repeat, may be read as a longer one that it is like.
+    """
     try:
         if table.stat().st_size > _MAX_TABLE_BYTES:
             return None
@@ -343,19 +329,12 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         rows.insert(0, file.header)
     step = max(1, len(rows) // _MAX_CELLS)
     sample = rows[::step][:_MAX_CELLS]
-    best: tuple[int, int, str, int] = (0, 0, "", 0)
-    for column in range(len(file.header)):
-        cells = {cells[column].strip() for cells in sample} - {""}
-        places: Counter[str] = Counter()
-        num_found = 0
-        for cell in cells:
-            found = set(_places(cell, above, index))
-            places.update(found)
-            num_found += bool(found)
-        if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
-            best = (num_found, column, *_common_place(places, num_found))
-    num_found, path_at, place, num_folders = best
-    found_labels = _labels_of(file, rows, path_at, has_header=has_header) if num_found else None
+    num_found, path_at, place, num_folders = _path_column(sample, above, index)
+    if not num_found:
+        return None
+    found_labels = _labels_of(file, rows, path_at, has_header=has_header)
+    if found_labels is None and like is not None:
+        found_labels = _labels_like(file, rows, like, has_header=has_header)
     if found_labels is None:
         return None
     columns: tuple[str, ...] = ()
@@ -366,7 +345,7 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         if found_labels.at is not None:
             header[found_labels.at] = "label"
         columns = tuple(header)
-    return _Match(
+    return TableMatch(
         table=table,
         path_format=place,
         path_name=header[path_at],
@@ -383,7 +362,26 @@ def _match(table: Path, root: Path, index: Mapping[str, Sequence[str]]) -> _Matc
         ),
         delimiter=_delimiter_of(file),
         are_numbers_of_names=found_labels.are_of_names and all(map(is_number, found_labels.labels)),
+        path_at=path_at,
     )
+
+
+def _path_column(
+    sample: Sequence[Sequence[str]], above: str, index: Mapping[str, Sequence[str]]
+) -> tuple[int, int, str, int]:
+    """Return how many cells of a column name pictures, the column, the format, and the folders."""
+    best: tuple[int, int, str, int] = (0, 0, "", 0)
+    for column in range(len(sample[0]) if sample else 0):
+        cells = {cells[column].strip() for cells in sample} - {""}
+        places: Counter[str] = Counter()
+        num_found = 0
+        for cell in cells:
+            found = set(_places(cell, above, index))
+            places.update(found)
+            num_found += bool(found)
+        if num_found > max(best[0], 1) and num_found >= _MIN_FOUND_FRAC * len(sample):
+            best = (num_found, column, *_common_place(places, num_found))
+    return best
 
 
 def _delimiter_of(file: TableCells) -> str:
@@ -437,7 +435,7 @@ class _Labels:
         at: index of their column; None if each class has its own column.
         labels: all of them.
         label: the one of a row.
-        described, problem, remedy: as in _Match.
+        described, problem, remedy: as in TableMatch.
         are_of_names: whether the names of the pictures contain a class for each label.
     """
 
@@ -465,7 +463,7 @@ def _labels_of(
     at = at if of_names is None else of_names
     if at is None:
         return None
-    name = file.header[at] if has_header else _LABEL
+    name = file.header[at] if has_header else LABEL
     cells = [row[at].strip() for row in rows]
     several = find_several(cells, name)
     if several is not None and not several.is_sure:
@@ -478,6 +476,22 @@ def _labels_of(
         "" if several is None else f" The {several.describe(name)}. {ONE_LABEL}",
         "To learn each combination as a class of its own",
         are_of_names=of_names is not None,
+    )
+
+
+def _labels_like(
+    file: TableCells, rows: Sequence[Sequence[str]], like: TableMatch, *, has_header: bool
+) -> _Labels | None:
+    """Return the labels in the same column as in another table, if that has all of them."""
+    names = file.header if has_header else list(like.columns)
+    if like.label_name not in names or len(names) != len(file.header):
+        return None
+    at = names.index(like.label_name)
+    labels = frozenset(row[at].strip() for row in rows)
+    return (
+        _Labels(at, labels, lambda row: row[at].strip(), like.described)
+        if labels <= like.labels
+        else None
     )
 
 

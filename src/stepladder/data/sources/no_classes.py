@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from stepladder.data.sources.split_names import (
     write_split_folders,
 )
 from stepladder.data.sources.walk import (
+    LOOSE,
     OF_ANNEX,
     OF_DVC,
     OUTSIDE,
@@ -77,12 +78,19 @@ def no_class_folders(walk: Walk, root: Path) -> DataError:
     )
 
 
-def refuse_one_folder(root: Path, label: str, paths: Sequence[str], skipped: Skipped) -> None:
+def refuse_one_folder(walk: Walk, root: Path, label: str, paths: Sequence[str]) -> None:
     """Refuse a single class folder if the labels, or pictures of other classes, are elsewhere.
+
+    Args:
+        walk: the walk of the source.
+        root: the source.
+        label: the name of the folder.
+        paths: the pictures in it.
 
     Raises:
         DataError: if they are.
     """
+    skipped = walk.skipped
     if skipped.counts.keys() & {OUTSIDE, OF_ANNEX, OF_DVC}:
         raise DataError(
             f"only one class folder has pictures that can be read, {label!r}, but a classifier "
@@ -99,7 +107,7 @@ def refuse_one_folder(root: Path, label: str, paths: Sequence[str], skipped: Ski
             why=f"Pictures are in archives: {name_some([one.name for one in packed])}",
             fix=f"Unpack them: {unpack(packed)} && stepladder prepare {typed(root)}",
         )
-    elsewhere = find_labels(root, paths)
+    elsewhere = find_labels(root, paths, list(_silent(walk).files(walk.start())))
     if elsewhere is not None and label not in elsewhere.labels:
         raise DataError(
             f"the source has only one class folder, {label!r}, but a classifier needs two classes",
@@ -132,8 +140,9 @@ def refuse_splits_without_classes(
     splits = assign_splits(names)
     inside = {folder: list(walk.files(flat[folder])) for folder in named}
     train = [path for one in named for path in inside[one] if splits[one.name] == "train"]
-    paths = train or [path for some in inside.values() for path in some]
-    elsewhere = find_labels(root, paths)
+    every = [path for some in inside.values() for path in some]
+    paths = train or every
+    elsewhere = find_labels(root, paths, every)
     verb = (
         "is named as a split, but contains"
         if len(names) == 1
@@ -203,6 +212,34 @@ def refuse_folders_of_a_table(walk: Walk, root: Path, folders: Sequence[Folder])
             why=f"{_TOP}. {elsewhere.where}",  # which may end in a command
             fix=elsewhere.fix,
         )
+
+
+def refuse_loose_pictures(walk: Walk, root: Path, labels: Set[str]) -> None:
+    """Refuse class folders with pictures beside them, if lists have other labels for both.
+
+    So are the folders of MMPretrain: `train/1.png`, `train/folder_1/2.png` and `meta/train.txt`.
+
+    Args:
+        walk: the walk of the source.
+        root: the source.
+        labels: the names of the class folders.
+
+    Raises:
+        UsageError: if there are such lists.
+    """
+    if LOOSE not in walk.skipped.counts:
+        return
+    paths = list(_silent(walk).files(walk.start()))
+    elsewhere = find_table(root, paths, paths)
+    if elsewhere is None or elsewhere.are_folders or elsewhere.labels & labels:
+        return
+    raise UsageError(
+        f"the folders {name_some(sorted(labels))} are probably not classes, because there are "
+        "pictures beside them, and a table has labels for these, too",
+        where=str(root),
+        why=f"If they are the classes, move the pictures beside them. {elsewhere.where}",
+        fix=elsewhere.fix,
+    )
 
 
 def _beside_masks(root: Path, paths: Sequence[str]) -> Elsewhere | None:

@@ -38,6 +38,7 @@ OF_MASK_FILES = "mask(s) of a picture in the same folder"
 """Why a picture is skipped that belongs to another one."""
 OUTSIDE: Final = "link(s) that point outside the source (--follow-symlinks)"
 BROKEN: Final = "broken link(s)"
+LOOSE: Final = "picture(s) outside any class folder"
 OF_ANNEX: Final = "link(s) of git-annex whose content is not on this machine"
 OF_DVC: Final = "pointer(s) of DVC whose files are not on this machine"
 _NAMED: Final = frozenset({BROKEN, OF_ANNEX, OF_DVC})

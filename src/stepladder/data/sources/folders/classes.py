@@ -62,7 +62,8 @@ def list_classes(
             if refused is not None:
                 raise refused
         if not how and len(full) == 1:
-            refuse_one_folder(reading.root, full[0].name, [one.path for one in pictures], skipped)
+            paths = [one.path for one in pictures]
+            refuse_one_folder(reading.walk, reading.root, full[0].name, paths)
         fix = how or fix
         if len(full) == 1 and len(reading.names_below(full[0])) >= MIN_SHARED:
             fix = "Remove these folders; or, if the classes are in the folder beside them, "

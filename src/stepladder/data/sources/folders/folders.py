@@ -17,6 +17,7 @@ a split: their classes are elsewhere, in a table or in the names of the pictures
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -47,6 +48,7 @@ from stepladder.data.sources.listing import Listing, Picture, name_some
 from stepladder.data.sources.no_classes import (
     no_class_folders,
     refuse_folders_of_a_table,
+    refuse_loose_pictures,
     refuse_names_of_splits,
     refuse_one_folder,
     refuse_splits_without_classes,
@@ -76,8 +78,8 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
         raise no_class_folders(walk, root)
     labels = {picture.label for picture in pictures}
     is_told = options.classes_from is ClassesFrom.TOP or options.label_pattern is not None
-    if len(labels) == 1 and not is_told:
-        refuse_one_folder(root, labels.pop(), [picture.path for picture in pictures], skipped)
+    if not is_told:
+        _refuse_no_classes(reading, pictures, labels)
     if skipped.counts:
         how = advice(skipped, root)
         if how is None and OF_MASKS in skipped.counts:
@@ -98,6 +100,17 @@ def list_walk(walk: Walk, root: Path, options: FolderOptions = AS_NAMED) -> List
     if not has_splits and (unused := unused_splits(root, pictures)):
         reading.warnings.append(unused)
     return Listing(root, pictures, skipped, tuple(reading.warnings))
+
+
+def _refuse_no_classes(
+    reading: FolderReading, pictures: Sequence[Picture], labels: set[str]
+) -> None:
+    """Refuse folders that are probably not classes, because the labels are elsewhere."""
+    if len(labels) == 1:
+        paths = [picture.path for picture in pictures]
+        refuse_one_folder(reading.walk, reading.root, next(iter(labels)), paths)
+    if reading.options.split_folders is None:
+        refuse_loose_pictures(reading.walk, reading.root, labels)
 
 
 def _pictures(reading: FolderReading) -> list[Picture]:

@@ -12,7 +12,7 @@ from typing import Final
 from stepladder.config.choices import ClassesFrom
 from stepladder.config.options import PrepareConfig
 from stepladder.data.sources.split_names import SPLIT_NAMES, is_no_class, split_candidates
-from stepladder.data.sources.walk import Folder, Skipped, Walk
+from stepladder.data.sources.walk import LOOSE, Folder, Skipped, Walk
 
 MIN_SHARED: Final = 2
 """Class folders that make two folders look like splits: a class needs another one."""
@@ -132,7 +132,7 @@ class FolderReading:
             if isinstance(entry, Folder):
                 folders.append(entry)
             else:
-                self.walk.skipped.add(entry, "picture(s) outside any class folder")
+                self.walk.skipped.add(entry, LOOSE)
         return folders
 
     def unwrap(self, folder: Folder) -> Folder:

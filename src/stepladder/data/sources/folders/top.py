@@ -9,7 +9,7 @@ from stepladder.data.sources.folders.reading import MIN_SHARED, FolderReading
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.parts import are_numbered_parts, download_of
 from stepladder.data.sources.split_names import is_of_annotations, is_of_files
-from stepladder.data.sources.walk import Folder, Skipped, merge, printable
+from stepladder.data.sources.walk import LOOSE, Folder, Skipped, merge, printable
 from stepladder.errors import UsageError
 
 
@@ -48,7 +48,7 @@ def _beside_annotations(reading: FolderReading, top: Folder) -> Folder:
         return top
     for entry in entries:
         if isinstance(entry, str):
-            reading.walk.skipped.add(entry, "picture(s) outside any class folder")
+            reading.walk.skipped.add(entry, LOOSE)
     reading.warnings.append(
         f"{reading.root}: read the pictures in {printable(inside.path)}; skipped "
         f"{name_some([one.path for one in others])}"
